@@ -1,1 +1,1 @@
-"""Alignments, and attention as text, web page and picture."""
+"""Word alignments, and attention maps as a web page or a picture."""

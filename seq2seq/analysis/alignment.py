@@ -19,7 +19,7 @@ Link = tuple[int, int]
 Step = Literal["reads", "writes"]
 Rule = Literal["target", "mutual"]
 
-# Two weights count as equal if their relative difference is at most this number: sums of floats are rounded.
+# Two weights count as equal if their relative difference is at most this number, because sums of floats are rounded.
 TIE_TOLERANCE = 1e-5
 
 
@@ -34,8 +34,8 @@ def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndar
     """Return a mask, (pieces, words) bool: True = the piece belongs to the word.
 
     A piece that overlaps several words belongs to all of them. A piece that overlaps no word belongs to the words of
-    the next piece. Such a piece is white space, or a byte piece (byte fallback) other than the last of its character:
-    these byte pieces have an empty span.
+    the next piece. Such a piece is white space, or a byte piece (byte fallback) that is not the last of its character
+    and therefore has an empty span.
     """
     overlap = np.zeros((len(pieces), len(words)), bool)
     next_piece = np.zeros(len(words), bool)
@@ -83,7 +83,7 @@ def extract_links(weights: np.ndarray, rule: Rule) -> set[Link]:
 
 
 def _is_maximum(weights: np.ndarray, axis: int) -> np.ndarray:
-    """Return a mask: True = the weight is the maximum along the axis, and above 0."""
+    """Return a mask: True = the weight equals the maximum along the axis (see TIE_TOLERANCE) and is above 0."""
     maximum = weights.max(axis, keepdims=True, initial=0)
     return (weights >= maximum * (1 - TIE_TOLERANCE)) & (weights > 0)
 

@@ -54,8 +54,8 @@ class PairAttention:
 class AttentionMapSelection:
     """Kind, layer and head of the attention maps to show. Layers and heads count from 1.
 
-    If `head` is "mean", the map of a layer is the mean over its heads. If it is "all", both the mean and the map of
-    each head are shown.
+    If `layer` is "all", all layers are shown. If `head` is "mean", the map of a layer is the mean over its heads. If
+    `head` is "all", both the mean and the map of each head are shown.
     """
 
     kind: Kind
@@ -107,7 +107,7 @@ class Aligner:
     def from_metadata(metadata: Mapping[str, Any], where: str) -> Aligner:
         """Return the alignment settings in a model's metadata, or the default settings if it contains none.
 
-        where: name of the metadata in error messages.
+        If the entry `alignment` is not a mapping, it is the layer. where: name of the metadata in error messages.
         Raises:
             CheckpointError: the settings are invalid.
         """

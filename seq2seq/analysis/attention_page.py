@@ -15,7 +15,7 @@ import numpy as np
 from seq2seq.analysis.attention_maps import AttentionMapSelection, PairAttention, TokenizedLine
 from seq2seq.analysis.token_labels import COLUMNS, END, NAMES, ROWS, START, labels
 
-# Weights are stored as 16-bit integers. This integer stands for the largest weight of a map.
+# Weights are stored as 16-bit integers. This integer stands for the weight `largest` (see `_encoded`).
 MAX_STORED_WEIGHT = 65535
 
 
@@ -24,7 +24,7 @@ def page(pair: PairAttention, languages: tuple[str, str], model: str, translated
     """Return the page as HTML.
 
     Args:
-        pair: texts and maps; the source text of a language model is empty, and the page then shows only the target.
+        pair: texts and maps. For a language model, the source text is empty, and the page shows only the target.
         languages: codes of source and target, which the browser uses to choose fonts.
         model: name of the model in the heading.
         translated: True if the target is a translation by the model, False if the user supplied it.
@@ -60,7 +60,7 @@ def _side(line: TokenizedLine, language: str) -> dict[str, Any]:
 def _encoded(maps: np.ndarray) -> dict[str, Any]:
     """Return `weights`, little-endian 16-bit integers in Base64, and `largest`, the weight that is stored as
     MAX_STORED_WEIGHT."""
-    largest = max(1.0, float(maps.max()))                                       # with ReLU, it can exceed 1
+    largest = max(1.0, float(maps.max()))                                       # with ReLU, weights can exceed 1
     stored = (maps / largest * MAX_STORED_WEIGHT).round().astype("<u2")
     return {"largest": largest, "weights": base64.b64encode(stored.tobytes()).decode()}
 

@@ -30,7 +30,7 @@ class AttentionMaps:
     """Attention weights of each layer, (sentences, heads, queries, keys). Weights of padding are 0.
 
     encoder: queries and keys are source tokens. decoder: queries and keys are target tokens; attention is causal.
-    cross: queries are target tokens, keys are source tokens. Query i of the target is the step that reads token i of
+    cross: queries are target tokens, keys are source tokens. Target query i belongs to the step that reads token i of
     `target_input` and predicts token i of `target_output`. A list is empty if the model has no attention of this kind,
     or if this kind was not requested.
     """

@@ -16,8 +16,8 @@ from seq2seq import console
 
 DEFAULT_FONT = "DejaVu Sans"
 """The font that comes with matplotlib."""
-# Chinese, Japanese and Korean share characters but draw them differently. A font for one of these languages has a code
-# as a word of its name, such as JP in Noto Sans CJK JP. These are the codes of each language.
+# Chinese, Japanese and Korean share characters but draw them differently. The name of a font for one of these languages
+# contains a code, such as JP in Noto Sans CJK JP. These are the codes of each language.
 COUNTRY_CODES = {"zh": ("SC", "CN", "TC", "TW", "HK"), "ja": ("JP",), "ko": ("KR",)}
 
 
@@ -25,7 +25,7 @@ def families_for(text: str, languages: Iterable[str]) -> list[str]:
     """Return font families that together have all characters of a text, matplotlib's default font first.
 
     If the fonts in matplotlib's list lack a character, installed fonts that are missing from the list are added to it.
-    Warns about characters that no installed font has.
+    Print a warning about characters that no installed font has.
 
     Args:
         languages: codes of the languages of the text. Fonts for these languages are preferred.
@@ -70,8 +70,8 @@ def _characters(family: str) -> set[int]:
 
 
 def _listed_families(countries: list[str]) -> list[str]:
-    """Return the families in matplotlib's list, sorted by these criteria: upright fonts of normal weight before others,
-    sans-serif fonts before others, the order of `countries`, the name."""
+    """Return the families in matplotlib's list, sorted by four keys: upright and of normal weight first, sans-serif
+    first, order of `countries`, name."""
     from matplotlib import font_manager
 
     def order(font: Any) -> tuple[bool, bool, int, str]:
@@ -85,7 +85,7 @@ def _listed_families(countries: list[str]) -> list[str]:
 
 
 def _add_new_fonts() -> bool:
-    """Add newly installed fonts to matplotlib's list and its cache file; return True if any were added."""
+    """Remove deleted fonts from matplotlib's list, add new ones and save it; return True if fonts were added."""
     import matplotlib
     from matplotlib import font_manager
 

@@ -14,11 +14,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class CudaGraphs:
-    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, it calls the functions instead.
+    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, it calls functions without a graph directly.
 
     The inputs and outputs of a function must be tensors that exist longer than its graph. The function must not wait
-    for the GPU, and must change nothing except its outputs. All graphs share the memory of their other tensors, so only
-    one graph may run at a time.
+    for the GPU, and must change nothing except its outputs. All graphs allocate temporary tensors in the same memory,
+    so only one graph may run at a time.
     """
 
     capturing = Lock()                                                          # one capture at a time in a process
@@ -29,14 +29,14 @@ class CudaGraphs:
             self.stream, self.memory = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     def run(self, function: Callable[[], None], key: Key, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
-        """Run a function: on the first call directly, on the second with capture, on later calls as a CUDA graph.
+        """Call a function the first time, capture it as a CUDA graph the second time, and run the graph from then on.
 
-        graphs: the captured graphs by key. This method adds graphs; only the caller deletes them. key: key of this
-        function.
+        key: key of this function in `graphs`. graphs: the captured graphs. This method adds graphs; only the caller
+        deletes them.
         """
         if (graph := graphs.get(key)) is None and self.enabled:
             if key not in graphs:
-                # The first call runs the function directly: libraries allocate their workspaces before a capture.
+                # The first call is direct, so that libraries allocate their workspaces before the capture.
                 graphs[key] = None
                 return self._run_on_side_stream(function)
             graph = graphs[key] = self._capture(function)
@@ -53,7 +53,7 @@ class CudaGraphs:
         """Return the graph of a function, without running it. If the capture fails, print a message and return None."""
         graph = torch.cuda.CUDAGraph()
         try:
-            # The outer context restores the current stream if ending the capture fails.
+            # The outer stream context restores the current stream if `torch.cuda.graph` raises an error at its end.
             with self.capturing, torch.cuda.stream(torch.cuda.current_stream(self.stream.device)), torch.cuda.graph(
                     graph, self.memory, self.stream, capture_error_mode="thread_local"):
                 function()

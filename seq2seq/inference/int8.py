@@ -41,8 +41,8 @@ from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Tran
 from seq2seq.search.interface import Continuations
 from seq2seq.search.topk import topk as reference_topk
 
-# Number of decoding steps for which a new KV cache has free rows. When no row is free, the cache is copied to a larger
-# one.
+# Number of decoding steps for which a new KV cache has free rows. When too few rows are free for a step, the rows in
+# use are copied to a new cache.
 GROWTH_STEPS = 16
 # Approximate number of tokens in a block of sentences. The encoder computes the sentences of a block together. The
 # activations of a block fit into a core's cache.
@@ -65,13 +65,13 @@ class _Cache:
 class Int8State:
     """Decoding state. `past` maps hypotheses to cache rows, so reordering hypotheses moves no rows of the KV cache.
 
-    position: position of the next token. used: number of rows of the whole cache that were reserved when this state
-        was created. The rows after them belong to other states.
+    position: position of the next token. used: number of cache rows that were reserved when this state was created.
+        Later cache rows belong to other states.
     past: (rows, position) int32, cache row of each earlier position of each hypothesis.
     memory: bf16, keys and values of cross-attention: memory_stride elements for each decoder layer, then padding. The
         elements of a layer are the keys of a sentence, (d_model, tokens), its values, (tokens, d_model), the keys of
         the next sentence, and so on.
-    first, count: (rows,) int32, index of the first source token of each row's sentence, and its number of tokens.
+    first, count: (rows,) int32, index of the first source token and number of source tokens of each row's sentence.
     """
 
     position: int
@@ -138,7 +138,7 @@ class Int8Engine:
     def obstacle(model: nn.Module) -> str | None:
         """Return the reason why the kernels do not support this model; None if they support it.
 
-        The reason is a predicate: the caller writes "it" before it.
+        The reason is a predicate for the subject "it" (the model), such as "has hard attention".
         """
         if not isinstance(model, Transformer):
             return "is not an encoder-decoder Transformer"
@@ -175,8 +175,8 @@ class Int8Engine:
         first_of_token, count_of_token = first.repeat(count), count.repeat(count)
         embedded = self.source_embedding[source].mul_(self.scale)
         embedded.add_(self.source_positions[torch.from_numpy(np.arange(tokens) - first_of_token)])
-        # A block of sentences passes through all layers before the next block does. The number of a sentence's block is
-        # (offset of the sentence's end) // ENCODER_BLOCK_TOKENS.
+        # A thread passes a block of sentences through all layers before it begins another block. Sentences with the
+        # same value of (offset of the sentence's end) // ENCODER_BLOCK_TOKENS form a block.
         blocks = offsets[1:] // ENCODER_BLOCK_TOKENS
         ends = offsets[1:][np.append(blocks[1:] != blocks[:-1], True)].astype(np.int64)
         memory_stride = tokens * 2 * self.d_model
@@ -245,8 +245,8 @@ class Int8Engine:
         norms = [residual.norm for layer_residuals in residuals for residual in layer_residuals]
         pre_norm, feed_forward = residuals[0][0].pre_norm, layers[0].feed_forward
         if pre_norm:
-            # The kernels apply a norm after each residual sum. In a pre-norm model, it is the norm that belongs to the
-            # next sublayer.
+            # The kernels apply a norm after each residual sum. In a pre-norm model, this is the norm of the next
+            # sublayer's input.
             norms = [*norms[1:], cast(nn.LayerNorm, last_norm)]
         first = self._norm(residuals[0][0].norm) if pre_norm else Norm()
         sublayers = len(residuals[0])

@@ -2,7 +2,7 @@
 
     python -m seq2seq.inference.kernel_check LIBRARY [--shapes N] [--seed S] [--exact-buffers]
 
-Compilers have bugs: code that g++ 12.2 generated for a loop wrote one row beyond the end of the result. Before a new
+Compilers have bugs: for one loop, g++ 12.2 generated code that wrote one row beyond the end of the result. Before a new
 library is used, kernel_library.py therefore checks it in a separate process. The process prints a line for each checked
 shape. If the check fails, the last line is the fault, and the exit code is 1. With --exact-buffers, output buffers have
 no guard bytes. AddressSanitizer then detects every write outside the buffers.
@@ -40,7 +40,7 @@ END, START = 2, 1
 GUARD = 256
 """Number of guard bytes before and after each output buffer. Functions must not change guard bytes."""
 SHAPES = 100
-"""Default number of random shapes for each function. The whole check then takes a few seconds."""
+"""Default number of random shapes for each function. With this number, the whole check takes two seconds."""
 
 
 class Fault(Exception):
@@ -61,13 +61,13 @@ class Checker:
         self.guarded: list[tuple[str, Array, int]] = []                         # function, buffer with guards, size
 
     def input(self, values: Any, dtype: Any = np.float32) -> Array:
-        """Return a contiguous copy in an allocation of its own. It exists until the next `begin`."""
+        """Return a contiguous copy in a separate allocation. The copy exists until the next call of `begin`."""
         array = np.array(values, dtype, order="C")
         self.kept.append(array)
         return array
 
     def bf16_input(self, values: Array, padding: int = 0) -> Array:
-        """Return `input` in bf16. `padding` elements of NaN follow, which kernels may read but must not use."""
+        """Like `input`, but in bf16. In memory, `padding` NaNs follow, which kernels may read but must not use."""
         return self.input(np.concatenate([reference.to_bf16(values).ravel(), np.full(padding, 0x7FC0, np.uint16)]),
                           np.uint16)[: values.size].reshape(values.shape)
 
@@ -94,12 +94,12 @@ class Checker:
         largest = max(float(np.abs(expected).max(initial=0)), 1e-6)
         difference = float(np.abs(result.astype(np.float64) - expected).max(initial=0))
         if not difference <= tolerance * largest:
-            raise Fault(f"{function} is off by {difference:.3g}; the largest value is {largest:.3g} ({shape})")
+            raise Fault(f"{function} is off by {difference:.3g}; the largest expected value is {largest:.3g} ({shape})")
 
-    # Random inputs, and the reference functions that belong to them
+    # The methods below return random inputs, and reference functions for them.
 
     def random_size(self, largest: int) -> int:
-        """Return a random size from 1 to `largest`. 40 % of the sizes are from 1 to min(largest, 24)."""
+        """Return a random size from 1 to `largest`; in 40 % of the calls, the maximum is 24 if `largest` is larger."""
         if self.random.random() < 0.4:
             return int(self.random.integers(1, min(largest, 24) + 1))
         return int(self.random.integers(1, largest + 1))
@@ -433,7 +433,7 @@ def main() -> int:
     parser.add_argument("library", type=Path)
     parser.add_argument("--shapes", type=int, default=SHAPES, metavar="N", help=f"number of shapes (default: {SHAPES})")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random shapes and values (default: 1)")
-    parser.add_argument("--exact-buffers", action="store_true", help="no guard bytes; use it with AddressSanitizer")
+    parser.add_argument("--exact-buffers", action="store_true", help="omit guard bytes, for AddressSanitizer")
     arguments = parser.parse_args()
     try:
         ctypes.CDLL(str(arguments.library))

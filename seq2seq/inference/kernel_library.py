@@ -53,7 +53,7 @@ def library(directory: Path | None = None) -> Path:
     if compiler is None:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
     version = _run(compiler, "--version")
-    # The file name is a hash of everything that the library depends on.
+    # The file name contains a hash of the sources, the compiler flags, the compiler's version and the processor.
     sources = (SOURCE, Path(kernel_check.__file__), Path(kernel_reference.__file__))
     inputs = (*(path.read_text(encoding="utf-8") for path in sources), *FLAGS, *WIDE, version, platform.machine(),
               *sorted(cpu_flags()))
@@ -83,21 +83,21 @@ def library(directory: Path | None = None) -> Path:
                             refused.write_text(message, encoding="utf-8")
                         raise CompilationError(message)
                 with unchecked.open("rb") as file:
-                    os.fsync(file.fileno())                                     # loading a truncated file crashes
+                    os.fsync(file.fileno())                                     # loading a truncated library crashes
                 os.replace(unchecked, compiled)
     except OSError as error:
         raise CompilationError(f"the kernels cannot be saved in {cache} or loaded from there: {error}") from error
     return compiled
 
 
-# Number of steps of the progress bar that the compilation counts as. The check of each shape counts as one step.
+# Number of steps of the progress bar for the compilation. The check of each shape is one step.
 COMPILATION_STEPS = 120
 
 
 class CheckFault(NamedTuple):
     """Result of a failed self-check.
 
-    text: the fault. reproducible: False = the library may be right, because a busy machine can cause this fault, too.
+    text: the fault. reproducible: False = a busy machine may have caused the fault; the library may be correct.
     """
 
     text: str
@@ -150,7 +150,7 @@ def _loads(library: Path) -> bool:
 def _locked(path: Path) -> Iterator[None]:
     """Lock a file; if another process holds the lock, wait for it.
 
-    On a file system without locks, no process waits. Each process then compiles a library, and the last one is kept.
+    On a file system without locks, no process waits. Each process then compiles a library and replaces the older one.
     """
     import fcntl
 
@@ -161,7 +161,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _run(compiler: str, *arguments: str, directory: str | None = None) -> str:
-    """Run the compiler and return its standard output. Its messages are in English."""
+    """Run the compiler and return its standard output. LC_ALL=C makes its messages English, so "error" can be found."""
     try:
         return subprocess.run([compiler, *arguments], cwd=directory, capture_output=True, text=True, errors="replace",
                               env={**os.environ, "LC_ALL": "C"}, check=True).stdout

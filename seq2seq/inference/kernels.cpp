@@ -19,8 +19,8 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-// TILES is defined if AMX is used. AMX has tile registers, which contain rows of bytes. Tests emulate AMX. In clang++
-// 14, the macro for AMX is __AMXINT8__.
+// TILES is defined if AMX is used. AMX has tile registers, which contain rows of bytes. Tests emulate AMX (macro
+// EMULATE_TILES). In clang++ 14, the macro for AMX is __AMXINT8__.
 #if defined(EMULATE_TILES)
 #include "tiles_emulated.h"
 #define TILES
@@ -56,9 +56,9 @@ struct Layer {
     Norm norms[3];
 };
 
-// Encoder or decoder. first: norm before the first sublayer of a pre-norm model. last: linear layers after the last
-// layer. In an encoder, they are the projections to keys and values of cross-attention, one for each decoder layer. In
-// a decoder, it is the output layer.
+// Encoder or decoder. first: norm before the first sublayer of a pre-norm model. last: linear layers that follow
+// `layers`: in an encoder, the projections to keys and values of cross-attention, one for each decoder layer; in a
+// decoder, the output layer.
 struct Stack {
     const Layer* layers;
     long number_of_layers, d_model, heads, feed_forward, pre_norm, activation;
@@ -69,9 +69,9 @@ struct Stack {
 
 enum Activation { RELU, GELU, SILU };
 
-// Maximum number of rows for one thread. For more rows, several threads are faster, although waking them takes time.
+// Up to this number of rows, a single thread does all the work, because waking other threads would take longer.
 constexpr long MAX_SERIAL_ROWS = 32;
-// Maximum number of rows that a thread computes together in all layers. Their activations fit into a core's cache.
+// Maximum number of rows that a thread passes through the layers together. Their activations fit into a core's cache.
 constexpr long MAX_BLOCK_ROWS = 96;
 
 // Log-probability of impossible tokens. It is finite, so sums with it are finite, too.
@@ -166,8 +166,8 @@ inline Wide exponential(Wide number) {
 #endif
 }
 
-// Sum of term(x) over the numbers x. `nothing` is a number whose term is 0. There are two partial sums, because an
-// addition to a sum must wait for the addition before. The compiler may not reorder additions.
+// Sum of term(x) over the numbers x. `nothing` is a number whose term is negligible. The additions to the two partial
+// sums overlap in time. The compiler does not split the sum itself, because it may not reorder additions.
 template <class Term>
 inline float sum_of_terms(const float* numbers, long count, float nothing, Term term) {
     Wide sums = {}, others = {};
@@ -193,7 +193,7 @@ inline float max_of(Wide numbers) {
 
 // Maximum of LOG_ZERO and the numbers in each lane. NaN is ignored.
 inline Wide max_by_lane(const float* numbers, long count) {
-    // There are four partial maxima, because each operation on a maximum must wait for the operation before.
+    // The operations on the four partial maxima overlap in time.
     Wide parts[4] = {broadcast(LOG_ZERO), broadcast(LOG_ZERO), broadcast(LOG_ZERO), broadcast(LOG_ZERO)};
     long i = 0;
     for (; i + 4 * WIDTH <= count; i += 4 * WIDTH)
@@ -273,8 +273,8 @@ void convert_to_bf16(const float* numbers, BFloat16* bf16, long count) {
 
 // Writes keys and values of a source sentence in the layout that attention reads: first the keys, (features, count),
 // then the values, (count, features). Because the keys are transposed, attention computes the scores of WIDTH keys as
-// one vector. Attention reads up to WIDTH elements beyond the keys. A row of `keys_values` contains the keys of a token
-// for all heads, then the values of the token. Rows are `stride` elements apart.
+// one vector. The last such vector ends up to WIDTH - 1 elements beyond the keys. A row of `keys_values` contains the
+// keys of a token for all heads, then the values of the token. Rows are `stride` elements apart.
 void transpose_keys(const float* keys_values, long stride, BFloat16* block, long count, long features) {
     BFloat16* values = block + count * features;
     for (long token = 0; token < count; ++token, keys_values += stride) {
@@ -283,8 +283,8 @@ void transpose_keys(const float* keys_values, long stride, BFloat16* block, long
     }
 }
 
-// Replaces `count` scores by exp(score - maximum) and returns 1 / (sum of the results). The size of the array `scores`
-// must be a multiple of WIDTH.
+// Replaces `count` scores by exp(score - maximum) and returns 1 / (sum of the results). Also overwrites the elements
+// after them, up to a multiple of WIDTH.
 float softmax_terms(float* scores, long count) {
     const float largest = max_of(max_by_lane(scores, count));
     const long filled = (count + WIDTH - 1) / WIDTH * WIDTH;
@@ -307,8 +307,8 @@ constexpr long QUERY_BLOCK = 6, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
 constexpr long QUERY_BLOCK = 4, COLUMN_BLOCK = 2, PARTIAL_SUMS = 2;
 #endif
 
-// For each of ROWS rows, computes COUNT vectors of result = scale * sum_n terms[n] * value(n). The terms of successive
-// rows are `filled` elements apart.
+// For each of ROWS rows, computes COUNT vectors of result = scale * sum_n terms[n] * value(n), where value(n) points to
+// the value of key n. The terms of successive rows are `filled` elements apart.
 template <long ROWS, long COUNT, class Value>
 inline void weigh_columns(const float* terms, long filled, const float* scale, long keys, Value value, float* result,
                           long result_stride) {
@@ -365,7 +365,7 @@ void attend_together(const float* query, long query_stride, const BFloat16* bloc
         const float* own = query + head * size;
         for (long begin = 0; begin < count; begin += WIDTH) {
             const BFloat16* keys = block + head * size * count + begin;
-            // There are several partial sums, because an addition to a sum must wait for the addition before.
+            // The additions to different partial sums overlap in time.
             Wide sums[ROWS][PARTIAL_SUMS];
 #pragma GCC unroll 6
             for (long row = 0; row < ROWS; ++row)
@@ -401,8 +401,8 @@ void attend_together(const float* query, long query_stride, const BFloat16* bloc
     }
 }
 
-// Computes attention of each row over its source sentence. The sentence has count[row] tokens of `memory`, from token
-// first[row]. Successive rows of the same sentence are computed together. This does not change their results.
+// Computes attention of each row over its source sentence. The sentence has count[row] tokens in `memory`, beginning at
+// token first[row]. Successive rows of the same sentence are computed together, which does not change their results.
 void attend_sources(const float* query, long query_stride, const BFloat16* memory, const int32_t* first,
                     const int32_t* count, float* result, long rows, long heads, long size) {
     static constexpr decltype(&attend_together<1>) of_rows[] = {
@@ -464,9 +464,9 @@ void attend_own(const float* query, long query_stride, const BFloat16* cache, co
 constexpr long PANEL = 64, GROUP = 4;
 
 // Quantised inputs are from -127 to 127. INPUT_ZERO_POINT is added to them: 128 if the inputs are unsigned bytes, else
-// 0. `Linear::offset` is the contribution of the zero point to each output's sum. add_products adds the products of a
-// group of inputs and their weights to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights
-// together. With these sizes, the sums fill the processor's registers.
+// 0. same_group repeats a group of inputs in a vector. add_products adds the products of this group and the weights of
+// one output to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights together. With these
+// sizes, the sums fill the processor's registers.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -499,8 +499,8 @@ void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long row
     for (long row = 0; row < rows; ++row) {
         const float* own = numbers + row * size;
         uint8_t* levels_of_row = levels + row * stride;
-        // This compares the bits of |x| as integers. They have the same order as the numbers, and NaN is the largest. A
-        // maximum of floats would lose NaN. The compiler vectorises the maximum of integers.
+        // The maximum of |x| is computed from the bits as integers, which have the same order; NaN is the largest. A
+        // maximum of floats would ignore NaN. The compiler vectorises the maximum of integers.
         uint32_t largest_bits = bits_of(1e-12f);
         for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
         if (largest_bits >= INFINITY_BITS) {
@@ -595,8 +595,8 @@ constexpr long TILE_ROWS = 16, TILE_BYTES = 64;
 // once, and they need no configuration. The value 4 was chosen without measurements.
 constexpr long MIN_TILE_ROWS = 4;
 
-// Asks Linux for the permission to use tiles, and returns true if this process has it. The permission is necessary
-// because Linux must save larger registers for processes that use tiles.
+// Asks Linux for permission to use tiles, and returns true if this process has the permission. It is necessary because
+// Linux must save larger registers for processes that use tiles.
 bool tiles_granted() {
 #if defined(EMULATE_TILES)
     return true;
@@ -608,9 +608,8 @@ bool tiles_granted() {
 }
 
 // Tile configuration of this thread, in the processor's format. It is active during the lifetime of the object. Tiles 0
-// to 3 contain sums, tile 4 inputs and tile 5 weights. Tiles 6 and 7 contain the last inputs and their weights. Their
-// rows may be shorter than TILE_BYTES. Their size is configured in advance, because a new configuration clears all
-// tiles.
+// to 3 contain sums, tile 4 inputs and tile 5 weights. Tile 6 contains the last inputs, `last` bytes a row, and tile 7
+// their weights. All sizes are configured in advance, because a new configuration clears all tiles.
 struct TileSizes {
     uint8_t palette = 1, first_row = 0, nothing[14] = {};
     uint16_t bytes[16] = {};
@@ -773,7 +772,7 @@ struct Activations {
         if (!stack.pre_norm) std::copy_n(sublayer_input.get(), rows * d_model, hidden.get());
     }
 
-    // Applies the output projection. The caller has filled `attended`.
+    // Applies the output projection to `attended`, which the caller has filled, and finishes the sublayer.
     void finish_attention(const Linear& out, const Norm& norm) {
         multiply(out, attended.get(), output.get());
         finish_sublayer(norm);
@@ -823,8 +822,8 @@ void encode(const Stack& encoder, const float* embedded, const int32_t* first, c
 //
 // The input of row r is embedding_scale * embedding of its token + encoding of position length[r] - 1. The cache of
 // layer l begins at cache + l * layer_stride. past[r * past_stride], … are the length[r] cache rows to which row r
-// attends. The last of them is written in this step: keys and values of row r. The memory of layer l begins at memory +
-// l * memory_stride. Row r attends to count[r] source tokens in it, from token first[r].
+// attends. The step writes the keys and values of row r into the last of these cache rows. The memory of layer l begins
+// at memory + l * memory_stride. Row r attends to count[r] source tokens of the memory, beginning at token first[r].
 struct StepInput {
     const float *embedding, *positions;
     float embedding_scale;
@@ -839,8 +838,8 @@ struct StepInput {
     const int32_t *first, *count;
 };
 
-// Computes a decoder step of rows.rows rows, from row `begin` of the input. The result is in `rows.sublayer_input`. It
-// is the input of the output layer.
+// Computes a decoder step of rows.rows rows, from row `begin` of the input. The result is in `rows.sublayer_input`; the
+// output layer reads it.
 void step(Activations& rows, const StepInput& input, long begin) {
     const Stack& decoder = rows.stack;
     const long d_model = rows.d_model;
@@ -870,8 +869,8 @@ void step(Activations& rows, const StepInput& input, long begin) {
     }
 }
 
-// Divides `rows` rows into blocks, at least one for each thread if possible, and calls work(begin, count) for the
-// blocks in parallel.
+// Divides `rows` rows among the threads, in blocks whose size is a multiple of TILE and at most MAX_BLOCK_ROWS. Calls
+// work(begin, count) for the blocks in parallel.
 template <class Work>
 void in_parallel_blocks(long rows, Work work) {
     long threads = 1;
@@ -884,7 +883,8 @@ void in_parallel_blocks(long rows, Work work) {
     for (long begin = 0; begin < rows; begin += size) work(begin, std::min(size, rows - begin));
 }
 
-// Continuation of hypothesis number `beam` of a group by the token `word`. total: log p of the continued hypothesis.
+// Continuation of hypothesis number `beam` of a group by `word`. Here, "word" means a target token. total: log p of the
+// hypothesis with this word.
 struct Continuation {
     float total;
     int32_t beam, word;
@@ -901,13 +901,12 @@ inline void insert(Continuation* best, long count, Continuation one) {
     best[rank] = one;
 }
 
-// Number of words in a block of the vocabulary; here, "word" means a target token. The logits of a block fit into a
-// core's cache.
+// Number of words in a block of the vocabulary. The logits of a block fit into a core's cache.
 constexpr long VOCABULARY_BLOCK = 16 * PANEL;
 
-// Top-k with log-softmax in one pass over the logits. `add_logits` is called for one block of the vocabulary after the
-// other. The fields describe the words so far of each row. largest: the maximum logit. sum: the sum of exp(logit -
-// largest). end: the logit of `</s>`. best: the best words, with their logits as totals.
+// Top-k with log-softmax in one pass over the logits. The caller adds the logits of one block of the vocabulary after
+// the other. The fields describe the words added so far for each row. largest: the maximum logit. sum: the sum of
+// exp(logit - largest). end: the logit of `</s>`. best: the best words, with their logits as totals.
 struct BestWords {
     const long count;                                                           // number of best words for each row
     std::vector<float> largest, sum, end;
@@ -972,7 +971,7 @@ struct BestWords {
     }
 };
 
-// Arguments of `search`, which describes them.
+// Arguments of the function `search`; its comment describes them.
 struct Search {
     const Stack& decoder;
     const float *embedding, *positions;
@@ -989,7 +988,8 @@ struct Search {
     int32_t *lengths, *tokens;
 };
 
-// Sentence whose search has begun, with `width` hypotheses of `length` words. slot: index of its block of cache rows.
+// Sentence number `number`, whose search has begun, with `width` hypotheses of `length` words. slot: index of its block
+// of cache rows.
 struct Sentence {
     long number, slot, length, width;
 };
@@ -1022,9 +1022,8 @@ struct Hypotheses {
 // Maximum size of a thread's KV cache in bytes. If the cache of a single sentence is larger, it is allocated anyway.
 constexpr long MAX_CACHE_BYTES = 256 << 20;
 
-// Searches sentences until next_sentence() returns -1; other values are indices of sentences. At most `max_sentences`
-// sentences are searched together. To keep the number of rows large, the next sentence immediately replaces a finished
-// one.
+// Searches the sentences whose indices next_sentence() returns, until it returns -1. At most `max_sentences` sentences
+// are searched together. The next sentence immediately replaces a finished one, to keep the number of rows large.
 template <class NextSentence>
 void search_batch(const Search& search, long max_sentences, NextSentence next_sentence) {
     const long d_model = search.decoder.d_model, words = search.decoder.last->outputs, candidates = 2 * search.beam;

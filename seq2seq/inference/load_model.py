@@ -39,7 +39,7 @@ class SkipInitialization(TorchFunctionMode):
 
 
 def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
-    """Load the model of a bundle, or of a run's best bundle, with weights in fp32 on the CPU.
+    """Load the model, recipe and tokenizers of a bundle, or of a run's best bundle, with weights in fp32 on the CPU.
 
     Untrusted bundles are safe to load: no code in them is executed, and shapes are checked before memory is allocated.
 
@@ -77,19 +77,19 @@ def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Pa
     try:
         with torch.device("meta"), SkipInitialization():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
-    except (ValueError, RuntimeError, MemoryError) as error:                    # sizes that do not fit or are too large
-        raise CheckpointError(f"{recipe_path}: the model cannot be built: {str(error).splitlines()[0]} Copy the bundle "
-                              "again from its original location.") from error
+    except (ValueError, RuntimeError, MemoryError) as error:                    # inconsistent or too large sizes
+        raise CheckpointError(f"{recipe_path}: the model cannot be built ({str(error).splitlines()[0]}). Copy the "
+                              "bundle again from its original location.") from error
 
 
 def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: Path) -> dict[str, Tensor]:
-    """Return the weights of a bundle, or of a run's best bundle, from which a new model is fine-tuned.
+    """Return the weights of a bundle, or of a run's best bundle, for fine-tuning a new model.
 
     Args:
         section: `model` section of the new model. sizes: source and target vocabulary size of the new model.
     Raises:
         CheckpointError: there is no bundle, or it is damaged.
-        RecipeError: the bundle's weights have other names or shapes than the new model's; they are not read.
+        RecipeError: the bundle's weights differ in name, shape or type from those of the new model.
     """
     def require(bundle: Bundle, shapes: Shapes) -> None:
         if differences := _differences(shapes, _model_shapes(section, sizes, Path("model"))):
@@ -101,7 +101,7 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
 
 
 def _differences(stored: Shapes, expected: Mapping[str, tuple[int, ...]]) -> str:
-    """Describe the first three weights that differ in name, shape or type; "" if there are none."""
+    """Describe the first three weights that differ in name, shape or type; return "" if all weights agree."""
     found = {name: str(shape) if dtype.startswith(FLOATING_POINT_PREFIXES) else f"{shape} of {dtype}"
              for name, (shape, dtype) in stored.items()}
     wanted = {name: str(shape) for name, shape in expected.items()}

@@ -2,7 +2,7 @@
 
 The whole search runs on the GPU (`search.device_search`). The KV caches are static: they are allocated once, and every
 search overwrites them. The numbers of sentences, source tokens and target positions are rounded up; the rounded numbers
-are a bucket. Within a bucket, the shapes and addresses of all tensors are fixed, and each step is the same sequence of
+form a bucket. Within a bucket, the shapes and addresses of all tensors are fixed, and each step is the same sequence of
 kernels. The host launches this sequence as one CUDA graph.
 """
 
@@ -28,7 +28,7 @@ from seq2seq.search.interface import WholeSearch
 
 # Minimum number of target positions in a bucket. Larger numbers are powers of 2.
 MIN_POSITIONS = 32
-# The longest source of a bucket has a multiple of this number of tokens.
+# `Bucket.source` is rounded up to a multiple of this number.
 SOURCE_MULTIPLE = 16
 # Up to this number, the number of sentences in a bucket is a power of 2. Larger numbers are multiples of this number.
 MAX_POWER_OF_SENTENCES = 256
@@ -49,7 +49,7 @@ class Bucket(NamedTuple):
                       -(-source // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, max(MIN_POSITIONS, _power_of_two(positions)))
 
     def contains(self, other: Bucket) -> bool:
-        """Return True if every number of `other` is at most the number of this bucket."""
+        """Return True if every number of `other` is at most the corresponding number of this bucket."""
         return all(number <= size for number, size in zip(other, self, strict=True))
 
 
@@ -59,13 +59,13 @@ def _power_of_two(number: int) -> int:
 
 
 class StaticCaches:
-    """KV caches of a bucket of sentences. As in `TransformerState`, reordering hypotheses moves only `visible`.
+    """KV caches of a bucket of sentences. As in `TransformerState`, reordering hypotheses changes only `visible`.
 
     There is a row for each hypothesis: sentences * beam rows. Position p of hypothesis b has slot p * beam + b. Fillers
-    complete the number of sentences to that of the bucket. The source of a filler is one key of zeros. Without a key,
-    the attention of a filler would be NaN.
+    are dummy sentences that complete the number of sentences to that of the bucket. The source of a filler is a single
+    key of zeros, because attention over no key would be NaN.
 
-    keys_values: (layers, 2, sentences, heads, slots, head_size), of self-attention.
+    keys_values: (layers, 2, sentences, heads, slots, head_size), keys and values of self-attention.
     memory: (layers, 2, sentences, heads, source, head_size), keys and values of cross-attention.
     visible: (sentences, beam, slots), added to the attention scores: 0 for slots to which a row may attend, else -inf.
     source_bias: (sentences, source), 0 for source tokens, -inf for padding.
@@ -90,7 +90,7 @@ class StaticCaches:
     def fill(self, state: TransformerState) -> None:
         """Begin a search. state: state of the model before the first step."""
         sentences, _, _, source = state.source_bias.shape
-        # An earlier search may have left NaN. Masking gives such a slot the weight 0, but 0 * NaN is NaN.
+        # An earlier search may have left NaN in slots. A masked slot has the weight 0, but 0 * NaN is NaN.
         self.keys_values.zero_()
         self.memory.zero_()
         self.visible.fill_(-math.inf)
@@ -121,7 +121,7 @@ class StaticCaches:
         """Return the logits of the next token of each row, (rows, vocab_size).
 
         last_tokens: (rows,). position: (1,), number of earlier positions. bucket: sizes of the search. Its number of
-            sentences must be that of the capacity. It must contain all source tokens and target positions so far.
+            sentences must equal that of `capacity`. It must contain all source tokens and target positions so far.
         """
         model, heads, slots = self.model, self.model.num_heads, bucket.positions * self.beam_size
         new_slots = self.hypotheses + position * self.beam_size
@@ -146,7 +146,7 @@ class StaticCaches:
 
 
 class _Buffers:
-    """Tensors for searches with a fixed number of sentences: KV caches and beams. And the CUDA graphs that use them."""
+    """KV caches and beams for searches with a fixed number of sentences, and the CUDA graphs that use these tensors."""
 
     def __init__(self, engine: StaticEngine, capacity: Bucket, beam_size: int, enough: int, forbidden: Tensor) -> None:
         self.capacity, self.enough, self.forbidden = capacity, enough, forbidden
@@ -174,7 +174,7 @@ class _Buffers:
         self.cuda_graphs.run(partial(self._step, bucket), bucket, self.graphs)
 
     def _step(self, bucket: Bucket) -> None:
-        """Do a step without CUDA graphs. In a bucket, all shapes, addresses and numbers on the host are the same."""
+        """Do a step without CUDA graphs. Calls with the same bucket use the same shapes and addresses."""
         logits = self.caches.step(self.beams.tokens.flatten(), self.beams.length, bucket)
         rows = self.beams.advance(logits, self.forbidden, self.enough, must_end=True)
         self.caches.select(rows.flatten(), bucket)
@@ -236,7 +236,7 @@ class StaticEngine(EagerEngine):
 
 
 class _StaticDecoder:
-    """Decoder of a search with static KV caches. When the sizes of the search change, it changes the bucket."""
+    """Decoder of a search with static KV caches. It changes the bucket when the sizes of the search change."""
 
     def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket) -> None:
         self.engine, self.buffers, self.bucket = engine, buffers, bucket

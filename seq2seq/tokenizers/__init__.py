@@ -1,1 +1,1 @@
-"""Text to ids and back: sentencepiece, whole words, Marian vocabularies, subword sampling."""
+"""Convert text to ids and back: sentencepiece models, whole words, Marian vocabularies, subword sampling."""

@@ -38,8 +38,8 @@ class MarianVocabulary(Vocabulary):
 
     A text may begin with a language token, which is encoded as one piece if the vocabulary contains it.
 
-    sentencepiece: bytes of the sentencepiece model. ids: id of each piece; the ids are 0, 1, 2 and so on, and the
-    symbols have the first ones. language: language token that is added to every text without one; None: none is added.
+    sentencepiece: bytes of the sentencepiece model. ids: id of each piece, without gaps; <unk>, <s> and </s> have the
+    ids 0, 1 and 2. language: language token that is added to every text without a language token; None: add no token.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
@@ -62,7 +62,7 @@ class MarianVocabulary(Vocabulary):
         self.model = json.dumps([self._names, language]).encode() + model
         self._unknown = self._processor.unk_id()
         pieces = (self._processor.id_to_piece(index) for index in range(self._processor.vocab_size()))
-        self._id_of = np.array([ids.get(piece, UNKNOWN_ID) for piece in pieces], np.int64)  # by id in sentencepiece
+        self._id_of = np.array([ids.get(piece, UNKNOWN_ID) for piece in pieces], np.int64)  # by sentencepiece's id
 
     @property
     def vocab_size(self) -> int:
@@ -157,7 +157,7 @@ class MarianVocabulary(Vocabulary):
 
 
 def vocabulary_json(source: MarianVocabulary, target: MarianVocabulary) -> bytes:
-    """Return the contents of vocabulary.json: piece -> id for each language, or once if both share the ids."""
+    """Return the contents of vocabulary.json: the ids of the pieces of each language, or of both if they share ids."""
     ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
     return json.dumps({**ids, "language": source.language}, indent=1, ensure_ascii=False).encode()
 

@@ -1,7 +1,7 @@
 """Subword sampling with reproducible random segmentations.
 
 sentencepiece (0.2.3) can sample, too, but mixes the seed of its random generator with a salt that differs between
-processes. A resumed training would therefore not be bit-identical. This module uses the pieces and scores of a
+processes. A resumed training run would therefore not be bit-identical. This module uses the pieces and scores of a
 sentencepiece model, and Python's random numbers, whose sequence for a seed is guaranteed.
 """
 
@@ -22,7 +22,7 @@ WORD_BOUNDARY = "\u2581"
 WORD_PATTERN = re.compile(f"{WORD_BOUNDARY}[^{WORD_BOUNDARY}]*|[^{WORD_BOUNDARY}]+")
 # An unknown character scores this much below the worst piece, as in sentencepiece.
 UNKNOWN_PENALTY = 10.0
-# Maximum number of words in a cache; a full cache takes some 100 MB. The words that occur first are cached. Most of
+# Maximum number of words in a cache; a full cache takes about 100 MB. The words that occur first are cached. Most of
 # these words are frequent; together they make up 90 % of the running words of a large corpus.
 MAX_CACHED_WORDS = 1 << 15
 # Maximum length of a cached word, in characters, so that a few very long words cannot fill the memory.
@@ -31,8 +31,8 @@ MAX_CACHED_WORD_LENGTH = 32
 UniformRandom = Callable[[], float]
 """Function that returns a random number, uniform in [0, 1)."""
 Arcs = tuple[list[float], list[int], list[tuple[int, ...]]]
-"""Pieces that end at one position of a word, as three lists with an entry for each piece: its cumulative probability,
-its start, and its ids in reverse order."""
+"""Pieces that end at one position of a word, as three lists with an entry for each piece: the summed probability of the
+list up to this piece, the start of the piece, and the ids of the piece in reverse order."""
 
 
 class SubwordSampler:
@@ -51,7 +51,7 @@ class SubwordSampler:
         self._max_piece_length = max(map(len, self._ids), default=1)
         self._pieces_cross_words = any(WORD_BOUNDARY in piece[1:] for piece in self._ids)
         self._unknown_score = min(self._scores.values(), default=0.0) - UNKNOWN_PENALTY
-        # The scores of a BPE model are ranks of merges (0, -1, -2, …). Those of a unigram model are log-probabilities.
+        # The scores of a BPE model are negative ranks of merges (0, -1, …). Those of a unigram model are log p.
         self._is_bpe = all(score.is_integer() for score in self._scores.values())
         self._lattice_cache: dict[float, dict[str, list[Arcs]]] = {}            # alpha -> word -> lattice
         self._bpe_cache: dict[str, tuple[list[int], int]] = {}                  # word -> ids, number of merges
@@ -86,7 +86,7 @@ class SubwordSampler:
     # Unigram
 
     def _sample_unigram(self, word: str, alpha: float, uniform: UniformRandom) -> list[int]:
-        """Sample a segmentation of a word by forward filtering and backward sampling: its last piece is drawn first."""
+        """Sample a segmentation of a word by forward filtering and backward sampling: the last piece is drawn first."""
         lattices = self._lattice_cache.setdefault(alpha, {})
         lattice = lattices.get(word)
         if lattice is None:
@@ -152,7 +152,7 @@ class SubwordSampler:
         Returns:
             The ids, and the number of merges, dropped ones included.
         """
-        pieces = list(word)                                                     # "" after a merge into the piece before
+        pieces = list(word)                                                     # "" = merged into an earlier piece
         after = list(range(1, len(word) + 1))
         before = list(range(-1, len(word) - 1))
         agenda: list[tuple[float, int, str]] = []

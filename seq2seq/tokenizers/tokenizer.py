@@ -47,11 +47,11 @@ SIDES = ("source", "target")
 # Number of threads that train a tokenizer. The trained model depends on this number, because sentencepiece adds up one
 # partial sum per thread. The number is therefore the same on all machines.
 TRAINING_THREADS = 16
-# Maximum length of a training line in bytes: the largest value of this option of sentencepiece, because sentencepiece
-# silently drops longer lines. Its default is 4,192.
+# Maximum length of a training line in bytes. sentencepiece silently drops longer lines, so this is the largest value of
+# its option max_sentence_length. The default of the option is 4,192.
 MAX_TRAINING_LINE_BYTES = 2**30
 # Control characters are replaced by spaces in the training text, so that they do not become pieces. The tokenizer then
-# encodes them as bytes, which search never generates.
+# encodes them as byte pieces. Search never generates the byte pieces of `CONTROL_BYTES`.
 CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
 
 
@@ -234,7 +234,7 @@ def _read(model: bytes, where: str) -> Vocabulary:
 
 def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
                      target_positions: int | None = None, sides: Sequence[str] = SIDES) -> Tokenizers:
-    """Train tokenizers on a random sample of parallel text. `section.sample_lines` limits the sample and its memory.
+    """Train tokenizers on a random sample of at most `section.sample_lines` lines of parallel text, to limit memory.
 
     With `vocab_size: auto`, the function `vocabulary_size` chooses the size from the length of the whole text. The
     vocabulary is smaller if the sample does not have enough different subwords.
@@ -244,8 +244,8 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
             tokenizer is then trained. None for other models.
         sides: names of the two texts in error messages about separate vocabularies.
     Raises:
-        TokenizerError: the vocabulary size is too large for the text, or too small for its characters. The message
-            has one line for each side with this error.
+        TokenizerError: there is no text, or the vocabulary size is too large for the text or too small for its
+            characters. The message has one line for each side with an error.
     """
     characters = [0, 0]
     counted = _count_characters(pairs, characters)
@@ -263,7 +263,7 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
             trained.append(_train([pair[side] for pair in sample], section, characters[side], f"{name} "))
         except TokenizerError as error:
             errors.append(str(error))
-    if errors:                                                                  # both sides have the same vocab_size
+    if errors:                                                                  # one vocab_size must fit both sides
         raise TokenizerError("\n".join(errors))
     return Tokenizers(*trained)
 
@@ -288,7 +288,7 @@ def _reservoir_sample(pairs: Iterable[tuple[str, str]], size: int, rng: random.R
 
 
 class _ImpossibleSize(TokenizerError):
-    """Error that no vocabulary of this size can be trained on the text.
+    """Error: no vocabulary of the requested size can be trained on the text.
 
     smallest, largest: smallest and largest possible size; None if sentencepiece's message does not name it.
     """
@@ -323,7 +323,7 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int, sid
                 alphabet = error.smallest - RESERVED_PIECES
             elif error.largest is not None and (largest is None or error.largest < largest):
                 largest = error.largest
-            else:                                                               # the new bound does not change the size
+            else:                                                               # the message names no new bound
                 raise
 
 

@@ -29,7 +29,7 @@ CONTROL_BYTES = [*range(0x20), 0x7F]
 class Vocabulary(ABC):
     """Mapping from text to ids and back.
 
-    model: contents of the vocabulary file. Vocabularies with the same contents encode every text in the same way.
+    model: bytes that determine the vocabulary. Vocabularies with the same bytes encode every text in the same way.
     """
 
     model: bytes
@@ -42,7 +42,7 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def never_generated_ids(self) -> list[int]:
-        """Ids that are never generated: <unk>, <s>, and every piece with a control character."""
+        """Ids that search never generates: <unk>, <s>, pieces with a control character, bytes in `CONTROL_BYTES`."""
 
     @cached_property
     @abstractmethod
@@ -55,8 +55,8 @@ class Vocabulary(ABC):
         return self.model == other.model
 
     def language_prefix(self, line: str) -> str:
-        """Return the language token at the beginning of a line, or "". If the line is split, every part needs this
-        token."""
+        """Return the language token at the beginning of a line, or "". If the line is split, this token must be added
+        to the other parts."""
         return ""
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Encode with subword sampling. The same (lines, alpha, seed) return the same ids in every process."""
+        """Encode with subword sampling. The same arguments give the same ids in every process."""
 
     @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -100,7 +100,7 @@ class Vocabulary(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of the model's bytes."""
+        """SHA-256 of `model`."""
         return hashlib.sha256(self.model).hexdigest()
 
 

@@ -35,7 +35,7 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
 
     Args:
         characters: number of characters in the whole training text.
-        alphabet: number of different characters, each of which has a piece.
+        alphabet: number of different characters that have a piece.
     """
     return _round_up(RESERVED_PIECES + alphabet + min(max(_cube_root(32**3 * characters), 1), MAX_SUBWORDS))
 
@@ -49,8 +49,8 @@ def smaller_vocabulary_size(largest: int, alphabet: int) -> int:
 
 
 def _cube_root(number: int) -> int:
-    """Return the integer part of the cube root. The floating-point estimate, which could differ between machines, is
-    corrected with integers."""
+    """Return the integer part of the cube root. Integer arithmetic corrects the floating-point estimate, which could
+    differ between machines."""
     root = round(number ** (1 / 3))
     while root**3 > number:
         root -= 1

@@ -84,7 +84,7 @@ class Words(Vocabulary):
 def train_words(lines: Iterable[str], vocab_size: int) -> Words:
     """Return the vocabulary of the most frequent words of a text, with at most `vocab_size` ids, symbols included.
 
-    Among equally frequent words, those that occur first are kept.
+    Of equally frequent words, the words that occur first in the text are kept.
 
     Raises:
         TokenizerError: the text has no words.
