@@ -150,7 +150,7 @@ def _loads(library: Path) -> bool:
 def _locked(path: Path) -> Iterator[None]:
     """Lock a file; if another process holds the lock, wait for it.
 
-    On a file system without locks, no process waits. Each process then compiles a library and replaces the older one.
+    On a file system without locks, processes that start together all compile the library; the last result is kept.
     """
     import fcntl
 

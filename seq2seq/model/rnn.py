@@ -42,7 +42,7 @@ class Encoder(nn.Module):
 
     def forward(self, embedded: Tensor, sentences: Sentences) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs)"""
-        lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # a filled-up batch has empty sentences
+        lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # empty sentences may fill up a batch
         packed = pack_padded_sequence(unpack_rows(embedded, sentences), lengths, batch_first=True, enforce_sorted=False)
         outputs, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True, total_length=sentences.longest)
         return pack_rows(outputs, sentences)
@@ -50,7 +50,7 @@ class Encoder(nn.Module):
     @staticmethod
     def last_backward_outputs(outputs: Tensor, sentences: Sentences) -> Tensor:
         """Return the last outputs of the backward direction: (tokens, outputs) -> (sentences, outputs / 2)"""
-        begins = sentences.offsets[:-1].long().clamp(max=len(outputs) - 1)      # empty sentences begin after the end
+        begins = sentences.offsets[:-1].long().clamp(max=len(outputs) - 1)      # empty ones begin at len(outputs)
         return outputs[:, outputs.shape[1] // 2 :].index_select(0, begins)
 
 
@@ -65,8 +65,8 @@ class Cell(nn.Module):
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
         self.gates, self.vectors = (3, 1) if cell == "gru" else (4, 2)
-        # All gates are initialised as one matrix. If each gate were initialised as a separate matrix, a GRU would have
-        # sqrt(2) times the bounds, and would learn more slowly than torch.nn.GRU (tests/training/test_learning.py).
+        # All gates are initialised as one matrix. With a separate matrix for each gate, initial weights would be sqrt(2)
+        # times as large, and the model would learn more slowly than torch.nn.GRU (tests/training/test_learning.py).
         self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:

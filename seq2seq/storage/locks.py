@@ -72,7 +72,7 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if new and descriptor in _held_locks:                               # False in a forked process
+            if new and descriptor in _held_locks:                               # a forked process holds no lock
                 _remove_lock_file(path, missing, provisional)
             raise
     finally:

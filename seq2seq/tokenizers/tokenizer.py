@@ -137,7 +137,7 @@ class Tokenizer(Vocabulary):
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each line; START_ID and END_ID are removed, and invalid UTF-8 becomes U+FFFD."""
-        if len(ids) == 1:                                                       # a list of lines would start threads
+        if len(ids) == 1:                                                       # without threads, unlike for a list
             return [self._processor.decode(list(map(int, ids[0])))]
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
 

@@ -198,8 +198,8 @@ class SearchSetup:
         return total / self.length_penalty(tokens) + bonus if tokens else 0.0
 
     def texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
-        """Return the texts of hypotheses, each on one line. White space around them is removed, because the white space
-        around the source line is added later."""
+        """Return the texts of hypotheses, each on one line. White space around them is removed; the
+        white space around the source line is added to the translated line later."""
         return [text.replace("\n", " ").strip()
                 for text in self.tokenizer.decode([hypothesis.tokens for hypothesis in hypotheses])]
 
