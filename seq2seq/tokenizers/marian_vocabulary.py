@@ -38,8 +38,8 @@ class MarianVocabulary(Vocabulary):
 
     A text may begin with a language token, which is encoded as one piece if the vocabulary contains it.
 
-    sentencepiece: bytes of the sentencepiece model. ids: id of each piece; the ids are 0, 1, 2 and so on, and the
-    symbols have the first ones. language: language token that is added to every text without one; None: none is added.
+    sentencepiece: bytes of the sentencepiece model. ids: id of each piece, numbered from 0 without gaps; the symbols
+    have the ids 0, 1 and 2. language: language token that is added to every text without one; None: no token is added.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
@@ -101,7 +101,7 @@ class MarianVocabulary(Vocabulary):
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """See `Vocabulary.spans`. An added language token has an empty span. Other pieces may have empty spans, too."""
+        """See `Vocabulary.spans`. An added language token has an empty span. See `Tokenizer.spans` for other empty spans."""
         tokens, texts = self._split(lines)
         spans = []
         offsets = [encoded["offsets"] for encoded in encode_lines(self._processor, texts, return_type="offset_mapping")]
@@ -136,7 +136,7 @@ class MarianVocabulary(Vocabulary):
         return [text.replace(WORD_BOUNDARY, " ").removeprefix(" ") for text in texts]
 
     def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-        """Return the language token of each line, as a list of one id or an empty list, and the line without it."""
+        """Return two lists: the language token of each line, as [id] or [], and each line without its own token."""
         tokens, texts = [], []
         for line in lines:
             prefix = self.language_prefix(line)
@@ -157,7 +157,7 @@ class MarianVocabulary(Vocabulary):
 
 
 def vocabulary_json(source: MarianVocabulary, target: MarianVocabulary) -> bytes:
-    """Return the contents of vocabulary.json: piece -> id for each language, or once if both share the ids."""
+    """Return the contents of vocabulary.json: one mapping piece -> id for each language, or a joint mapping."""
     ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
     return json.dumps({**ids, "language": source.language}, indent=1, ensure_ascii=False).encode()
 

@@ -1,8 +1,8 @@
 """Subword sampling with reproducible random segmentations.
 
 sentencepiece (0.2.3) can sample, too, but mixes the seed of its random generator with a salt that differs between
-processes. A resumed training would therefore not be bit-identical. This module uses the pieces and scores of a
-sentencepiece model, and Python's random numbers, whose sequence for a seed is guaranteed.
+processes, so a resumed training would not be bit-identical. This module uses the pieces and scores of a sentencepiece
+model, and Python's `random.Random`, which guarantees the same numbers for a seed in all versions of Python.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORD_BOUNDARY = "\u2581"
 """Character that sentencepiece writes for a space."""
 # Pieces do not cross word boundaries, so the words of a line are segmented independently.
 WORD_PATTERN = re.compile(f"{WORD_BOUNDARY}[^{WORD_BOUNDARY}]*|[^{WORD_BOUNDARY}]+")
-# An unknown character scores this much below the worst piece, as in sentencepiece.
+# The score of an unknown character is the lowest score of a piece minus this penalty, as in sentencepiece.
 UNKNOWN_PENALTY = 10.0
 # Maximum number of words in a cache; a full cache takes some 100 MB. The words that occur first are cached. Most of
 # these words are frequent; together they make up 90 % of the running words of a large corpus.
@@ -61,8 +61,8 @@ class SubwordSampler:
 
         Args:
             alpha: exponent for a unigram model. Each segmentation has a probability in proportion to
-                P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959, with l = infinity: all segmentations). If
-                alpha is 0, all segmentations are equally probable; a large value favours the best one. For a BPE
+                P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959; l = infinity, so all segmentations can be
+                sampled). 0 makes all segmentations equally probable; a large value favours the best one. For a BPE
                 model, alpha is the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
         uniform = random.Random(seed).random
@@ -152,7 +152,7 @@ class SubwordSampler:
         Returns:
             The ids, and the number of merges, dropped ones included.
         """
-        pieces = list(word)                                                     # "" after a merge into the piece before
+        pieces = list(word)                                                     # "" if merged into the previous piece
         after = list(range(1, len(word) + 1))
         before = list(range(-1, len(word) - 1))
         agenda: list[tuple[float, int, str]] = []

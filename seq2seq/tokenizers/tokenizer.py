@@ -47,11 +47,11 @@ SIDES = ("source", "target")
 # Number of threads that train a tokenizer. The trained model depends on this number, because sentencepiece adds up one
 # partial sum per thread. The number is therefore the same on all machines.
 TRAINING_THREADS = 16
-# Maximum length of a training line in bytes: the largest value of this option of sentencepiece, because sentencepiece
-# silently drops longer lines. Its default is 4,192.
+# sentencepiece silently drops training lines with more bytes than its option max_sentence_length, whose default is
+# 4,192. This is the largest value that it accepts.
 MAX_TRAINING_LINE_BYTES = 2**30
 # Control characters are replaced by spaces in the training text, so that they do not become pieces. The tokenizer then
-# encodes them as bytes, which search never generates.
+# encodes them as byte pieces. Search never generates the byte pieces of CONTROL_BYTES.
 CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
 
 
@@ -117,9 +117,8 @@ class Tokenizer(Vocabulary):
         """See `Vocabulary.sample`.
 
         Args:
-            alpha: for a unigram model, the smoothing of the distribution over segmentations (Kudo 2018,
-                arXiv:1804.10959); for a BPE model, the dropout rate of merges (Provilkov et al. 2020,
-                arXiv:1910.13267).
+            alpha: for a unigram model, the exponent of the segmentations' probabilities (Kudo 2018, arXiv:1804.10959);
+                for a BPE model, the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
         try:
             return self._sampler.sample(lines, alpha, seed)
@@ -130,8 +129,8 @@ class Tokenizer(Vocabulary):
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
         """See `Vocabulary.spans`.
 
-        Two kinds of pieces have an empty span: the space that sentencepiece adds before a line, and, for a character
-        that is encoded as bytes, all byte pieces but the last.
+        Two kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, and
+        all byte pieces of a character except the last one.
         """
         return [encoded["offsets"] for encoded in encode_lines(self._processor, lines, return_type="offset_mapping")]
 
@@ -215,7 +214,7 @@ class Tokenizers:
 
     @staticmethod
     def load(directory: str | Path) -> Tokenizers:
-        """Load the tokenizers from the files that `save` wrote.
+        """Load the tokenizers from the files in a directory.
 
         Raises:
             TokenizerError: a file cannot be read or is damaged, or files are missing.
@@ -234,7 +233,7 @@ def _read(model: bytes, where: str) -> Vocabulary:
 
 def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
                      target_positions: int | None = None, sides: Sequence[str] = SIDES) -> Tokenizers:
-    """Train tokenizers on a random sample of parallel text. `section.sample_lines` limits the sample and its memory.
+    """Train tokenizers on a random sample of parallel text, at most `section.sample_lines` lines of both languages.
 
     With `vocab_size: auto`, the function `vocabulary_size` chooses the size from the length of the whole text. The
     vocabulary is smaller if the sample does not have enough different subwords.
@@ -244,8 +243,8 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
             tokenizer is then trained. None for other models.
         sides: names of the two texts in error messages about separate vocabularies.
     Raises:
-        TokenizerError: the vocabulary size is too large for the text, or too small for its characters. The message
-            has one line for each side with this error.
+        TokenizerError: there is no text, or the vocabulary size is too large for the text or too small for its
+            characters. With separate vocabularies, the message has one line for each side with an error.
     """
     characters = [0, 0]
     counted = _count_characters(pairs, characters)

@@ -29,7 +29,7 @@ CONTROL_BYTES = [*range(0x20), 0x7F]
 class Vocabulary(ABC):
     """Mapping from text to ids and back.
 
-    model: contents of the vocabulary file. Vocabularies with the same contents encode every text in the same way.
+    model: bytes that define the vocabulary. Vocabularies with equal bytes encode every text in the same way.
     """
 
     model: bytes
@@ -42,21 +42,21 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def never_generated_ids(self) -> list[int]:
-        """Ids that are never generated: <unk>, <s>, and every piece with a control character."""
+        """Ids that search never generates: <unk>, <s>, pieces with control characters, byte pieces of CONTROL_BYTES."""
 
     @cached_property
     @abstractmethod
     def piece_bytes(self) -> list[bytes]:
-        """Text of each id in UTF-8. A piece that begins a word has a space before it; symbols such as `</s>` have no
-        text."""
+        """UTF-8 text of each id. The text of a piece that begins a word starts with a space; the text of a symbol such
+        as `</s>` is empty."""
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
         """Return True if both vocabularies assign the same ids to the same pieces."""
         return self.model == other.model
 
     def language_prefix(self, line: str) -> str:
-        """Return the language token at the beginning of a line, or "". If the line is split, every part needs this
-        token."""
+        """Return the language token at the beginning of a line, or "" if there is none. Callers that split the
+        line add the token to every part."""
         return ""
 
     @abstractmethod

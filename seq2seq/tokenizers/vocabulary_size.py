@@ -27,15 +27,15 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
 
     Validation BLEU on Multi30k German to English (4 + 4 layers, width 128, about 11 epochs, one seed):
 
-    - 2,400 pieces, which is near the square root of the number of characters: 37.2
-    - 5,500 pieces, which is the size that this rule gives: 39.9
+    - 2,400 pieces, the size with the square root of `characters` as the number of subwords: 37.2
+    - 5,500 pieces, the size that this rule gives: 39.9
     - 8,000 pieces: 40.4
 
     Changing the rule would change the tokenizers of existing recipes with `vocab_size: auto`.
 
     Args:
         characters: number of characters in the whole training text.
-        alphabet: number of different characters, each of which has a piece.
+        alphabet: number of different characters; each has a piece of its own.
     """
     return _round_up(RESERVED_PIECES + alphabet + min(max(_cube_root(32**3 * characters), 1), MAX_SUBWORDS))
 
