@@ -101,7 +101,7 @@ class MarianVocabulary(Vocabulary):
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """See `Vocabulary.spans`. An added language token has an empty span. See `Tokenizer.spans` for other empty spans."""
+        """See `Vocabulary.spans`. Empty spans: those of `Tokenizer.spans`, and that of an added language token."""
         tokens, texts = self._split(lines)
         spans = []
         offsets = [encoded["offsets"] for encoded in encode_lines(self._processor, texts, return_type="offset_mapping")]
