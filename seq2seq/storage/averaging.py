@@ -39,7 +39,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     Returns:
         The steps that were averaged.
     Raises:
-        CheckpointError: there are no checkpoints, they belong to different runs, or a file is damaged.
+        CheckpointError: checkpoints are missing, damaged or from different runs, or `output` cannot be written.
         UserError: `last` is below 1, or `last` is given and `paths` contains checkpoints instead of runs.
     """
     if last is not None and last < 1:
@@ -130,8 +130,8 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    If the run has a best bundle, its recipe, corpus counts and number of parameters are returned. Its recipe has the
-    paths as the user wrote them. Otherwise, the recipe is the one in the run directory, and the metadata is empty.
+    If the run has a best bundle, return that bundle's recipe, which has the paths as the user wrote them, and its
+    corpus counts and number of parameters. Otherwise, return the recipe in the run directory, and empty metadata.
     """
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)

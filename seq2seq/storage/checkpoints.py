@@ -134,7 +134,7 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
 
     Raises:
         CheckpointError: all checkpoints are damaged, so that the user must decide whether to train from the beginning;
-            or the newest undamaged checkpoint is from a newer version of seq2seq.
+            or the newest undamaged checkpoint is from a newer version of seq2seq, or this user may not read it.
     """
     error_messages = []
     for path in reversed(list_checkpoints(run)):
@@ -292,15 +292,15 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
     """Add or replace fields of a bundle's metadata.json, such as test scores.
 
     Raises:
-        CheckpointError: there is no bundle, or its metadata.json cannot be written.
+        CheckpointError: there is no bundle, or its metadata.json is damaged or cannot be written.
         ValueError: the name of a field is reserved.
     """
     _require_unreserved(fields)
 
     def update(current: Path) -> None:
-        # The directory is opened before its file is read, and the file is replaced in this open directory. If another
-        # process replaces the bundle meanwhile, this process changes only the old directory. `read_with_retry` then
-        # calls this function again for the new one.
+        # The directory is opened before metadata.json is read, and metadata.json is replaced in this open directory. If
+        # another process replaces the bundle meanwhile, this process changes only the old bundle. `read_with_retry`
+        # then calls this function again for the new bundle.
         descriptor = -1
         try:
             descriptor = os.open(current, os.O_RDONLY)
@@ -376,7 +376,7 @@ def _no_model(path: Path, expected: str) -> CheckpointError:
             if is_model(run):
                 return CheckpointError(f"{path} is a recipe. Name the model that was trained with it: {run}")
             return CheckpointError(f"{path} is a recipe, and its run, {run}, contains no model yet. Train the model "
-                                   f"first (seq2seq train {shlex.quote(str(path))}). If it was trained with --run-dir, "
+                                   f"first (seq2seq train {shlex.quote(str(path))}). If you trained it with --run-dir, "
                                    "name that directory.")
     return CheckpointError(f"{path} is a file. {expected}")
 
@@ -385,7 +385,7 @@ def _no_model(path: Path, expected: str) -> CheckpointError:
 
 
 def _user_files(path: Path) -> list[Path]:
-    """Return the files that users have put into a bundle; none if there is no bundle yet.
+    """Return the files that users have put into a bundle; an empty list if there is no bundle yet.
 
     Raises:
         CheckpointError: `path` is a file, or a directory that contains other files and is not a bundle.

@@ -51,7 +51,7 @@ def crc32_of_all(directory: Path) -> dict[str, int]:
 
 
 def find_damaged_file(directory: Path, checksums: Mapping[str, int]) -> Path | None:
-    """Return the first file that is missing, unreadable or has a wrong zlib.crc32; None if all are intact."""
+    """Return the first file that is missing or unreadable, or has a wrong zlib.crc32; None if all are intact."""
     for name, expected in checksums.items():
         try:
             if crc32_of(directory / name) != expected:

@@ -2,7 +2,7 @@
 
 A directory is written under a temporary name, synced to disk and renamed. If the process is killed at any moment,
 either the old directory or the new one exists. metadata.json in the directory contains the format version and the
-checksums of all other files.
+checksums of the other files that seq2seq wrote.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ FORMAT_VERSION = 1
 
 METADATA = "metadata.json"
 RESERVED = ("format_version", "kind", "sha256", CHECKSUM_KEY)
-"""Keys of metadata.json that callers of `save_bundle` may not set."""
+"""Keys of metadata.json that `save_bundle` and `update_bundle_metadata` refuse in their arguments."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of the Linux call renameat2. AT_FDCWD: paths are relative to the working directory. RENAME_EXCHANGE:
@@ -131,7 +131,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def old_path(path: Path) -> Path:
-    """Return the hidden path of the old directory while `path` is replaced."""
+    """Return the hidden path to which `_swap` renames the old directory if it cannot exchange the two names."""
     return path.with_name(f".{path.name}.replaced")
 
 
@@ -262,7 +262,7 @@ def read_with_retry(path: Path, read: Callable[[Path], Read]) -> Read:
 def _keep_open(directory: Path) -> Iterator[tuple[int, int] | None]:
     """Yield the directory's device and inode numbers; None if there is no directory.
 
-    The directory stays open during the block. If it were closed and then deleted, a new directory could get its inode.
+    The directory stays open during the block. Otherwise, a new directory could get the inode of a deleted one.
     """
     descriptor = None
     with suppress(OSError):

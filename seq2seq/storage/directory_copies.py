@@ -23,7 +23,7 @@ BLOCK_BYTES = 64 << 20
 """Number of bytes that are sent in one operation."""
 
 Name = tuple[int, str]
-"""File to copy: index of its path in the `paths` of `DirectoryCopies.update`, and name as in `_files`."""
+"""File to copy, as (index in the argument `paths` of `DirectoryCopies.update`, name in the result of `_files`)."""
 
 
 class DirectoryCopies:
@@ -41,7 +41,7 @@ class DirectoryCopies:
         On receivers, files in `paths` that the main rank does not have are deleted.
 
         Args:
-            paths: the paths on this machine, in the same order on all ranks.
+            paths: files and directories to copy, as paths on this machine, in the same order on all ranks.
         Raises:
             CheckpointError: a file cannot be written, or has changed while it was sent.
             RuntimeError: another rank has ended.

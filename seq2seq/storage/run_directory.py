@@ -34,7 +34,7 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
     Returns:
         The recipe to train with; see `compare_with_stored_recipe`.
     Raises:
-        RecipeError: the run was trained with another recipe; the message lists the differences.
+        RecipeError: the run was trained with another recipe.
     """
     run.mkdir(parents=True, exist_ok=True)
     path = run / RECIPE
@@ -62,10 +62,10 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[
     Returns:
         The recipe to start or resume the run with, and its differences from the stored recipe. The differences are None
         if the stored recipe is missing or damaged. The returned recipe is `recipe` with one exception: if the run has
-        checkpoints, `vocab_size: auto` is replaced by the stored value, which is a number if an older version of
-        seq2seq, whose default was a number, started the run.
+        checkpoints, the stored value replaces `vocab_size: auto`. Older versions of seq2seq stored a number by default.
     Raises:
-        RecipeError: the run was trained with another recipe; the message lists the differences that are not allowed.
+        RecipeError: the run was trained with another recipe. If the stored recipe is intact, the message lists the
+            differences that are not allowed.
     """
     path = run / RECIPE
     if not path.exists():
@@ -156,7 +156,7 @@ class Log:
 
         self._began = time.time() - max((record.get("seconds", 0.0) for record in kept), default=0.0)
         self._seconds = 0.0
-        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=0)       # purge_step: viewers discard old points
+        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=0)       # 0: viewers discard all old points
         for record in kept:
             self._add_to_tensorboard(**record)
 
@@ -209,7 +209,7 @@ def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[st
             if record["step"] <= last:
                 records.append((line + b"\n", record))
         except (ValueError, KeyError, TypeError):
-            continue                                                            # truncated line of a killed process
+            continue                                                            # damaged line
     return records
 
 

@@ -56,7 +56,7 @@ def load_tokenizers(directory: Path) -> Tokenizers:
 
     Raises:
         CheckpointError: a file is damaged.
-        TokenizerError: the directory contains no tokenizer.
+        TokenizerError: the directory contains no tokenizer, or seq2seq cannot use it.
     """
     path = current_path(directory)
     if kind := kind_of(path):
@@ -65,7 +65,7 @@ def load_tokenizers(directory: Path) -> Tokenizers:
         verify(path, {name: checksum for name, checksum in checksums.items()
                       if kind == KIND or name in names})
     elif (path / METADATA).exists():
-        raise DamagedError(f"{path / METADATA} is damaged: it is not JSON, or the key kind is missing.")
+        raise DamagedError(f"{path / METADATA} is damaged: it is not JSON, or has no key 'kind'.")
     return Tokenizers.load(path)
 
 
@@ -147,7 +147,7 @@ def _expected_checksums(directory: Path, run: Path) -> dict[str, str] | None:
 
 
 def _files_of_best(run: Path) -> dict[str, bytes] | None:
-    """Return the tokenizer files of the run's best model; None if it has none or cannot be read."""
+    """Return the tokenizer files of the run's best model; None if the model cannot be read or has no such files."""
     try:
         return load_bundle(run / BEST).tokenizer_files or None
     except CheckpointError:

@@ -101,7 +101,7 @@ class MarianVocabulary(Vocabulary):
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """See `Vocabulary.spans`. An added language token has an empty span. Other pieces may have empty spans, too."""
+        """See `Vocabulary.spans`. Empty spans: those of `Tokenizer.spans`, and that of an added language token."""
         tokens, texts = self._split(lines)
         spans = []
         offsets = [encoded["offsets"] for encoded in encode_lines(self._processor, texts, return_type="offset_mapping")]
@@ -136,7 +136,7 @@ class MarianVocabulary(Vocabulary):
         return [text.replace(WORD_BOUNDARY, " ").removeprefix(" ") for text in texts]
 
     def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-        """Return the language token of each line, as a list of one id or an empty list, and the line without it."""
+        """Return two lists: the language token of each line, as [id] or [], and each line without its own token."""
         tokens, texts = [], []
         for line in lines:
             prefix = self.language_prefix(line)

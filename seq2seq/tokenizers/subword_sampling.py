@@ -20,7 +20,7 @@ WORD_BOUNDARY = "\u2581"
 """Character that sentencepiece writes for a space."""
 # Pieces do not cross word boundaries, so the words of a line are segmented independently.
 WORD_PATTERN = re.compile(f"{WORD_BOUNDARY}[^{WORD_BOUNDARY}]*|[^{WORD_BOUNDARY}]+")
-# An unknown character scores this much below the worst piece, as in sentencepiece.
+# The score of an unknown character is the lowest score of a piece minus this penalty, as in sentencepiece.
 UNKNOWN_PENALTY = 10.0
 # Maximum number of words in a cache; a full cache takes about 100 MB. The words that occur first are cached. Most of
 # these words are frequent; together they make up 90 % of the running words of a large corpus.
@@ -61,8 +61,8 @@ class SubwordSampler:
 
         Args:
             alpha: exponent for a unigram model. Each segmentation has a probability in proportion to
-                P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959, with l = infinity: all segmentations). If
-                alpha is 0, all segmentations are equally probable; a large value favours the best one. For a BPE
+                P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959; l = infinity, so all segmentations can be
+                sampled). 0 makes all segmentations equally probable; a large value favours the best one. For a BPE
                 model, alpha is the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
         uniform = random.Random(seed).random

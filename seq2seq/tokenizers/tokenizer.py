@@ -117,9 +117,8 @@ class Tokenizer(Vocabulary):
         """See `Vocabulary.sample`.
 
         Args:
-            alpha: for a unigram model, the smoothing of the distribution over segmentations (Kudo 2018,
-                arXiv:1804.10959); for a BPE model, the dropout rate of merges (Provilkov et al. 2020,
-                arXiv:1910.13267).
+            alpha: for a unigram model, the exponent of the segmentations' probabilities (Kudo 2018, arXiv:1804.10959);
+                for a BPE model, the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
         try:
             return self._sampler.sample(lines, alpha, seed)
@@ -130,8 +129,8 @@ class Tokenizer(Vocabulary):
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
         """See `Vocabulary.spans`.
 
-        Two kinds of pieces have an empty span: the space that sentencepiece adds before a line, and, for a character
-        that is encoded as bytes, all byte pieces but the last.
+        Two kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, and
+        all byte pieces of a character except the last one.
         """
         return [encoded["offsets"] for encoded in encode_lines(self._processor, lines, return_type="offset_mapping")]
 
@@ -215,7 +214,7 @@ class Tokenizers:
 
     @staticmethod
     def load(directory: str | Path) -> Tokenizers:
-        """Load the tokenizers from the files that `save` wrote.
+        """Load the tokenizers from the files in a directory.
 
         Raises:
             TokenizerError: a file cannot be read or is damaged, or files are missing.

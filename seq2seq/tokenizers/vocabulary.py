@@ -47,8 +47,8 @@ class Vocabulary(ABC):
     @cached_property
     @abstractmethod
     def piece_bytes(self) -> list[bytes]:
-        """Text of each id in UTF-8. A piece that begins a word has a space before it; symbols such as `</s>` have no
-        text."""
+        """UTF-8 text of each id. The text of a piece that begins a word starts with a space; the text of a symbol such
+        as `</s>` is empty."""
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
         """Return True if both vocabularies assign the same ids to the same pieces."""

@@ -27,8 +27,8 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
 
     Validation BLEU on Multi30k German to English (4 + 4 layers, width 128, about 11 epochs, one seed):
 
-    - 2,400 pieces, which is near the square root of the number of characters: 37.2
-    - 5,500 pieces, which is the size that this rule gives: 39.9
+    - 2,400 pieces, the size with the square root of `characters` as the number of subwords: 37.2
+    - 5,500 pieces, the size that this rule gives: 39.9
     - 8,000 pieces: 40.4
 
     Changing the rule would change the tokenizers of existing recipes with `vocab_size: auto`.

@@ -82,7 +82,7 @@ class Words(Vocabulary):
 
 
 def train_words(lines: Iterable[str], vocab_size: int) -> Words:
-    """Return the vocabulary of the most frequent words of a text, with at most `vocab_size` ids, symbols included.
+    """Return the vocabulary of the most frequent words of a text, with at most `vocab_size` ids, including symbols.
 
     Of equally frequent words, the words that occur first in the text are kept.
 
