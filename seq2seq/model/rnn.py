@@ -65,8 +65,8 @@ class Cell(nn.Module):
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
         self.gates, self.vectors = (3, 1) if cell == "gru" else (4, 2)
-        # All gates are initialised as one matrix. With a separate matrix for each gate, initial weights would be sqrt(2)
-        # times as large, and the model would learn more slowly than torch.nn.GRU (tests/training/test_learning.py).
+        # All gates are initialised as one matrix. With one matrix for each gate, initial weights would be sqrt(2) times
+        # as large, and the model would learn more slowly than torch.nn.GRU (tests/training/test_learning.py).
         self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:
