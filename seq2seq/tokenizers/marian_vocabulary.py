@@ -38,8 +38,8 @@ class MarianVocabulary(Vocabulary):
 
     A text may begin with a language token, which is encoded as one piece if the vocabulary contains it.
 
-    sentencepiece: bytes of the sentencepiece model. ids: id of each piece; the ids are 0, 1, 2 and so on, and the
-    symbols have the first ones. language: language token that is added to every text without one; None: none is added.
+    sentencepiece: bytes of the sentencepiece model. ids: id of each piece, from 0 to vocab_size - 1; ids 0 to 2 are the
+    symbols. language: language token that `encode` adds to every text without a language token; None: it adds none.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
@@ -47,7 +47,7 @@ class MarianVocabulary(Vocabulary):
         """Load the sentencepiece model from its bytes. where: name of the model in error messages.
 
         Raises:
-            TokenizerError: the model is damaged, the ids have gaps, or `language` is not among the pieces.
+            TokenizerError: the model is damaged, the ids have gaps or are fewer than 3, or `language` has no id.
         """
         self._processor = load_processor(model, where)
         self._names = sorted(ids, key=lambda piece: ids[piece])
@@ -96,12 +96,12 @@ class MarianVocabulary(Vocabulary):
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         tokens, texts = self._split(lines)
         encoded = encode_lines(self._processor, texts, num_threads=threads)
-        # A character that this sentencepiece model does not know may be a piece of the other language's model.
+        # A character that is unknown to this sentencepiece model may be a piece of the other language's model.
         return [token + (self._look_up_pieces(text) if self._unknown in ids else self._id_of[ids].tolist())
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """See `Vocabulary.spans`. An added language token has an empty span. Other pieces may have empty spans, too."""
+        """See `tokenizer.Tokenizer.spans`. A language token that `encode` adds also has an empty span."""
         tokens, texts = self._split(lines)
         spans = []
         offsets = [encoded["offsets"] for encoded in encode_lines(self._processor, texts, return_type="offset_mapping")]
@@ -136,7 +136,7 @@ class MarianVocabulary(Vocabulary):
         return [text.replace(WORD_BOUNDARY, " ").removeprefix(" ") for text in texts]
 
     def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-        """Return the language token of each line, as a list of one id or an empty list, and the line without it."""
+        """Return, for each line, its language token as a list of one id or no id, and the line without the token."""
         tokens, texts = [], []
         for line in lines:
             prefix = self.language_prefix(line)
@@ -157,7 +157,7 @@ class MarianVocabulary(Vocabulary):
 
 
 def vocabulary_json(source: MarianVocabulary, target: MarianVocabulary) -> bytes:
-    """Return the contents of vocabulary.json: piece -> id for each language, or once if both share the ids."""
+    """Return the contents of vocabulary.json: piece -> id for each language, or only once if both have the same ids."""
     ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
     return json.dumps({**ids, "language": source.language}, indent=1, ensure_ascii=False).encode()
 

@@ -1,8 +1,8 @@
 """Subword sampling with reproducible random segmentations.
 
-sentencepiece (0.2.3) can sample, too, but mixes the seed of its random generator with a salt that differs between
-processes. A resumed training would therefore not be bit-identical. This module uses the pieces and scores of a
-sentencepiece model, and Python's random numbers, whose sequence for a seed is guaranteed.
+sentencepiece (0.2.3) can sample, too, but it mixes the seed of its random generator with a salt that differs between
+processes. A resumed training would therefore not be bit-identical. This module instead samples from the pieces and
+scores of a sentencepiece model with Python's `random.Random`, which returns the same numbers for the same seed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ WORD_BOUNDARY = "\u2581"
 WORD_PATTERN = re.compile(f"{WORD_BOUNDARY}[^{WORD_BOUNDARY}]*|[^{WORD_BOUNDARY}]+")
 # An unknown character scores this much below the worst piece, as in sentencepiece.
 UNKNOWN_PENALTY = 10.0
-# Maximum number of words in a cache; a full cache takes some 100 MB. The words that occur first are cached. Most of
-# these words are frequent; together they make up 90 % of the running words of a large corpus.
+# Maximum number of words in a cache; a full cache takes about 100 MB. The words that occur first are cached. Most of
+# them are frequent words; together the cached words make up 90 % of the running words of a large corpus.
 MAX_CACHED_WORDS = 1 << 15
 # Maximum length of a cached word, in characters, so that a few very long words cannot fill the memory.
 MAX_CACHED_WORD_LENGTH = 32
@@ -60,8 +60,8 @@ class SubwordSampler:
         """Return the ids of each line. The same arguments always return the same ids.
 
         Args:
-            alpha: exponent for a unigram model. Each segmentation has a probability in proportion to
-                P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959, with l = infinity: all segmentations). If
+            alpha: for a unigram model, the exponent of the distribution over all segmentations: their probabilities
+                are proportional to P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959, with l = infinity). If
                 alpha is 0, all segmentations are equally probable; a large value favours the best one. For a BPE
                 model, alpha is the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
@@ -86,7 +86,7 @@ class SubwordSampler:
     # Unigram
 
     def _sample_unigram(self, word: str, alpha: float, uniform: UniformRandom) -> list[int]:
-        """Sample a segmentation of a word by forward filtering and backward sampling: its last piece is drawn first."""
+        """Sample a segmentation of a word by forward filtering, backward sampling: the last piece is drawn first."""
         lattices = self._lattice_cache.setdefault(alpha, {})
         lattice = lattices.get(word)
         if lattice is None:
@@ -103,7 +103,7 @@ class SubwordSampler:
         return backwards[::-1]
 
     def _lattice(self, word: str, alpha: float) -> list[Arcs]:
-        """Return the arcs that end at each position of a word, from 0 to its length."""
+        """Return the arcs that end at each position of a word. Positions are from 0 to the length of the word."""
         arcs_to: list[list[tuple[float, int, tuple[int, ...]]]] = [[] for _ in range(len(word) + 1)]
         log_forward = [0.0]                                 # log of the summed weights of all paths to each position
         lattice: list[Arcs] = [([], [], [])]
@@ -130,7 +130,7 @@ class SubwordSampler:
     # BPE
 
     def _sample_bpe(self, word: str, alpha: float, uniform: UniformRandom) -> list[int]:
-        """Apply the merges of BPE, but drop each one with probability alpha."""
+        """Segment a word with the merges of BPE; each merge is dropped with probability alpha."""
         cached = self._bpe_cache.get(word)
         if cached is None:
             cached = self._merge(word, lambda _: False)
@@ -148,11 +148,11 @@ class SubwordSampler:
     def _merge(self, word: str, is_dropped: Callable[[int], bool]) -> tuple[list[int], int]:
         """Merge the adjacent pair with the best score, the leftmost one in case of a tie, until no pair can be merged.
 
-        is_dropped: returns True if the merge of this step, counted from 0, is dropped.
+        is_dropped: function that returns True if the merge with this number, counted from 0, is to be dropped.
         Returns:
-            The ids, and the number of merges, dropped ones included.
+            The ids, and the number of merges, including dropped merges.
         """
-        pieces = list(word)                                                     # "" after a merge into the piece before
+        pieces = list(word)                                                     # "": merged into an earlier piece
         after = list(range(1, len(word) + 1))
         before = list(range(-1, len(word) - 1))
         agenda: list[tuple[float, int, str]] = []

@@ -47,11 +47,11 @@ SIDES = ("source", "target")
 # Number of threads that train a tokenizer. The trained model depends on this number, because sentencepiece adds up one
 # partial sum per thread. The number is therefore the same on all machines.
 TRAINING_THREADS = 16
-# Maximum length of a training line in bytes: the largest value of this option of sentencepiece, because sentencepiece
-# silently drops longer lines. Its default is 4,192.
+# Maximum length of a training line in bytes. sentencepiece silently drops longer lines, by default those above 4,192
+# bytes. This is the largest value that it accepts.
 MAX_TRAINING_LINE_BYTES = 2**30
 # Control characters are replaced by spaces in the training text, so that they do not become pieces. The tokenizer then
-# encodes them as bytes, which search never generates.
+# encodes them as byte pieces.
 CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
 
 
@@ -59,7 +59,7 @@ class Tokenizer(Vocabulary):
     """Sentencepiece model. Without normalisation, decode(encode(x)) == x for every text without U+2581."""
 
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
-        """Load the bytes of a sentencepiece model. where: name of the model in error messages."""
+        """Load a sentencepiece model from its bytes. where: name of the model in error messages."""
         self.model = model
         self._processor = load_processor(model, where)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
@@ -157,8 +157,8 @@ class Tokenizer(Vocabulary):
 class Tokenizers:
     """Tokenizers of source and target language.
 
-    A joint tokenizer is the same object for both languages. Imported models have two objects, which may share ids but
-    segment each language with a separate sentencepiece model.
+    A joint tokenizer is the same object for both languages. An imported Marian model has two `MarianVocabulary` objects
+    with separate sentencepiece models; both objects may have the same ids.
     """
 
     source: Vocabulary
@@ -236,16 +236,16 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
                      target_positions: int | None = None, sides: Sequence[str] = SIDES) -> Tokenizers:
     """Train tokenizers on a random sample of parallel text. `section.sample_lines` limits the sample and its memory.
 
-    With `vocab_size: auto`, the function `vocabulary_size` chooses the size from the length of the whole text. The
-    vocabulary is smaller if the sample does not have enough different subwords.
+    With `vocab_size: auto`, the function `vocabulary_size` chooses the size of a subword vocabulary from the length of
+    the whole text; if the sample has too few different subwords for this size, the vocabulary is smaller.
 
     Args:
         target_positions: for a pointer network, the largest source position that a target may contain; only the source
             tokenizer is then trained. None for other models.
         sides: names of the two texts in error messages about separate vocabularies.
     Raises:
-        TokenizerError: the vocabulary size is too large for the text, or too small for its characters. The message
-            has one line for each side with this error.
+        TokenizerError: there is no text, or the vocabulary size is too large for the text or too small for its
+            characters. For separate vocabularies, the message has one line for each side that fails.
     """
     characters = [0, 0]
     counted = _count_characters(pairs, characters)
@@ -263,7 +263,7 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
             trained.append(_train([pair[side] for pair in sample], section, characters[side], f"{name} "))
         except TokenizerError as error:
             errors.append(str(error))
-    if errors:                                                                  # both sides have the same vocab_size
+    if errors:                                                                  # vocab_size must suit both sides
         raise TokenizerError("\n".join(errors))
     return Tokenizers(*trained)
 
@@ -277,7 +277,7 @@ def _count_characters(pairs: Iterable[tuple[str, str]], characters: list[int]) -
 
 
 def _reservoir_sample(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> list[tuple[str, str]]:
-    """Return a uniform sample in the order of the text, drawn in one pass (Vitter 1985, algorithm R)."""
+    """Return a uniform sample of the pairs in their original order, drawn in one pass (Vitter 1985, algorithm R)."""
     sampled: list[tuple[int, tuple[str, str]]] = []
     for number, pair in enumerate(pairs):
         if number < size:
@@ -288,9 +288,9 @@ def _reservoir_sample(pairs: Iterable[tuple[str, str]], size: int, rng: random.R
 
 
 class _ImpossibleSize(TokenizerError):
-    """Error that no vocabulary of this size can be trained on the text.
+    """No vocabulary of the requested size can be trained on the text.
 
-    smallest, largest: smallest and largest possible size; None if sentencepiece's message does not name it.
+    smallest, largest: smallest and largest possible size; None if sentencepiece's message does not contain it.
     """
 
     def __init__(self, message: str, smallest: int | None = None, largest: int | None = None) -> None:
@@ -303,14 +303,14 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int, sid
 
     Args:
         characters: number of characters in the whole text.
-        side: name of the text in error messages, such as "source "; "" for the text of both languages.
+        side: name of the text in error messages with a space after it, such as "source "; "" for a joint vocabulary.
     """
     if section.type == "words":
         return train_words(lines, MAX_WORDS if section.vocab_size == "auto" else section.vocab_size)
     if section.vocab_size != "auto":
         return _train_subwords(lines, section, section.vocab_size, side)
-    # Training fails if normalisation adds characters to the alphabet, or if a small text has too few subwords. The loop
-    # then takes the size of the alphabet, or the largest possible size, from sentencepiece's message and tries again.
+    # Training may fail because normalisation adds characters to the alphabet, or because a small text has too few
+    # subwords. The loop then takes the smallest or largest possible size from sentencepiece's message and tries again.
     alphabet, largest = _alphabet(lines, section.character_coverage), None
     while True:
         size = vocabulary_size(characters, alphabet)
@@ -369,7 +369,7 @@ def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int, 
 
 
 def _training_error(size: int, side: str, message: str) -> TokenizerError:
-    """Return the error for a message of sentencepiece's trainer. side: name of the text, as in `_train`."""
+    """Convert an error message of sentencepiece's trainer to an exception. side: as in `_train`."""
     requested = f"tokenizer.vocab_size: {size:,} pieces"
     if largest := re.search(r"value <= (\d+)", message):
         return _ImpossibleSize(f"{requested} are more than the {side}training text contains; the largest possible "

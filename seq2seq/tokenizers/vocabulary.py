@@ -22,14 +22,14 @@ END_ID = 2
 # Code points of line breaks and control characters, including those at which other software splits lines (U+0085,
 # U+2028, U+2029). Search never generates a piece that contains one of them.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
-# Control characters that are a single byte in UTF-8. Search never generates the byte pieces of these characters.
+# Control characters that are a single byte in UTF-8. Search never generates byte pieces with these values.
 CONTROL_BYTES = [*range(0x20), 0x7F]
 
 
 class Vocabulary(ABC):
     """Mapping from text to ids and back.
 
-    model: contents of the vocabulary file. Vocabularies with the same contents encode every text in the same way.
+    model: serialised vocabulary. Vocabularies with the same bytes in `model` encode every text in the same way.
     """
 
     model: bytes
@@ -42,13 +42,13 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def never_generated_ids(self) -> list[int]:
-        """Ids that are never generated: <unk>, <s>, and every piece with a control character."""
+        """Ids that search never generates: <unk>, <s>, every piece with a control character, and CONTROL_BYTES."""
 
     @cached_property
     @abstractmethod
     def piece_bytes(self) -> list[bytes]:
-        """Text of each id in UTF-8. A piece that begins a word has a space before it; symbols such as `</s>` have no
-        text."""
+        """Text of each id in UTF-8. The text of a piece that begins a word starts with a space. The text of a symbol
+        such as `</s>` is empty."""
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
         """Return True if both vocabularies assign the same ids to the same pieces."""
@@ -81,7 +81,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """Return the text of each line of pieces, the inverse of `pieces`."""
+        """Return the text of each line of pieces: decode_pieces([pieces(ids)]) == decode([ids]) for ids of text."""
 
     def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of `encode` as one flat array.
@@ -95,12 +95,12 @@ class Vocabulary(ABC):
         return np.fromiter(chain.from_iterable(encoded), np.int64, offsets[-1]), offsets
 
     def save(self, path: str | Path) -> None:
-        """Write `model` to a file."""
+        """Write the bytes of `model` to a file."""
         Path(path).write_bytes(self.model)
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of the model's bytes."""
+        """SHA-256 of `model`, in hexadecimal."""
         return hashlib.sha256(self.model).hexdigest()
 
 
@@ -113,7 +113,7 @@ def load_processor(model: bytes, where: str) -> Any:
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)                                # the constructor ignores b""
-        # Decode every piece and the surface of the unknown piece once: invalid UTF-8 raises an error.
+        # Convert every piece and the text of the unknown piece to str once. Invalid UTF-8 in the model raises an error.
         processor.id_to_piece(list(range(processor.vocab_size())))
         processor.decode([processor.unk_id()])
     except (RuntimeError, IndexError, UnicodeDecodeError) as error:
@@ -125,7 +125,7 @@ def encode_lines(processor: Any, lines: Sequence[str], **options: Any) -> list[A
     """Encode each line with a sentencepiece processor.
 
     Raises:
-        TokenizerError: a line contains half a surrogate pair.
+        TokenizerError: a line contains half a surrogate pair, which UTF-8 cannot encode.
     """
     try:
         if len(lines) == 1:                                                     # a list of lines would start threads
