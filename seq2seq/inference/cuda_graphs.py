@@ -1,4 +1,4 @@
-"""CUDA graphs. A CUDA graph is a sequence of kernels with fixed shapes and addresses that one call launches."""
+"""CUDA graphs. A CUDA graph is a sequence of kernels with fixed shapes and addresses; one call launches all kernels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class CudaGraphs:
-    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, it calls the functions instead.
+    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, it calls functions that have no graph.
 
     The inputs and outputs of a function must be tensors that exist longer than its graph. The function must not wait
-    for the GPU, and must change nothing except its outputs. All graphs share the memory of their other tensors, so only
-    one graph may run at a time.
+    for the GPU, and must change nothing except its outputs. All graphs share the memory of their temporary tensors, so
+    only one graph may run at a time.
     """
 
     capturing = Lock()                                                          # one capture at a time in a process
@@ -31,12 +31,12 @@ class CudaGraphs:
     def run(self, function: Callable[[], None], key: Key, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
         """Run a function: on the first call directly, on the second with capture, on later calls as a CUDA graph.
 
-        graphs: the captured graphs by key. This method adds graphs; only the caller deletes them. key: key of this
-        function.
+        graphs: the captured graphs by key. This method adds graphs; only the caller deletes them. key: key of the graph
+        of `function`.
         """
         if (graph := graphs.get(key)) is None and self.enabled:
             if key not in graphs:
-                # The first call runs the function directly: libraries allocate their workspaces before a capture.
+                # The first call runs the function directly, so that libraries allocate their workspaces before capture.
                 graphs[key] = None
                 return self._run_on_side_stream(function)
             graph = graphs[key] = self._capture(function)
@@ -50,10 +50,10 @@ class CudaGraphs:
         current.wait_stream(self.stream)
 
     def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """Return the graph of a function, without running it. If the capture fails, print a message and return None."""
+        """Capture the graph of a function without running it. If the capture fails, print a message and return None."""
         graph = torch.cuda.CUDAGraph()
         try:
-            # The outer context restores the current stream if ending the capture fails.
+            # `torch.cuda.stream` restores the current stream if ending the capture raises an error.
             with self.capturing, torch.cuda.stream(torch.cuda.current_stream(self.stream.device)), torch.cuda.graph(
                     graph, self.memory, self.stream, capture_error_mode="thread_local"):
                 function()

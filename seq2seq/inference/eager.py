@@ -1,8 +1,8 @@
 """Engine of PyTorch operators for every model on every device. Other engines are tested against it.
 
 In bf16 on a CPU, weights are packed once into oneDNN's layout. `nn.Linear` would pack them for each matrix product. For
-the few rows of a decoding step, packing takes as long as the product. It needs undocumented operators of PyTorch. If
-one of these operators is missing or returns wrong results, `nn.Linear` is used.
+the few rows of a decoding step, packing takes as long as the product. `PackedLinear` and `Int8Linear` call undocumented
+operators of PyTorch. If one of these operators is missing or returns wrong results, `nn.Linear` is used.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, T
 from seq2seq.search.interface import WholeSearch
 from seq2seq.search.topk import topk
 
-# Maximum number of rows of a matrix product that takes only as long as reading its weights from memory. Such a product
-# is faster if the weights have fewer bytes.
+# Up to this number of rows, a matrix product takes only as long as reading its weights from memory, so int8 weights are
+# faster than bf16 weights.
 FEW_ROWS = 6
 
 
 class EagerEngine:
-    """Engine that decodes with a copy of `model` in `precision`, "fp32" or "bf16"."""
+    """Engine that decodes with a copy of `model` in `precision`, "fp32", "bf16" or "fp16"."""
 
     topk = staticmethod(topk)
 
@@ -64,7 +64,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def for_inference(model: Network, precision: str, device: torch.device | None = None) -> Network:
-    """Return a frozen copy of the model for decoding in `precision`, "fp32", "bf16" or "fp16".
+    """Return a copy of the model without gradients, for decoding in `precision`: "fp32", "bf16" or "fp16".
 
     device: device of the copy; None: the model's device.
     """
@@ -114,7 +114,7 @@ def _replace_linear_layers(model: nn.Module) -> None:
 
 @cache
 def packed_operators_work() -> bool:
-    """Return True if the undocumented operators exist and their results are those of `nn.Linear` within 5 %."""
+    """Return True if the undocumented operators exist and their results differ from `nn.Linear` by less than 5 %."""
     if not torch.backends.mkldnn.is_available():
         return False
     with torch.no_grad():
@@ -135,8 +135,8 @@ def packed_operators_work() -> bool:
 class PackedLinear(nn.Module):
     """`nn.Linear` in bf16 on a CPU, with weights in oneDNN's layout.
 
-    For up to `FEW_ROWS` rows, it uses int8 weights with a scale for each output. They have half the bytes of bf16
-    weights, and oneDNN need not look up a kernel. One row then takes a third of the time (PyTorch 2.13, AMX).
+    For up to `FEW_ROWS` rows, it uses int8 weights with a scale for each output. These have half the bytes of bf16
+    weights, and no oneDNN kernel must be looked up. One row then takes a third of the time (PyTorch 2.13, AMX).
 
     activation: activation function of the output, "relu" or "none".
     """
@@ -173,9 +173,9 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
 class Int8Linear(nn.Module):
     """`nn.Linear` with weights and inputs in int8, sums in int32 and outputs in fp32, on a CPU.
 
-    It is the output layer of bf16 models. An output layer in fp32 made a decoding step with a beam of 5 take 1.5 times
-    as long (PyTorch 2.13, AVX-512 with bf16). There is a scale for the weights of each output, and a scale for each row
-    of inputs. The result of a row therefore does not depend on the other rows of the batch.
+    It is the output layer of bf16 models. With an fp32 output layer, a decoding step with a beam of 5 took 1.5 times as
+    long (PyTorch 2.13, AVX-512 with bf16). The weights of each output have a scale, and each row of inputs has its own
+    scale, so the result of a row does not depend on the other rows of the batch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -187,7 +187,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)"""
-        # `vector_norm` could also compute this maximum, but it is not vectorised: it took half as long as the product.
+        # `vector_norm` also computes this maximum, but is not vectorised: it took half as long as the matrix product.
         scale = rows.abs().amax(1, keepdim=True).float().clamp_(min=1e-12).div_(127)
         # The conversion to uint8 truncates. Because 0.5 is added, it rounds to the nearest integer.
         levels = (rows / scale).add_(INPUT_ZERO_POINT + 0.5).to(torch.uint8)

@@ -1,9 +1,9 @@
 """Engine for Transformers in int8 on a CPU.
 
-kernels.cpp has one function each for the encoder, a decoder step and a whole beam search. The result of a row does not
-depend on the other rows of the batch: each row of inputs has its own scale, and sums of integers are exact. Attention
-reads only the keys to which a row may attend, so there are no masks and no padding. Reordering the beam does not copy
-the KV cache.
+kernels.cpp has one function each for the encoder, a decoder step, a whole beam search and top-k. The result of a row
+does not depend on the other rows of the batch: each row of inputs has its own scale, and sums of integers are exact.
+Attention reads only the keys to which a row may attend, so it needs no masks and no padded sequences. Reordering the
+beam does not copy the KV cache.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Tran
 from seq2seq.search.interface import Continuations
 from seq2seq.search.topk import topk as reference_topk
 
-# Number of decoding steps for which a new KV cache has free rows. When no row is free, the cache is copied to a larger
-# one.
+# A new KV cache has free rows for this number of decoding steps. If too few rows are free, the rows in use are copied
+# to a new cache.
 GROWTH_STEPS = 16
 # Approximate number of tokens in a block of sentences. The encoder computes the sentences of a block together. The
 # activations of a block fit into a core's cache.
@@ -54,7 +54,7 @@ class _Cache:
     """KV cache of all layers.
 
     keys_values: (layers, capacity, 2 * d_model), bf16; `capacity` is the number of cache rows. used: number of cache
-    rows that states have reserved so far.
+    rows that decoding states have reserved so far.
     """
 
     keys_values: Tensor
@@ -65,8 +65,8 @@ class _Cache:
 class Int8State:
     """Decoding state. `past` maps hypotheses to cache rows, so reordering hypotheses moves no rows of the KV cache.
 
-    position: position of the next token. used: number of rows of the whole cache that were reserved when this state
-        was created. The rows after them belong to other states.
+    position: position of the next token. used: number of rows of the cache that were reserved when this state was
+        created. Later rows belong to other states.
     past: (rows, position) int32, cache row of each earlier position of each hypothesis.
     memory: bf16, keys and values of cross-attention: memory_stride elements for each decoder layer, then padding. The
         elements of a layer are the keys of a sentence, (d_model, tokens), its values, (tokens, d_model), the keys of
@@ -90,11 +90,11 @@ class Int8State:
         return replace(self, past=self.past[flat], first=self.first[flat], count=self.count[flat])
 
     def with_next_position(self, rows: int) -> Int8State:
-        """Return the state with one more position. Each hypothesis gets a new cache row that no other state uses."""
+        """Return the state with one more position, and reserve a new cache row for each hypothesis."""
         cache, past, used = self.cache, self.past, self.used
         layers, capacity, features = cache.keys_values.shape
         if used + rows > capacity or cache.used != used:
-            # Only cache rows that a hypothesis of this state uses are copied to the new cache.
+            # Only the cache rows that hypotheses of this state use are copied to the new cache.
             live_rows, new_rows = np.unique(past, return_inverse=True)
             past, used = new_rows.reshape(past.shape), len(live_rows)
             keys_values = cache.keys_values.new_empty(layers, used + GROWTH_STEPS * rows, features)
@@ -156,7 +156,7 @@ class Int8Engine:
 
     @cached_property
     def eager(self) -> EagerEngine:
-        """Eager engine of the same model, for everything that the kernels do not support."""
+        """Eager engine of the same model, for tasks that the kernels do not support."""
         device = torch.device("cpu")
         return EagerEngine(self.source_model, choose_precision("auto", device), device)
 
@@ -175,8 +175,8 @@ class Int8Engine:
         first_of_token, count_of_token = first.repeat(count), count.repeat(count)
         embedded = self.source_embedding[source].mul_(self.scale)
         embedded.add_(self.source_positions[torch.from_numpy(np.arange(tokens) - first_of_token)])
-        # A block of sentences passes through all layers before the next block does. The number of a sentence's block is
-        # (offset of the sentence's end) // ENCODER_BLOCK_TOKENS.
+        # A thread computes all layers for one block of sentences, then takes the next block. The block of a sentence
+        # has the number (end of the sentence in `source`) // ENCODER_BLOCK_TOKENS.
         blocks = offsets[1:] // ENCODER_BLOCK_TOKENS
         ends = offsets[1:][np.append(blocks[1:] != blocks[:-1], True)].astype(np.int64)
         memory_stride = tokens * 2 * self.d_model
@@ -209,7 +209,7 @@ class Int8Engine:
                      ) -> list[list[tuple[list[int], float]]]:
         """See `search.interface.WholeSearch`. The search releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
-        # A sentence with enough - 1 finished hypotheses may get beam_size more in one step.
+        # A sentence with enough - 1 finished hypotheses may get up to beam_size more in one step.
         sentences, max_finished, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)
         limits, banned = np.array(max_lengths, np.int64), np.array(forbidden, np.int64)
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
@@ -245,8 +245,8 @@ class Int8Engine:
         norms = [residual.norm for layer_residuals in residuals for residual in layer_residuals]
         pre_norm, feed_forward = residuals[0][0].pre_norm, layers[0].feed_forward
         if pre_norm:
-            # The kernels apply a norm after each residual sum. In a pre-norm model, it is the norm that belongs to the
-            # next sublayer.
+            # The kernels apply a norm after each residual sum. In a pre-norm model, this is the norm of the next
+            # sublayer; after the last sum, it is the final norm.
             norms = [*norms[1:], cast(nn.LayerNorm, last_norm)]
         first = self._norm(residuals[0][0].norm) if pre_norm else Norm()
         sublayers = len(residuals[0])
@@ -275,7 +275,7 @@ class Int8Engine:
         return Norm(self._keep_copy(norm.weight), self._keep_copy(norm.bias), norm.eps)
 
     def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        """Quantise a weight, (outputs, inputs), and pack it in panels (see PANEL in kernels.cpp)."""
+        """Quantise a weight matrix, (outputs, inputs), and pack it into panels (see PANEL in kernels.cpp)."""
         levels, scale = quantised(weight.detach().float())
         outputs, inputs = levels.shape
         padded = F.pad(levels, (0, -inputs % GROUP, 0, -outputs % PANEL))
@@ -286,7 +286,7 @@ class Int8Engine:
                       outputs=outputs)
 
     def _keep_copy(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
-        """Copy a tensor to `dtype` and return the copy's address. The copy exists as long as the engine."""
+        """Copy a tensor, converted to `dtype`, and return the copy's address. The copy exists as long as the engine."""
         self.kept.append(tensor.detach().to(dtype, copy=True).contiguous())
         return self.kept[-1].data_ptr()
 

@@ -1,5 +1,5 @@
-"""Signatures of the functions in `kernels.cpp`, for ctypes. To start the self-check quickly, it does not import torch.
-"""
+"""Signatures of the functions in `kernels.cpp`, for ctypes. This module does not import torch, so that the self-check
+starts quickly."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
 # Names in the order of the enumeration `Activation` in kernels.cpp.
 ACTIVATIONS = ("relu", "gelu", "silu")
-# PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs that one instruction multiplies by their
-# weights and adds up. Both as in kernels.cpp.
+# PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs whose products with their weights one
+# instruction adds up. kernels.cpp defines both with the same values.
 PANEL, GROUP = 64, 4
-# Log-probability of an impossible continuation. As in kernels.cpp.
+# Log-probability of an impossible continuation, as in kernels.cpp.
 LOG_ZERO = -1e38
-# Zero point of quantised inputs. Inputs are unsigned, because VNNI instructions multiply unsigned by signed bytes. On a
-# processor with VNNI but without AMX, signed inputs took 400 times as long in PyTorch 2.13.
+# Zero point of quantised inputs in eager.py, and in kernels.cpp except on AVX2 without VNNI. VNNI instructions multiply
+# unsigned inputs by signed weights. With VNNI but without AMX, PyTorch 2.13 took 400 times as long for signed inputs.
 INPUT_ZERO_POINT = 128
 # Number of padding elements after the keys and values of cross-attention. Kernels load whole vectors, so they may read
-# the padding, but they do not use it. The longest vectors of processors have 16 fp32 elements.
+# the padding, but it does not change the results. The longest vectors (AVX-512) have 16 fp32 elements.
 KEY_PADDING = 16
 
 
@@ -49,9 +49,8 @@ class Layer(ctypes.Structure):
 class Stack(ctypes.Structure):
     """Encoder or decoder.
 
-    first: norm before the first sublayer of a pre-norm model. last: linear layers after the last layer. In an encoder,
-    they are the projections to keys and values of cross-attention, one for each decoder layer. In a decoder, it is the
-    output layer.
+    first: norm before the first sublayer of a pre-norm model. last: linear layers that follow `layers`: in an encoder,
+    the projections to keys and values of cross-attention, one for each decoder layer; in a decoder, the output layer.
     """
 
     _fields_ = (("layers", ctypes.POINTER(Layer)), ("number_of_layers", SIZE), ("d_model", SIZE), ("heads", SIZE),

@@ -23,8 +23,8 @@ FLOATING_POINT_PREFIXES = ("F", "BF")
 class SkipInitialization(TorchFunctionMode):
     """Context manager that skips the random initialisation of parameters, for models whose weights come from a file.
 
-    This also saves a second of import time: initialisation on the meta device would make torch import torch._dynamo and
-    sympy.
+    Skipping it also saves a second of import time: on the meta device, random initialisation makes torch import
+    torch._dynamo and sympy.
     """
 
     INITIALISERS = frozenset({
@@ -39,7 +39,7 @@ class SkipInitialization(TorchFunctionMode):
 
 
 def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
-    """Load the model of a bundle, or of a run's best bundle, with weights in fp32 on the CPU.
+    """Load the model, recipe and tokenizers of a bundle, or of a run's best bundle. Weights are in fp32 on the CPU.
 
     Untrusted bundles are safe to load: no code in them is executed, and shapes are checked before memory is allocated.
 
@@ -73,7 +73,7 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
 
 def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's weights without allocating memory. recipe_path: for error messages."""
+    """Return the shapes of the weights of a new model without allocating them. recipe_path: for error messages."""
     try:
         with torch.device("meta"), SkipInitialization():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
@@ -89,7 +89,7 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
         section: `model` section of the new model. sizes: source and target vocabulary size of the new model.
     Raises:
         CheckpointError: there is no bundle, or it is damaged.
-        RecipeError: the bundle's weights have other names or shapes than the new model's; they are not read.
+        RecipeError: the bundle's weights differ from the new model's in names or shapes. They are then not read.
     """
     def require(bundle: Bundle, shapes: Shapes) -> None:
         if differences := _differences(shapes, _model_shapes(section, sizes, Path("model"))):

@@ -2,7 +2,7 @@
 
 The whole search runs on the GPU (`search.device_search`). The KV caches are static: they are allocated once, and every
 search overwrites them. The numbers of sentences, source tokens and target positions are rounded up; the rounded numbers
-are a bucket. Within a bucket, the shapes and addresses of all tensors are fixed, and each step is the same sequence of
+form a bucket. Within a bucket, the shapes and addresses of all tensors are fixed, and each step is the same sequence of
 kernels. The host launches this sequence as one CUDA graph.
 """
 
@@ -26,16 +26,16 @@ from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
 from seq2seq.search.device_search import Beams, search_on_device
 from seq2seq.search.interface import WholeSearch
 
-# Minimum number of target positions in a bucket. Larger numbers are powers of 2.
+# Minimum number of target positions in a bucket, a power of 2. Larger buckets also have a power of 2.
 MIN_POSITIONS = 32
-# The longest source of a bucket has a multiple of this number of tokens.
+# The maximum number of source tokens per sentence is rounded up to a multiple of this number.
 SOURCE_MULTIPLE = 16
-# Up to this number, the number of sentences in a bucket is a power of 2. Larger numbers are multiples of this number.
+# The number of sentences is rounded up to a power of 2 if it is at most this number, else to a multiple of this number.
 MAX_POWER_OF_SENTENCES = 256
 
 
 class Bucket(NamedTuple):
-    """Number of sentences, maximum number of source tokens per sentence, and number of target positions, rounded up."""
+    """Number of sentences, maximum number of source tokens per sentence and number of target positions, rounded up."""
 
     sentences: int
     source: int
@@ -43,7 +43,7 @@ class Bucket(NamedTuple):
 
     @staticmethod
     def of(sentences: int, source: int, positions: int) -> Bucket:
-        """Return the smallest bucket that contains these numbers. They must be at least 1."""
+        """Return the smallest bucket that contains these numbers, which must be at least 1."""
         return Bucket(_power_of_two(sentences) if sentences <= MAX_POWER_OF_SENTENCES
                       else -(-sentences // MAX_POWER_OF_SENTENCES) * MAX_POWER_OF_SENTENCES,
                       -(-source // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, max(MIN_POSITIONS, _power_of_two(positions)))
@@ -61,11 +61,11 @@ def _power_of_two(number: int) -> int:
 class StaticCaches:
     """KV caches of a bucket of sentences. As in `TransformerState`, reordering hypotheses moves only `visible`.
 
-    There is a row for each hypothesis: sentences * beam rows. Position p of hypothesis b has slot p * beam + b. Fillers
-    complete the number of sentences to that of the bucket. The source of a filler is one key of zeros. Without a key,
-    the attention of a filler would be NaN.
+    Each hypothesis has a row; there are sentences * beam rows. Position p of hypothesis b of a sentence has the slot
+    p * beam + b. If a search has fewer sentences than the bucket, fillers occupy the other places. The source of a
+    filler is one token with a key of zeros, because attention without any key would return NaN.
 
-    keys_values: (layers, 2, sentences, heads, slots, head_size), of self-attention.
+    keys_values: (layers, 2, sentences, heads, slots, head_size), keys and values of self-attention.
     memory: (layers, 2, sentences, heads, source, head_size), keys and values of cross-attention.
     visible: (sentences, beam, slots), added to the attention scores: 0 for slots to which a row may attend, else -inf.
     source_bias: (sentences, source), 0 for source tokens, -inf for padding.
@@ -88,9 +88,9 @@ class StaticCaches:
             capacity.sentences, -1, -1)
 
     def fill(self, state: TransformerState) -> None:
-        """Begin a search. state: state of the model before the first step."""
+        """Begin a search. state: the model's state before the first step."""
         sentences, _, _, source = state.source_bias.shape
-        # An earlier search may have left NaN. Masking gives such a slot the weight 0, but 0 * NaN is NaN.
+        # An earlier search may have left NaN in a slot. A masked slot has attention weight 0, but 0 * NaN is NaN.
         self.keys_values.zero_()
         self.memory.zero_()
         self.visible.fill_(-math.inf)
@@ -102,9 +102,9 @@ class StaticCaches:
         self.source_bias[sentences:, 0] = 0
 
     def copy_from(self, other: StaticCaches, sentences: Tensor) -> None:
-        """Copy some of the sentences of other caches, to continue their search here. Other sentences are dropped.
+        """Copy some of the sentences of `other`, whose search continues in these caches.
 
-        sentences: indices in the other caches, one for each sentence of these caches.
+        sentences: indices of these sentences in `other`, one for each sentence of these caches.
         """
         slots, source = (min(self.visible.shape[2], other.visible.shape[2]),
                          min(self.source_bias.shape[1], other.source_bias.shape[1]))
@@ -120,8 +120,8 @@ class StaticCaches:
     def step(self, last_tokens: Tensor, position: Tensor, bucket: Bucket) -> Tensor:
         """Return the logits of the next token of each row, (rows, vocab_size).
 
-        last_tokens: (rows,). position: (1,), number of earlier positions. bucket: sizes of the search. Its number of
-            sentences must be that of the capacity. It must contain all source tokens and target positions so far.
+        last_tokens: (rows,). position: (1,), number of earlier positions. bucket: bucket of the search. It must have
+            the same number of sentences as the caches, and contain all source tokens and target positions so far.
         """
         model, heads, slots = self.model, self.model.num_heads, bucket.positions * self.beam_size
         new_slots = self.hypotheses + position * self.beam_size
@@ -146,7 +146,7 @@ class StaticCaches:
 
 
 class _Buffers:
-    """Tensors for searches with a fixed number of sentences: KV caches and beams. And the CUDA graphs that use them."""
+    """KV caches and beams for searches with a fixed number of sentences, and the CUDA graphs that use these tensors."""
 
     def __init__(self, engine: StaticEngine, capacity: Bucket, beam_size: int, enough: int, forbidden: Tensor) -> None:
         self.capacity, self.enough, self.forbidden = capacity, enough, forbidden
@@ -174,7 +174,7 @@ class _Buffers:
         self.cuda_graphs.run(partial(self._step, bucket), bucket, self.graphs)
 
     def _step(self, bucket: Bucket) -> None:
-        """Do a step without CUDA graphs. In a bucket, all shapes, addresses and numbers on the host are the same."""
+        """Do a step without CUDA graphs. In all steps of a bucket, shapes, addresses and host numbers are the same."""
         logits = self.caches.step(self.beams.tokens.flatten(), self.beams.length, bucket)
         rows = self.beams.advance(logits, self.forbidden, self.enough, must_end=True)
         self.caches.select(rows.flatten(), bucket)
@@ -188,7 +188,7 @@ class StaticEngine(EagerEngine):
         super().__init__(model, precision, device)
         self.transformer = cast(Transformer, self.model)
         self.steps = [cast(DecoderLayer, layer).make_step_function() for layer in self.transformer.decoder]
-        # Buffers by number of sentences. All have the same settings: beam size, `enough` and `forbidden` of the search.
+        # Buffers by number of sentences, all for searches with the same `settings`: beam size, `enough`, `forbidden`.
         self.settings: tuple[int, int, tuple[int, ...]] | None = None
         self.buffers: dict[int, _Buffers] = {}
         self.in_use, self.cuda_graphs = Lock(), CudaGraphs(device)
@@ -224,7 +224,7 @@ class StaticEngine(EagerEngine):
             return search_on_device(_StaticDecoder(self, buffers, bucket), max_lengths)
 
     def buffers_for(self, bucket: Bucket) -> _Buffers:
-        """Return the buffers for a bucket. Buffers that are too small are replaced."""
+        """Return buffers that contain a bucket. Existing buffers that are too small are replaced by larger ones."""
         found = self.buffers.get(bucket.sentences)
         if found is None or not found.capacity.contains(bucket):
             assert self.settings is not None
@@ -236,7 +236,7 @@ class StaticEngine(EagerEngine):
 
 
 class _StaticDecoder:
-    """Decoder of a search with static KV caches. When the sizes of the search change, it changes the bucket."""
+    """Decoder of `search_on_device` with static KV caches, which changes to another bucket when the search needs it."""
 
     def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket) -> None:
         self.engine, self.buffers, self.bucket = engine, buffers, bucket
@@ -254,13 +254,13 @@ class _StaticDecoder:
 
     def keep(self, unfinished: Sequence[int]) -> None:
         """See `Decoder.keep`."""
-        # Finished sentences fill the remaining places of the smaller bucket.
+        # Finished sentences occupy the remaining places of the smaller bucket.
         others = sorted(set(range(self.bucket.sentences)) - set(unfinished))
         sentences = Bucket.of(len(unfinished), 1, 1).sentences
         self._move([*unfinished, *others][:sentences], self.bucket.positions)
 
     def _move(self, sentences: Sequence[int], positions: int) -> None:
-        """Change to the bucket of these sentences and this number of positions. Other sentences are dropped."""
+        """Change to the bucket for these sentences and this number of positions. All other sentences are dropped."""
         before, self.bucket = self.buffers, Bucket.of(len(sentences), self.bucket.source, positions)
         self.buffers = self.engine.buffers_for(self.bucket)
         if self.buffers is not before:
