@@ -50,15 +50,15 @@ struct Linear {
 };
 
 // Layer of the encoder or the decoder. norms: the norm after each residual sum. Encoder layers do not use `query`,
-// `source_output` and the second norm.
+// `source_output` or the second norm.
 struct Layer {
     Linear query_key_value, output, query, source_output, inner, outer;
     Norm norms[3];
 };
 
-// Encoder or decoder. first: norm before the first sublayer of a pre-norm model. last: linear layers after the last
-// layer. In an encoder, they are the projections to keys and values of cross-attention, one for each decoder layer. In
-// a decoder, it is the output layer.
+// Encoder or decoder. first: norm before the first sublayer of a pre-norm model. last: linear layers that follow
+// `layers`: in an encoder, the projections to keys and values of cross-attention, one for each decoder layer; in a
+// decoder, the output layer.
 struct Stack {
     const Layer* layers;
     long number_of_layers, d_model, heads, feed_forward, pre_norm, activation;
@@ -69,17 +69,17 @@ struct Stack {
 
 enum Activation { RELU, GELU, SILU };
 
-// Maximum number of rows for one thread. For more rows, several threads are faster, although waking them takes time.
+// Up to this number of rows, one thread computes all rows. For more rows, several threads are faster.
 constexpr long MAX_SERIAL_ROWS = 32;
-// Maximum number of rows that a thread computes together in all layers. Their activations fit into a core's cache.
+// Maximum number of rows that a thread passes through the layers together. Their activations fit into a core's cache.
 constexpr long MAX_BLOCK_ROWS = 96;
 
-// Log-probability of impossible tokens. It is finite, so sums with it are finite, too.
+// Log-probability of impossible tokens. It is finite, because -infinity minus -infinity would be NaN.
 constexpr float LOG_ZERO = -1e38f;
 // If this number is added to a number below 2^22 in magnitude and then subtracted, the result is the nearest integer,
-// ties to even. Every processor has vector instructions for addition and subtraction.
+// ties to even. Unlike rounding, addition and subtraction are vector instructions on every processor.
 constexpr float ROUNDER = 12582912.0f;
-// Ids of `</s>` and of the start symbol, as in tokenizer.py.
+// Ids of `</s>` and of the start symbol, as in tokenizers/vocabulary.py.
 constexpr int64_t END = 2, START = 1;
 
 // Returns an uninitialised array.
@@ -88,8 +88,8 @@ std::unique_ptr<T[]> allocate(long count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-// Number of floats in a vector of the processor. For some operations on longer vectors, the compiler would generate one
-// instruction per element.
+// Number of floats in the longest vector of the processor. On longer vectors, the compiler would generate one
+// instruction per element for some operations.
 #if defined(__AVX512F__)
 constexpr long WIDTH = 16;
 #elif defined(__AVX__)
@@ -121,7 +121,7 @@ inline float sum_of(Wide numbers) {
 
 inline Wide broadcast(float number) { return Wide{} + number; }
 
-// Loads `count` numbers, at most WIDTH. Sets the other elements of the vector to `rest`.
+// Loads `count` numbers, at most WIDTH, and sets the other elements of the vector to `rest`.
 inline Wide load_some(const float* from, long count, float rest) {
     float numbers[WIDTH];
     std::fill_n(numbers, WIDTH, rest);
@@ -129,8 +129,8 @@ inline Wide load_some(const float* from, long count, float rest) {
     return load(numbers);
 }
 
-// Maximum and minimum of two vectors in each lane. If either number is NaN, the result is the number in `one`.
-// Compilers do not generate these instructions themselves.
+// Maximum and minimum of two vectors in each lane. If either number is NaN, the result is the number in `one`. The
+// intrinsics are necessary because compilers do not generate these instructions from comparisons.
 #if defined(__AVX512F__)
 inline Wide maximum(Wide one, Wide other) { return (Wide)_mm512_max_ps((__m512)other, (__m512)one); }
 inline Wide minimum(Wide one, Wide other) { return (Wide)_mm512_min_ps((__m512)other, (__m512)one); }
@@ -166,8 +166,8 @@ inline Wide exponential(Wide number) {
 #endif
 }
 
-// Sum of term(x) over the numbers x. `nothing` is a number whose term is 0. There are two partial sums, because an
-// addition to a sum must wait for the addition before. The compiler may not reorder additions.
+// Sum of term(x) over the numbers x. `nothing` is a number whose term is 0. With two partial sums, an addition need not
+// wait for the previous one. The compiler does not split sums itself, because it may not reorder additions.
 template <class Term>
 inline float sum_of_terms(const float* numbers, long count, float nothing, Term term) {
     Wide sums = {}, others = {};
@@ -193,7 +193,7 @@ inline float max_of(Wide numbers) {
 
 // Maximum of LOG_ZERO and the numbers in each lane. NaN is ignored.
 inline Wide max_by_lane(const float* numbers, long count) {
-    // There are four partial maxima, because each operation on a maximum must wait for the operation before.
+    // With four partial maxima, an operation need not wait for the previous one.
     Wide parts[4] = {broadcast(LOG_ZERO), broadcast(LOG_ZERO), broadcast(LOG_ZERO), broadcast(LOG_ZERO)};
     long i = 0;
     for (; i + 4 * WIDTH <= count; i += 4 * WIDTH)
@@ -232,7 +232,7 @@ void add_and_norm(const float* hidden, const float* output, const Norm& norm, fl
     }
 }
 
-// Keys and values are stored in bf16, to halve their bytes compared with fp32.
+// Type of stored keys and values. They have half the bytes of fp32 numbers.
 typedef uint16_t BFloat16;
 
 inline Wide load(const BFloat16* from) {
@@ -273,8 +273,8 @@ void convert_to_bf16(const float* numbers, BFloat16* bf16, long count) {
 
 // Writes keys and values of a source sentence in the layout that attention reads: first the keys, (features, count),
 // then the values, (count, features). Because the keys are transposed, attention computes the scores of WIDTH keys as
-// one vector. Attention reads up to WIDTH elements beyond the keys. A row of `keys_values` contains the keys of a token
-// for all heads, then the values of the token. Rows are `stride` elements apart.
+// one vector; it may read up to WIDTH elements beyond the keys. A row of `keys_values` contains the keys of a token for
+// all heads, then the values of the token. Rows are `stride` elements apart.
 void transpose_keys(const float* keys_values, long stride, BFloat16* block, long count, long features) {
     BFloat16* values = block + count * features;
     for (long token = 0; token < count; ++token, keys_values += stride) {
@@ -283,8 +283,8 @@ void transpose_keys(const float* keys_values, long stride, BFloat16* block, long
     }
 }
 
-// Replaces `count` scores by exp(score - maximum) and returns 1 / (sum of the results). The size of the array `scores`
-// must be a multiple of WIDTH.
+// Replaces `count` scores by exp(score - maximum) and returns 1 / (sum of the results). The array `scores` must have
+// room for `count` rounded up to a multiple of WIDTH.
 float softmax_terms(float* scores, long count) {
     const float largest = max_of(max_by_lane(scores, count));
     const long filled = (count + WIDTH - 1) / WIDTH * WIDTH;
@@ -355,7 +355,7 @@ inline void weigh(const float* terms, long filled, const float* scale, long keys
 }
 
 // Computes attention of ROWS rows over the same source sentence. block: keys and values in the layout of
-// `transpose_keys`. terms: buffer for ROWS rows of scores. Each row of scores is padded to whole vectors.
+// `transpose_keys`. terms: buffer for ROWS rows of scores, each padded to whole vectors.
 template <long ROWS>
 void attend_together(const float* query, long query_stride, const BFloat16* block, long count, float* result,
                      long heads, long size, float* terms) {
@@ -365,7 +365,7 @@ void attend_together(const float* query, long query_stride, const BFloat16* bloc
         const float* own = query + head * size;
         for (long begin = 0; begin < count; begin += WIDTH) {
             const BFloat16* keys = block + head * size * count + begin;
-            // There are several partial sums, because an addition to a sum must wait for the addition before.
+            // With several partial sums, an addition need not wait for the previous one.
             Wide sums[ROWS][PARTIAL_SUMS];
 #pragma GCC unroll 6
             for (long row = 0; row < ROWS; ++row)
@@ -401,8 +401,8 @@ void attend_together(const float* query, long query_stride, const BFloat16* bloc
     }
 }
 
-// Computes attention of each row over its source sentence. The sentence has count[row] tokens of `memory`, from token
-// first[row]. Successive rows of the same sentence are computed together. This does not change their results.
+// Computes attention of each row over its source sentence, which has count[row] tokens of `memory`, starting at token
+// first[row]. Successive rows of the same sentence are computed together, which does not change their results.
 void attend_sources(const float* query, long query_stride, const BFloat16* memory, const int32_t* first,
                     const int32_t* count, float* result, long rows, long heads, long size) {
     static constexpr decltype(&attend_together<1>) of_rows[] = {
@@ -463,10 +463,10 @@ void attend_own(const float* query, long query_stride, const BFloat16* cache, co
 // second output, and so on. Incomplete panels and groups are padded with zeros.
 constexpr long PANEL = 64, GROUP = 4;
 
-// Quantised inputs are from -127 to 127. INPUT_ZERO_POINT is added to them: 128 if the inputs are unsigned bytes, else
-// 0. `Linear::offset` is the contribution of the zero point to each output's sum. add_products adds the products of a
-// group of inputs and their weights to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights
-// together. With these sizes, the sums fill the processor's registers.
+// Quantised inputs are from -127 to 127. INPUT_ZERO_POINT is added to them: 128 if the instructions need unsigned
+// inputs, else 0. `same_group` fills a vector with the GROUP inputs in `levels`. `add_products` adds the products of
+// these inputs with the GROUP weights of an output to the output's int32 in `sums`. TILE rows are multiplied by VECTORS
+// vectors of weights together; with these sizes, the sums fill the processor's registers.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -485,7 +485,7 @@ typedef __m256i Sums;
 constexpr long TILE = 4, VECTORS = 2, INPUT_ZERO_POINT = 0;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
-    // Multiplies |input| by the weight with the input's sign. The sum of two such products fits into an int16.
+    // Multiplies |input| by (weight * sign of the input). The sum of two such products fits into an int16.
     const Sums pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(levels), _mm256_sign_epi8(weights, levels));
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
@@ -499,8 +499,8 @@ void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long row
     for (long row = 0; row < rows; ++row) {
         const float* own = numbers + row * size;
         uint8_t* levels_of_row = levels + row * stride;
-        // This compares the bits of |x| as integers. They have the same order as the numbers, and NaN is the largest. A
-        // maximum of floats would lose NaN. The compiler vectorises the maximum of integers.
+        // The bits of |x|, as integers, have the same order as the numbers, and those of NaN are above all others. A
+        // maximum of floats could ignore NaN. The compiler vectorises the maximum of integers.
         uint32_t largest_bits = bits_of(1e-12f);
         for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
         if (largest_bits >= INFINITY_BITS) {
@@ -525,8 +525,8 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
 #if defined(VECTOR_PRODUCTS)
     constexpr long SIZE = sizeof(Sums), OUTPUTS = VECTORS * SIZE / GROUP;
     for (long first = 0; first < PANEL; first += OUTPUTS) {
-        // The loops are unrolled to keep the sums in registers. Otherwise the compiler stores the sums in each
-        // iteration.
+        // The loops are unrolled to keep the sums in registers. Otherwise the compiler writes the sums to memory in
+        // each iteration.
         Sums totals[ROWS][VECTORS], own[VECTORS];
 #pragma GCC unroll 6
         for (long row = 0; row < ROWS; ++row)
@@ -591,12 +591,12 @@ void scale_sums(const Linear& linear, long begin, const int32_t* sums, const flo
 #if defined(TILES)
 // Maximum number of rows of a tile, and maximum number of bytes of a row.
 constexpr long TILE_ROWS = 16, TILE_BYTES = 64;
-// Minimum number of rows for which tiles are used. Fewer rows use vector instructions: these also read the weights only
-// once, and they need no configuration. The value 4 was chosen without measurements.
+// Minimum number of rows for which tiles are used. For fewer rows, vector instructions also read the weights only once,
+// and they need no configuration. The value 4 was chosen without measurements.
 constexpr long MIN_TILE_ROWS = 4;
 
-// Asks Linux for the permission to use tiles, and returns true if this process has it. The permission is necessary
-// because Linux must save larger registers for processes that use tiles.
+// Asks Linux for permission to use tiles, and returns true if this process has it. The permission is necessary because
+// Linux must save more registers for processes that use tiles.
 bool tiles_granted() {
 #if defined(EMULATE_TILES)
     return true;
@@ -608,9 +608,9 @@ bool tiles_granted() {
 }
 
 // Tile configuration of this thread, in the processor's format. It is active during the lifetime of the object. Tiles 0
-// to 3 contain sums, tile 4 inputs and tile 5 weights. Tiles 6 and 7 contain the last inputs and their weights. Their
-// rows may be shorter than TILE_BYTES. Their size is configured in advance, because a new configuration clears all
-// tiles.
+// to 3 contain sums, tile 4 inputs and tile 5 weights. Tile 6 contains the last inputs, in rows of at most TILE_BYTES,
+// and tile 7 their weights, in at most TILE_ROWS rows. Both sizes are configured in advance, because a configuration
+// clears all tiles.
 struct TileSizes {
     uint8_t palette = 1, first_row = 0, nothing[14] = {};
     uint16_t bytes[16] = {};
@@ -630,8 +630,8 @@ struct TileSizes {
 };
 
 // Computes the integer products of quantised rows with a panel, (rows, PANEL). The tile configuration determines the
-// number of rows. A panel has four tiles of outputs. Each tile of inputs is multiplied by all four, so a panel is read
-// only once for up to 16 rows.
+// number of rows. The outputs of a panel are divided into four tiles. Each tile of inputs is multiplied by the weights
+// of all four, so a panel is read only once for up to 16 rows.
 void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
     constexpr long BETWEEN_GROUPS = GROUP * PANEL, BETWEEN_SUMS = PANEL * sizeof *sums;
     // Barrier: g++ 12 does not know that loading a tile reads memory.
@@ -682,7 +682,7 @@ void product_in_tiles(const Linear& linear, long first, long last, const uint8_t
 #endif
 
 // Computes outputs `first` (included; the first one of a panel) to `last` (excluded) for quantised rows. Rows of the
-// result are `result_stride` elements apart. A panel stays in the L1 cache while all rows use it.
+// result are `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
 void product_of_levels(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
                        const float* input_scale, float* result, long result_stride, long rows) {
 #if defined(TILES)
@@ -737,8 +737,8 @@ void activate(float* numbers, long count, long activation) {
         }
 }
 
-// Activations of rows in a stack. hidden: residual stream. sublayer_input, output: input and output of a sublayer.
-// projected: result of the first linear layer of a sublayer. attended: result of attention.
+// Activations of rows in a stack. hidden: sum of the residual connections. sublayer_input, output: input and output of
+// a sublayer. projected: result of the first linear layer of a sublayer. attended: result of attention.
 struct Activations {
     const Stack& stack;
     const long d_model, head_size;
@@ -767,13 +767,13 @@ struct Activations {
 
     void project(const Linear& linear) { multiply(linear, sublayer_input.get(), projected.get()); }
 
-    // Adds the output of a sublayer and computes the input of the next one.
+    // Adds the output of a sublayer to `hidden` and computes the input of the next sublayer.
     void finish_sublayer(const Norm& norm) {
         add_and_norm(hidden.get(), output.get(), norm, hidden.get(), sublayer_input.get(), rows, d_model);
         if (!stack.pre_norm) std::copy_n(sublayer_input.get(), rows * d_model, hidden.get());
     }
 
-    // Applies the output projection. The caller has filled `attended`.
+    // Applies the output projection of attention to `attended`, which the caller has filled, and finishes the sublayer.
     void finish_attention(const Linear& out, const Norm& norm) {
         multiply(out, attended.get(), output.get());
         finish_sublayer(norm);
@@ -787,7 +787,7 @@ struct Activations {
     }
 };
 
-// Encodes a block of whole sentences: `tokens` embedded tokens, from token `begin`. Writes the keys and values of
+// Encodes a block of whole sentences: `tokens` embedded tokens, starting at token `begin`. Writes keys and values of
 // cross-attention for each decoder layer, (layers, all_tokens, 2 * d_model), in the layout of `transpose_keys`.
 // first[t]: first token of the sentence of token t. count[t]: number of tokens of this sentence.
 void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, BFloat16* memory,
@@ -823,8 +823,8 @@ void encode(const Stack& encoder, const float* embedded, const int32_t* first, c
 //
 // The input of row r is embedding_scale * embedding of its token + encoding of position length[r] - 1. The cache of
 // layer l begins at cache + l * layer_stride. past[r * past_stride], … are the length[r] cache rows to which row r
-// attends. The last of them is written in this step: keys and values of row r. The memory of layer l begins at memory +
-// l * memory_stride. Row r attends to count[r] source tokens in it, from token first[r].
+// attends. This step writes keys and values of row r into the last of these cache rows. The memory of layer l begins at
+// memory + l * memory_stride. Row r attends to count[r] of its source tokens, starting at token first[r].
 struct StepInput {
     const float *embedding, *positions;
     float embedding_scale;
@@ -839,8 +839,8 @@ struct StepInput {
     const int32_t *first, *count;
 };
 
-// Computes a decoder step of rows.rows rows, from row `begin` of the input. The result is in `rows.sublayer_input`. It
-// is the input of the output layer.
+// Computes a decoder step of rows.rows rows, starting at row `begin` of the input. Writes the result, the input of the
+// output layer, into `rows.sublayer_input`.
 void step(Activations& rows, const StepInput& input, long begin) {
     const Stack& decoder = rows.stack;
     const long d_model = rows.d_model;
@@ -870,8 +870,8 @@ void step(Activations& rows, const StepInput& input, long begin) {
     }
 }
 
-// Divides `rows` rows into blocks, at least one for each thread if possible, and calls work(begin, count) for the
-// blocks in parallel.
+// Divides `rows` rows evenly among the threads, in blocks of at most MAX_BLOCK_ROWS rows and a multiple of TILE (except
+// the last block), and calls work(begin, count) for the blocks in parallel.
 template <class Work>
 void in_parallel_blocks(long rows, Work work) {
     long threads = 1;
@@ -884,7 +884,7 @@ void in_parallel_blocks(long rows, Work work) {
     for (long begin = 0; begin < rows; begin += size) work(begin, std::min(size, rows - begin));
 }
 
-// Continuation of hypothesis number `beam` of a group by the token `word`. total: log p of the continued hypothesis.
+// Continuation of hypothesis number `beam` of a group by the token `word`. total: log p of the hypothesis with `word`.
 struct Continuation {
     float total;
     int32_t beam, word;
@@ -905,9 +905,9 @@ inline void insert(Continuation* best, long count, Continuation one) {
 // core's cache.
 constexpr long VOCABULARY_BLOCK = 16 * PANEL;
 
-// Top-k with log-softmax in one pass over the logits. `add_logits` is called for one block of the vocabulary after the
-// other. The fields describe the words so far of each row. largest: the maximum logit. sum: the sum of exp(logit -
-// largest). end: the logit of `</s>`. best: the best words, with their logits as totals.
+// Top-k with log-softmax in one pass over the logits. Callers pass each block of the vocabulary to `add_logits`. The
+// fields describe, for each row, the words of the blocks so far. largest: the maximum logit. sum: the sum of
+// exp(logit - largest). end: the logit of `</s>`. best: the best words, with their logits as totals.
 struct BestWords {
     const long count;                                                           // number of best words for each row
     std::vector<float> largest, sum, end;
@@ -972,7 +972,7 @@ struct BestWords {
     }
 };
 
-// Arguments of `search`, which describes them.
+// Arguments of the function `search`; its comment describes them.
 struct Search {
     const Stack& decoder;
     const float *embedding, *positions;
@@ -989,7 +989,7 @@ struct Search {
     int32_t *lengths, *tokens;
 };
 
-// Sentence whose search has begun, with `width` hypotheses of `length` words. slot: index of its block of cache rows.
+// Sentence in search, with `width` hypotheses of `length` words. slot: index of the sentence's block of cache rows.
 struct Sentence {
     long number, slot, length, width;
 };
@@ -1010,7 +1010,7 @@ struct Hypotheses {
         totals[rows++] = total;
     }
 
-    // Adds a hypothesis: the one in row `parent` of `others`, followed by a word.
+    // Adds the hypothesis in row `parent` of `others`, continued by a word.
     void add_longer(const Hypotheses& others, long parent, long length, int32_t word, float total) {
         std::copy_n(&others.words[parent * longest], length, &words[rows * longest]);
         std::copy_n(&others.past[parent * longest], length + 1, &past[rows * longest]);
@@ -1023,8 +1023,8 @@ struct Hypotheses {
 constexpr long MAX_CACHE_BYTES = 256 << 20;
 
 // Searches sentences until next_sentence() returns -1; other values are indices of sentences. At most `max_sentences`
-// sentences are searched together. To keep the number of rows large, the next sentence immediately replaces a finished
-// one.
+// sentences are searched together. To keep the number of rows large, a new sentence immediately replaces each finished
+// sentence.
 template <class NextSentence>
 void search_batch(const Search& search, long max_sentences, NextSentence next_sentence) {
     const long d_model = search.decoder.d_model, words = search.decoder.last->outputs, candidates = 2 * search.beam;
@@ -1131,7 +1131,7 @@ void topk(float* logits, const float* totals, long groups, long beam, long words
     }
 }
 
-// Only the self-check calls the following four functions.
+// Only the self-check calls the next four functions.
 
 void add_and_norm(const float* hidden, const float* output, const Norm* norm, float* sum, float* normed, long rows,
                   long size) {
