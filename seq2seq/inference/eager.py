@@ -136,7 +136,7 @@ class PackedLinear(nn.Module):
     """`nn.Linear` in bf16 on a CPU, with weights in oneDNN's layout.
 
     For up to `FEW_ROWS` rows, it uses int8 weights with a scale for each output. These have half the bytes of bf16
-    weights, and no oneDNN kernel must be looked up. One row then takes a third of the time (PyTorch 2.13, AMX).
+    weights, and oneDNN does not look up a kernel. One row then takes a third of the time (PyTorch 2.13, AMX).
 
     activation: activation function of the output, "relu" or "none".
     """

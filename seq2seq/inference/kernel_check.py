@@ -3,9 +3,9 @@
     python -m seq2seq.inference.kernel_check LIBRARY [--shapes N] [--seed S] [--exact-buffers]
 
 Compilers have bugs: code that g++ 12.2 generated for a loop wrote one row beyond the end of the result. Before a new
-library is used, kernel_library.py therefore runs this module in a separate process. It prints a line for each checked
-shape. If the check fails, the last line is the fault, and the exit code is 1. With --exact-buffers, output buffers have
-no guard bytes, so that AddressSanitizer detects every write outside the buffers.
+library is used, kernel_library.py therefore runs this module in a separate process. The output has a line for each
+checked shape. If the check fails, the last line is the fault, and the exit code is 1. With --exact-buffers, output
+buffers have no guard bytes, so that AddressSanitizer detects every write outside the buffers.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Checker:
         rows, inputs, outputs = self.random_size(97), self.random_size(300), self.random_size(200)
         shape = f"{rows} rows, {inputs} inputs, {outputs} outputs"
         linear, product = self.random_linear(inputs, outputs)
-        # Integers times a power of two are quantised exactly if the largest is 127, so every wrong sum is detected.
+        # Integers times a power of two are quantised exactly if the largest is 127. Every wrong sum is then detected.
         values = self.random.integers(-127, 128, (rows, inputs)).astype(np.float64)
         values[:, self.random.integers(inputs)] = 127
         values = self.input(values * 2.0 ** self.random.integers(-9, 9, (rows, 1)))

@@ -57,8 +57,8 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
             raise CheckpointError(str(error)) from error
         sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
         if recipe.model.type == "pointer" and sizes[1] != END_ID + recipe.model.max_positions:
-            raise CheckpointError(f"{bundle.directory / RECIPE}: the model points at {recipe.model.max_positions:,} "
-                                  f"positions, but the tokenizer has {sizes[1] - END_ID:,}. Copy the bundle again from "
+            raise CheckpointError(f"{bundle.directory / RECIPE}: model.max_positions is {recipe.model.max_positions:,}, "
+                                  f"but the tokenizer was made for {sizes[1] - END_ID:,}. Copy the bundle again from "
                                   "its original location.")
         if differences := _differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):
             raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {differences}. Copy both "
@@ -78,8 +78,8 @@ def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Pa
         with torch.device("meta"), SkipInitialization():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
     except (ValueError, RuntimeError, MemoryError) as error:                    # sizes that do not fit or are too large
-        raise CheckpointError(f"{recipe_path}: the model cannot be built: {str(error).splitlines()[0]} Copy the bundle "
-                              "again from its original location.") from error
+        raise CheckpointError(f"{recipe_path}: the model cannot be built: {str(error).splitlines()[0]}. Copy the "
+                              "bundle again from its original location.") from error
 
 
 def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: Path) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
         section: `model` section of the new model. sizes: source and target vocabulary size of the new model.
     Raises:
         CheckpointError: there is no bundle, or it is damaged.
-        RecipeError: the bundle's weights differ from the new model's in names or shapes. They are then not read.
+        RecipeError: the bundle's weights differ from the new model's in names or shapes. They are not read.
     """
     def require(bundle: Bundle, shapes: Shapes) -> None:
         if differences := _differences(shapes, _model_shapes(section, sizes, Path("model"))):

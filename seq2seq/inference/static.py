@@ -26,7 +26,7 @@ from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
 from seq2seq.search.device_search import Beams, search_on_device
 from seq2seq.search.interface import WholeSearch
 
-# Minimum number of target positions in a bucket, a power of 2. Larger buckets also have a power of 2.
+# Minimum number of target positions in a bucket. Larger numbers are also powers of 2.
 MIN_POSITIONS = 32
 # The maximum number of source tokens per sentence is rounded up to a multiple of this number.
 SOURCE_MULTIPLE = 16
@@ -236,7 +236,7 @@ class StaticEngine(EagerEngine):
 
 
 class _StaticDecoder:
-    """Decoder of `search_on_device` with static KV caches, which changes to another bucket when the search needs it."""
+    """Decoder with static KV caches. It changes the bucket when the number of sentences or positions changes enough."""
 
     def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket) -> None:
         self.engine, self.buffers, self.bucket = engine, buffers, bucket

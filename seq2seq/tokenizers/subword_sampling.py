@@ -86,7 +86,7 @@ class SubwordSampler:
     # Unigram
 
     def _sample_unigram(self, word: str, alpha: float, uniform: UniformRandom) -> list[int]:
-        """Sample a segmentation of a word by forward filtering, backward sampling: the last piece is drawn first."""
+        """Sample a segmentation of a word by forward filtering and backward sampling: the last piece is drawn first."""
         lattices = self._lattice_cache.setdefault(alpha, {})
         lattice = lattices.get(word)
         if lattice is None:

@@ -42,7 +42,7 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def never_generated_ids(self) -> list[int]:
-        """Ids that search never generates: <unk>, <s>, every piece with a control character, and CONTROL_BYTES."""
+        """Ids that search never generates: <unk>, <s>, pieces with control characters, bytes in CONTROL_BYTES."""
 
     @cached_property
     @abstractmethod
@@ -81,7 +81,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """Return the text of each line of pieces: decode_pieces([pieces(ids)]) == decode([ids]) for ids of text."""
+        """Return the text of each line of pieces: decode_pieces([pieces(x)]) == decode([x]) for ids x without symbols."""
 
     def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of `encode` as one flat array.
