@@ -57,7 +57,7 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
             raise CheckpointError(str(error)) from error
         sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
         if recipe.model.type == "pointer" and sizes[1] != END_ID + recipe.model.max_positions:
-            raise CheckpointError(f"{bundle.directory / RECIPE}: model.max_positions is {recipe.model.max_positions:,}, "
+            raise CheckpointError(f"{bundle.directory / RECIPE}: max_positions is {recipe.model.max_positions:,}, "
                                   f"but the tokenizer was made for {sizes[1] - END_ID:,}. Copy the bundle again from "
                                   "its original location.")
         if differences := _differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):

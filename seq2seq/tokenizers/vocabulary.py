@@ -81,7 +81,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """Return the text of each line of pieces: decode_pieces([pieces(x)]) == decode([x]) for ids x without symbols."""
+        """Return the text of each line of pieces. If x has no symbols, it is decode([x]) for the line pieces(x)."""
 
     def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of `encode` as one flat array.
