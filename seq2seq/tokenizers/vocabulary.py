@@ -81,7 +81,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """Return the text of each line of pieces. If x has no symbols, it is decode([x]) for the line pieces(x)."""
+        """Return the text of each line of pieces. For the result of `pieces`, this is the text of `decode`."""
 
     def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of `encode` as one flat array.
