@@ -1,4 +1,4 @@
-"""CUDA graphs. A CUDA graph is a sequence of kernels with fixed shapes and addresses that one call launches."""
+"""CUDA graphs. A CUDA graph is a sequence of kernels with fixed shapes and addresses; one call launches all kernels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CudaGraphs:
         current.wait_stream(self.stream)
 
     def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """Return the graph of a function, without running it. If the capture fails, print a message and return None."""
+        """Capture the graph of a function without running it. If the capture fails, print a message and return None."""
         graph = torch.cuda.CUDAGraph()
         try:
             # The outer stream context restores the current stream if `torch.cuda.graph` raises an error at its end.

@@ -64,7 +64,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def for_inference(model: Network, precision: str, device: torch.device | None = None) -> Network:
-    """Return a frozen copy of the model for decoding in `precision`, "fp32", "bf16" or "fp16".
+    """Return a copy of the model without gradients, for decoding in `precision`: "fp32", "bf16" or "fp16".
 
     device: device of the copy; None: the model's device.
     """

@@ -21,9 +21,9 @@ from seq2seq.search.interface import TopK, WholeSearch
 
 
 class Engine(Stepwise, Protocol):
-    """Fast implementation of the step interface for a trained model.
+    """Fast implementation of `Stepwise` for a trained model.
 
-    precision: number format of the computations, "fp32", "bf16", "fp16" or "int8".
+    precision: precision of the computations, "fp32", "bf16", "fp16" or "int8".
     """
 
     precision: str
@@ -38,16 +38,16 @@ class Engine(Stepwise, Protocol):
 
     @property
     def model(self) -> Seq2Seq:
-        """The same model in PyTorch. It can score all positions of a given target in one call."""
+        """The same model in PyTorch, which can score all positions of a given target in one call."""
 
 
 def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
     """Return an engine that decodes with a copy of `model`.
 
     Args:
-        precision: "fp32", "bf16", "fp16" (on a GPU only), "int8" (on a CPU only), or "auto": see `choose_precision`. If
-            the int8 kernels do not support the model or cannot be compiled, "int8" is replaced by "auto", and a message
-            says so. `Engine.precision` is the precision that was chosen.
+        precision: "fp32", "bf16", "fp16" (only on a GPU), "int8" (only on a CPU), or "auto" (see `choose_precision`).
+            If the int8 kernels do not support the model or cannot be compiled, "int8" is replaced by "auto", and a
+            message says so. `Engine.precision` of the result is the precision in use.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
@@ -67,7 +67,7 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
 
 @cache
 def _kernels() -> Path | None:
-    """Return the path of the compiled kernels; compile them on first use. On failure, print a message; return None."""
+    """Return the path of the compiled kernels; compile them on first use. On failure, print why and return None."""
     try:
         return library()
     except CompilationError as error:

@@ -1,9 +1,9 @@
 """Engine for Transformers in int8 on a CPU.
 
-kernels.cpp has one function each for the encoder, a decoder step and a whole beam search. The result of a row does not
-depend on the other rows of the batch: each row of inputs has its own scale, and sums of integers are exact. Attention
-reads only the keys to which a row may attend, so there are no masks and no padding. Reordering the beam does not copy
-the KV cache.
+kernels.cpp has one function each for the encoder, a decoder step, a whole beam search and top-k. The result of a row
+does not depend on the other rows of the batch: each row of inputs has its own scale, and sums of integers are exact.
+Attention reads only the keys to which a row may attend, so it needs no masks and no padded sequences. Reordering the
+beam does not copy the KV cache.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Cache:
     """KV cache of all layers.
 
     keys_values: (layers, capacity, 2 * d_model), bf16; `capacity` is the number of cache rows. used: number of cache
-    rows that states have reserved so far.
+    rows that decoding states have reserved so far.
     """
 
     keys_values: Tensor
@@ -90,11 +90,11 @@ class Int8State:
         return replace(self, past=self.past[flat], first=self.first[flat], count=self.count[flat])
 
     def with_next_position(self, rows: int) -> Int8State:
-        """Return the state with one more position. Each hypothesis gets a new cache row that no other state uses."""
+        """Return the state with one more position, and reserve a new cache row for each hypothesis."""
         cache, past, used = self.cache, self.past, self.used
         layers, capacity, features = cache.keys_values.shape
         if used + rows > capacity or cache.used != used:
-            # Only cache rows that a hypothesis of this state uses are copied to the new cache.
+            # Only the cache rows that hypotheses of this state use are copied to the new cache.
             live_rows, new_rows = np.unique(past, return_inverse=True)
             past, used = new_rows.reshape(past.shape), len(live_rows)
             keys_values = cache.keys_values.new_empty(layers, used + GROWTH_STEPS * rows, features)
@@ -156,7 +156,7 @@ class Int8Engine:
 
     @cached_property
     def eager(self) -> EagerEngine:
-        """Eager engine of the same model, for everything that the kernels do not support."""
+        """Eager engine of the same model, for tasks that the kernels do not support."""
         device = torch.device("cpu")
         return EagerEngine(self.source_model, choose_precision("auto", device), device)
 
@@ -209,7 +209,7 @@ class Int8Engine:
                      ) -> list[list[tuple[list[int], float]]]:
         """See `search.interface.WholeSearch`. The search releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
-        # A sentence with enough - 1 finished hypotheses may get beam_size more in one step.
+        # A sentence with enough - 1 finished hypotheses may get up to beam_size more in one step.
         sentences, max_finished, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)
         limits, banned = np.array(max_lengths, np.int64), np.array(forbidden, np.int64)
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
@@ -275,7 +275,7 @@ class Int8Engine:
         return Norm(self._keep_copy(norm.weight), self._keep_copy(norm.bias), norm.eps)
 
     def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        """Quantise a weight, (outputs, inputs), and pack it in panels (see PANEL in kernels.cpp)."""
+        """Quantise a weight matrix, (outputs, inputs), and pack it into panels (see PANEL in kernels.cpp)."""
         levels, scale = quantised(weight.detach().float())
         outputs, inputs = levels.shape
         padded = F.pad(levels, (0, -inputs % GROUP, 0, -outputs % PANEL))
@@ -286,7 +286,7 @@ class Int8Engine:
                       outputs=outputs)
 
     def _keep_copy(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
-        """Copy a tensor to `dtype` and return the copy's address. The copy exists as long as the engine."""
+        """Copy a tensor, converted to `dtype`, and return the copy's address. The copy exists as long as the engine."""
         self.kept.append(tensor.detach().to(dtype, copy=True).contiguous())
         return self.kept[-1].data_ptr()
 

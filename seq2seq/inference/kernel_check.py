@@ -134,10 +134,10 @@ class Checker:
         return Norm(address(gain), address(shift), 1e-5), normalise
 
     def random_queries(self) -> tuple[int, int, int, int, Array, str]:
-        """Return random sizes of attention (rows, maximum number of keys, heads, head size), queries and a description.
+        """Return random sizes (rows, maximum number of keys, heads, head size), queries, and a text with the sizes.
 
-        Queries are (rows, features), or (rows, 3 * features) if keys and values follow them, as in a fused projection.
-        """
+        Queries are (rows, features), or (rows, 3 * features), where only the first third of each row is the query, as
+        in a fused projection to queries, keys and values."""
         heads, head_size = int(self.random.integers(1, 5)), int(self.random.choice([32, 64, *range(1, 81), 96, 128]))
         rows, longest, features = self.random_size(97), self.random_size(200), heads * head_size
         stride = features + int(self.random.choice([0, 2 * features]))
@@ -148,8 +148,8 @@ class Checker:
                      is_decoder: bool, last_outputs: list[int]) -> tuple[Stack, Callable[..., list[Array]]]:
         """Return a random encoder or decoder and its reference function.
 
-        The second argument of the reference function is a function that computes attention. Its arguments are queries,
-        the index of the layer, and keys and values (None for cross-attention).
+        The second argument of the reference function is a function that computes attention from queries, the index of
+        the layer, and projected keys and values (None for cross-attention).
         """
         d_model = heads * head_size
         structures, references = [], []
@@ -207,14 +207,14 @@ class Checker:
         rows, inputs, outputs = self.random_size(97), self.random_size(300), self.random_size(200)
         shape = f"{rows} rows, {inputs} inputs, {outputs} outputs"
         linear, product = self.random_linear(inputs, outputs)
-        # Integers times powers of two are quantised exactly, so every wrong sum is detected.
+        # Integers times a power of two are quantised exactly if the largest is 127. Every wrong sum is then detected.
         values = self.random.integers(-127, 128, (rows, inputs)).astype(np.float64)
         values[:, self.random.integers(inputs)] = 127
         values = self.input(values * 2.0 ** self.random.integers(-9, 9, (rows, 1)))
         result = self.output("product", (rows, outputs))
         self.functions.product(linear, address(values), address(result), rows)
         self.check_guards(shape)
-        for row in range(rows):                                                 # row by row: magnitudes differ
+        for row in range(rows):                                                 # the magnitudes of rows differ
             self.compare("product", result[row], product(values[row : row + 1])[0], 2e-5, f"{shape}, row {row}")
 
     def check_attend_past(self) -> None:
@@ -236,7 +236,7 @@ class Checker:
         lengths = self.random.integers(1, longest + 1, self.random_size(8))
         sentences = [self.random.normal(size=(tokens, 2 * features)) for tokens in lengths]
         memory = self.bf16_input(np.concatenate(list(map(reference.transpose_keys, sentences))), KEY_PADDING)
-        # If the sentences are sorted, successive rows often attend to the same sentence.
+        # Usually sorted, because the kernel computes successive rows of the same sentence together.
         selected = np.sort(self.random.integers(0, len(lengths), rows)) if self.random.random() < 0.8 else \
             self.random.integers(0, len(lengths), rows)
         first = self.input((lengths.cumsum() - lengths)[selected], np.int32)
@@ -314,7 +314,7 @@ class Checker:
 
     def check_search(self, decoder: Stack, embedding: Array, positions: Array, memory: Array,
                      spans: tuple[Array, Array], shape: str) -> None:
-        """Compare `search` with a simple beam search that calls `step` and `topk`."""
+        """Compare the kernel `search` with a simple beam search that calls the kernels `step` and `topk`."""
         (first, count), vocab_size, layers = spans, len(embedding), len(memory)
         sentences, beam, longest = len(first), int(self.random.integers(1, 6)), int(self.random.integers(1, 21))
         enough = beam + int(self.random.integers(0, 3))
@@ -414,7 +414,7 @@ def check(library: Path, shapes: int, seed: int, exact: bool, advance: Callable[
     """Check every function of a library on random shapes.
 
     Args:
-        shapes: number of random shapes. exact: output buffers have no guard bytes. advance: called after each shape.
+        shapes: number of random shapes. exact: True = no guard bytes. advance: called after each shape.
     Raises:
         Fault: a result is wrong, or a guard byte was overwritten; the message names the function and the shape.
     """

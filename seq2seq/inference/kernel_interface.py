@@ -14,10 +14,10 @@ ACTIVATIONS = ("relu", "gelu", "silu")
 # PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs in a group. As in kernels.cpp, which
 # describes the layout.
 PANEL, GROUP = 64, 4
-# Log-probability of an impossible continuation. As in kernels.cpp.
+# Log-probability of an impossible continuation, as in kernels.cpp.
 LOG_ZERO = -1e38
-# Zero point of quantised inputs. Inputs are unsigned, because VNNI instructions multiply unsigned by signed bytes. On a
-# processor with VNNI but without AMX, signed inputs took 400 times as long in PyTorch 2.13.
+# Zero point of quantised inputs in eager.py, and in kernels.cpp except on AVX2 without VNNI. VNNI instructions multiply
+# unsigned inputs by signed weights. With VNNI but without AMX, PyTorch 2.13 took 400 times as long for signed inputs.
 INPUT_ZERO_POINT = 128
 # Number of padding elements after the keys and values of cross-attention. Kernels load whole vectors, so they may read
 # the padding, but they do not use it. The longest vectors in kernels.cpp have 16 elements.

@@ -39,9 +39,9 @@ class CompilationError(Exception):
 def library(directory: Path | None = None) -> Path:
     """Return the path of the compiled and checked kernels; compile them if they are not in the cache.
 
-    A library that fails its self-check is deleted. The reason is saved in a file with the suffix `.refused`. If this
-    file exists, later processes do not compile the kernels again. If the failure may be due to a busy machine, no such
-    file is saved. If several processes start at the same time, one compiles the kernels, and the other processes wait.
+    A library that fails its self-check is deleted. Unless a busy machine may have caused the failure, the reason is
+    saved in a file with the suffix `.refused`, and later processes raise CompilationError with this reason instead of
+    compiling again. If several processes start at the same time, one compiles the kernels, and the others wait for it.
 
     Args:
         directory: directory of the cache; None: the user's cache directory.
@@ -108,7 +108,7 @@ def self_check(library: Path, advance: console.Advance = lambda amount, news="":
     """Check a library in a child process, because the check may crash or hang. Return None if the library passes."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    # With two threads, the parallel loops are checked, too.
+    # With two threads, the self-check also runs the parallel loops.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "2"}
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen([sys.executable, "-m", "seq2seq.inference.kernel_check", str(library)], stdout=output,
@@ -148,7 +148,7 @@ def _loads(library: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lock a file; if another process holds the lock, wait for it.
+    """Lock a file; if another process holds the lock, wait until it is free.
 
     On a file system without locks, processes that start together all compile the library; the last result is kept.
     """

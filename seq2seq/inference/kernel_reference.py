@@ -10,7 +10,7 @@ Array = np.ndarray
 
 
 def attention(query: Array, keys_values_of_rows: Sequence[Array], heads: int) -> Array:
-    """Return softmax(Q K^T / sqrt(D)) V of each head in float64, (rows, features). D is the head size.
+    """Return softmax(Q K^T / sqrt(D)) V of each head in float64, (rows, features), where D is the head size.
 
     query: (rows, features). keys_values_of_rows: keys and values of each row, (keys, 2 * features).
     """

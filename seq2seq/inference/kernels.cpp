@@ -50,7 +50,7 @@ struct Linear {
 };
 
 // Layer of the encoder or the decoder. norms: the norm after each residual sum. Encoder layers do not use `query`,
-// `source_output` and the second norm.
+// `source_output` or the second norm.
 struct Layer {
     Linear query_key_value, output, query, source_output, inner, outer;
     Norm norms[3];
@@ -74,12 +74,12 @@ constexpr long MAX_SERIAL_ROWS = 32;
 // Maximum number of rows that a thread passes through the layers together. Their activations fit into a core's cache.
 constexpr long MAX_BLOCK_ROWS = 96;
 
-// Log-probability of impossible tokens. It is finite, so sums with it are finite, too.
+// Log-probability of impossible tokens. It is finite, because -infinity minus -infinity would be NaN.
 constexpr float LOG_ZERO = -1e38f;
 // If this number is added to a number below 2^22 in magnitude and then subtracted, the result is the nearest integer,
-// ties to even. Every processor has vector instructions for addition and subtraction.
+// ties to even. Unlike rounding, addition and subtraction are vector instructions on every processor.
 constexpr float ROUNDER = 12582912.0f;
-// Ids of `</s>` and of the start symbol, as in tokenizer.py.
+// Ids of `</s>` and of the start symbol, as in tokenizers/vocabulary.py.
 constexpr int64_t END = 2, START = 1;
 
 // Returns an uninitialised array.
@@ -88,8 +88,8 @@ std::unique_ptr<T[]> allocate(long count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-// Number of floats in a vector of the processor. For some operations on longer vectors, the compiler would generate one
-// instruction per element.
+// Number of floats in the longest vector of the processor. On longer vectors, the compiler would generate one
+// instruction per element for some operations.
 #if defined(__AVX512F__)
 constexpr long WIDTH = 16;
 #elif defined(__AVX__)
@@ -121,7 +121,7 @@ inline float sum_of(Wide numbers) {
 
 inline Wide broadcast(float number) { return Wide{} + number; }
 
-// Loads `count` numbers, at most WIDTH. Sets the other elements of the vector to `rest`.
+// Loads `count` numbers, at most WIDTH, and sets the other elements of the vector to `rest`.
 inline Wide load_some(const float* from, long count, float rest) {
     float numbers[WIDTH];
     std::fill_n(numbers, WIDTH, rest);
@@ -129,8 +129,8 @@ inline Wide load_some(const float* from, long count, float rest) {
     return load(numbers);
 }
 
-// Maximum and minimum of two vectors in each lane. If either number is NaN, the result is the number in `one`.
-// Compilers do not generate these instructions themselves.
+// Maximum and minimum of two vectors in each lane. If either number is NaN, the result is the number in `one`. The
+// intrinsics are necessary because compilers do not generate these instructions from comparisons.
 #if defined(__AVX512F__)
 inline Wide maximum(Wide one, Wide other) { return (Wide)_mm512_max_ps((__m512)other, (__m512)one); }
 inline Wide minimum(Wide one, Wide other) { return (Wide)_mm512_min_ps((__m512)other, (__m512)one); }
@@ -232,7 +232,7 @@ void add_and_norm(const float* hidden, const float* output, const Norm& norm, fl
     }
 }
 
-// Keys and values are stored in bf16, to halve their bytes compared with fp32.
+// Type of stored keys and values. They have half the bytes of fp32 numbers.
 typedef uint16_t BFloat16;
 
 inline Wide load(const BFloat16* from) {
@@ -355,7 +355,7 @@ inline void weigh(const float* terms, long filled, const float* scale, long keys
 }
 
 // Computes attention of ROWS rows over the same source sentence. block: keys and values in the layout of
-// `transpose_keys`. terms: buffer for ROWS rows of scores. Each row of scores is padded to whole vectors.
+// `transpose_keys`. terms: buffer for ROWS rows of scores, each padded to whole vectors.
 template <long ROWS>
 void attend_together(const float* query, long query_stride, const BFloat16* block, long count, float* result,
                      long heads, long size, float* terms) {
@@ -485,7 +485,7 @@ typedef __m256i Sums;
 constexpr long TILE = 4, VECTORS = 2, INPUT_ZERO_POINT = 0;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
-    // Multiplies |input| by the weight with the input's sign. The sum of two such products fits into an int16.
+    // Multiplies |input| by (weight * sign of the input). The sum of two such products fits into an int16.
     const Sums pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(levels), _mm256_sign_epi8(weights, levels));
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
@@ -525,8 +525,8 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
 #if defined(VECTOR_PRODUCTS)
     constexpr long SIZE = sizeof(Sums), OUTPUTS = VECTORS * SIZE / GROUP;
     for (long first = 0; first < PANEL; first += OUTPUTS) {
-        // The loops are unrolled to keep the sums in registers. Otherwise the compiler stores the sums in each
-        // iteration.
+        // The loops are unrolled to keep the sums in registers. Otherwise the compiler writes the sums to memory in
+        // each iteration.
         Sums totals[ROWS][VECTORS], own[VECTORS];
 #pragma GCC unroll 6
         for (long row = 0; row < ROWS; ++row)
@@ -591,8 +591,8 @@ void scale_sums(const Linear& linear, long begin, const int32_t* sums, const flo
 #if defined(TILES)
 // Maximum number of rows of a tile, and maximum number of bytes of a row.
 constexpr long TILE_ROWS = 16, TILE_BYTES = 64;
-// Minimum number of rows for which tiles are used. Fewer rows use vector instructions: these also read the weights only
-// once, and they need no configuration. The value 4 was chosen without measurements.
+// Minimum number of rows for which tiles are used. For fewer rows, vector instructions also read the weights only once,
+// and they need no configuration. The value 4 was chosen without measurements.
 constexpr long MIN_TILE_ROWS = 4;
 
 // Asks Linux for permission to use tiles, and returns true if this process has the permission. It is necessary because
@@ -629,8 +629,8 @@ struct TileSizes {
 };
 
 // Computes the integer products of quantised rows with a panel, (rows, PANEL). The tile configuration determines the
-// number of rows. A panel has four tiles of outputs. Each tile of inputs is multiplied by all four, so a panel is read
-// only once for up to 16 rows.
+// number of rows. The outputs of a panel are divided into four tiles. Each tile of inputs is multiplied by the weights
+// of all four, so a panel is read only once for up to 16 rows.
 void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
     constexpr long BETWEEN_GROUPS = GROUP * PANEL, BETWEEN_SUMS = PANEL * sizeof *sums;
     // Barrier: g++ 12 does not know that loading a tile reads memory.
@@ -681,7 +681,7 @@ void product_in_tiles(const Linear& linear, long first, long last, const uint8_t
 #endif
 
 // Computes outputs `first` (included; the first one of a panel) to `last` (excluded) for quantised rows. Rows of the
-// result are `result_stride` elements apart. A panel stays in the L1 cache while all rows use it.
+// result are `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
 void product_of_levels(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
                        const float* input_scale, float* result, long result_stride, long rows) {
 #if defined(TILES)
@@ -736,8 +736,8 @@ void activate(float* numbers, long count, long activation) {
         }
 }
 
-// Activations of rows in a stack. hidden: residual stream. sublayer_input, output: input and output of a sublayer.
-// projected: result of the first linear layer of a sublayer. attended: result of attention.
+// Activations of rows in a stack. hidden: sum of the residual connections. sublayer_input, output: input and output of
+// a sublayer. projected: result of the first linear layer of a sublayer. attended: result of attention.
 struct Activations {
     const Stack& stack;
     const long d_model, head_size;
@@ -766,7 +766,7 @@ struct Activations {
 
     void project(const Linear& linear) { multiply(linear, sublayer_input.get(), projected.get()); }
 
-    // Adds the output of a sublayer and computes the input of the next one.
+    // Adds the output of a sublayer to `hidden` and computes the input of the next sublayer.
     void finish_sublayer(const Norm& norm) {
         add_and_norm(hidden.get(), output.get(), norm, hidden.get(), sublayer_input.get(), rows, d_model);
         if (!stack.pre_norm) std::copy_n(sublayer_input.get(), rows * d_model, hidden.get());
@@ -786,7 +786,7 @@ struct Activations {
     }
 };
 
-// Encodes a block of whole sentences: `tokens` embedded tokens, from token `begin`. Writes the keys and values of
+// Encodes a block of whole sentences: `tokens` embedded tokens, starting at token `begin`. Writes keys and values of
 // cross-attention for each decoder layer, (layers, all_tokens, 2 * d_model), in the layout of `transpose_keys`.
 // first[t]: first token of the sentence of token t. count[t]: number of tokens of this sentence.
 void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, BFloat16* memory,
@@ -1010,7 +1010,7 @@ struct Hypotheses {
         totals[rows++] = total;
     }
 
-    // Adds a hypothesis: the one in row `parent` of `others`, followed by a word.
+    // Adds the hypothesis in row `parent` of `others`, continued by a word.
     void add_longer(const Hypotheses& others, long parent, long length, int32_t word, float total) {
         std::copy_n(&others.words[parent * longest], length, &words[rows * longest]);
         std::copy_n(&others.past[parent * longest], length + 1, &past[rows * longest]);
@@ -1130,7 +1130,7 @@ void topk(float* logits, const float* totals, long groups, long beam, long words
     }
 }
 
-// Only the self-check calls the following four functions.
+// Only the self-check calls the next four functions.
 
 void add_and_norm(const float* hidden, const float* output, const Norm* norm, float* sum, float* normed, long rows,
                   long size) {

@@ -23,8 +23,8 @@ FLOATING_POINT_PREFIXES = ("F", "BF")
 class SkipInitialization(TorchFunctionMode):
     """Context manager that skips the random initialisation of parameters, for models whose weights come from a file.
 
-    This also saves a second of import time: initialisation on the meta device would make torch import torch._dynamo and
-    sympy.
+    Skipping it also saves a second of import time: on the meta device, random initialisation makes torch import
+    torch._dynamo and sympy.
     """
 
     INITIALISERS = frozenset({
@@ -57,8 +57,8 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
             raise CheckpointError(str(error)) from error
         sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
         if recipe.model.type == "pointer" and sizes[1] != END_ID + recipe.model.max_positions:
-            raise CheckpointError(f"{bundle.directory / RECIPE}: the model points at {recipe.model.max_positions:,} "
-                                  f"positions, but the tokenizer has {sizes[1] - END_ID:,}. Copy the bundle again from "
+            raise CheckpointError(f"{bundle.directory / RECIPE}: max_positions is {recipe.model.max_positions:,}, "
+                                  f"but the tokenizer was made for {sizes[1] - END_ID:,}. Copy the bundle again from "
                                   "its original location.")
         if differences := _differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):
             raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {differences}. Copy both "
@@ -73,7 +73,7 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
 
 def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's weights without allocating memory. recipe_path: for error messages."""
+    """Return the shapes of the weights of a new model without allocating them. recipe_path: for error messages."""
     try:
         with torch.device("meta"), SkipInitialization():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}

@@ -26,16 +26,16 @@ from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
 from seq2seq.search.device_search import Beams, search_on_device
 from seq2seq.search.interface import WholeSearch
 
-# Minimum number of target positions in a bucket. Larger numbers are powers of 2.
+# Minimum number of target positions in a bucket. Larger numbers are also powers of 2.
 MIN_POSITIONS = 32
 # `Bucket.source` is rounded up to a multiple of this number.
 SOURCE_MULTIPLE = 16
-# Up to this number, the number of sentences in a bucket is a power of 2. Larger numbers are multiples of this number.
+# The number of sentences is rounded up to a power of 2 if it is at most this number, else to a multiple of this number.
 MAX_POWER_OF_SENTENCES = 256
 
 
 class Bucket(NamedTuple):
-    """Number of sentences, maximum number of source tokens per sentence, and number of target positions, rounded up."""
+    """Number of sentences, maximum number of source tokens per sentence and number of target positions, rounded up."""
 
     sentences: int
     source: int
@@ -43,7 +43,7 @@ class Bucket(NamedTuple):
 
     @staticmethod
     def of(sentences: int, source: int, positions: int) -> Bucket:
-        """Return the smallest bucket that contains these numbers. They must be at least 1."""
+        """Return the smallest bucket that contains these numbers, which must be at least 1."""
         return Bucket(_power_of_two(sentences) if sentences <= MAX_POWER_OF_SENTENCES
                       else -(-sentences // MAX_POWER_OF_SENTENCES) * MAX_POWER_OF_SENTENCES,
                       -(-source // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, max(MIN_POSITIONS, _power_of_two(positions)))
@@ -88,7 +88,7 @@ class StaticCaches:
             capacity.sentences, -1, -1)
 
     def fill(self, state: TransformerState) -> None:
-        """Begin a search. state: state of the model before the first step."""
+        """Begin a search. state: the model's state before the first step."""
         sentences, _, _, source = state.source_bias.shape
         # An earlier search may have left NaN in slots. A masked slot has the weight 0, but 0 * NaN is NaN.
         self.keys_values.zero_()
@@ -102,9 +102,9 @@ class StaticCaches:
         self.source_bias[sentences:, 0] = 0
 
     def copy_from(self, other: StaticCaches, sentences: Tensor) -> None:
-        """Copy some of the sentences of other caches, to continue their search here. Other sentences are dropped.
+        """Copy some of the sentences of `other`, whose search continues in these caches.
 
-        sentences: indices in the other caches, one for each sentence of these caches.
+        sentences: indices of these sentences in `other`, one for each sentence of these caches.
         """
         slots, source = (min(self.visible.shape[2], other.visible.shape[2]),
                          min(self.source_bias.shape[1], other.source_bias.shape[1]))
@@ -188,7 +188,7 @@ class StaticEngine(EagerEngine):
         super().__init__(model, precision, device)
         self.transformer = cast(Transformer, self.model)
         self.steps = [cast(DecoderLayer, layer).make_step_function() for layer in self.transformer.decoder]
-        # Buffers by number of sentences. All have the same settings: beam size, `enough` and `forbidden` of the search.
+        # Buffers by number of sentences, all for searches with the same `settings`: beam size, `enough`, `forbidden`.
         self.settings: tuple[int, int, tuple[int, ...]] | None = None
         self.buffers: dict[int, _Buffers] = {}
         self.in_use, self.cuda_graphs = Lock(), CudaGraphs(device)
@@ -224,7 +224,7 @@ class StaticEngine(EagerEngine):
             return search_on_device(_StaticDecoder(self, buffers, bucket), max_lengths)
 
     def buffers_for(self, bucket: Bucket) -> _Buffers:
-        """Return the buffers for a bucket. Buffers that are too small are replaced."""
+        """Return buffers that contain a bucket. Existing buffers that are too small are replaced by larger ones."""
         found = self.buffers.get(bucket.sentences)
         if found is None or not found.capacity.contains(bucket):
             assert self.settings is not None
@@ -254,13 +254,13 @@ class _StaticDecoder:
 
     def keep(self, unfinished: Sequence[int]) -> None:
         """See `Decoder.keep`."""
-        # Finished sentences fill the remaining places of the smaller bucket.
+        # Finished sentences occupy the remaining places of the smaller bucket.
         others = sorted(set(range(self.bucket.sentences)) - set(unfinished))
         sentences = Bucket.of(len(unfinished), 1, 1).sentences
         self._move([*unfinished, *others][:sentences], self.bucket.positions)
 
     def _move(self, sentences: Sequence[int], positions: int) -> None:
-        """Change to the bucket of these sentences and this number of positions. Other sentences are dropped."""
+        """Change to the bucket for these sentences and this number of positions. All other sentences are dropped."""
         before, self.bucket = self.buffers, Bucket.of(len(sentences), self.bucket.source, positions)
         self.buffers = self.engine.buffers_for(self.bucket)
         if self.buffers is not before:

@@ -47,7 +47,7 @@ class MarianVocabulary(Vocabulary):
         """Load the sentencepiece model from its bytes. where: name of the model in error messages.
 
         Raises:
-            TokenizerError: the model is damaged, the ids have gaps, or `language` is not among the pieces.
+            TokenizerError: the model is damaged, the ids have gaps or are fewer than 3, or `language` has no id.
         """
         self._processor = load_processor(model, where)
         self._names = sorted(ids, key=lambda piece: ids[piece])
@@ -96,7 +96,7 @@ class MarianVocabulary(Vocabulary):
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         tokens, texts = self._split(lines)
         encoded = encode_lines(self._processor, texts, num_threads=threads)
-        # A character that this sentencepiece model does not know may be a piece of the other language's model.
+        # A character that is unknown to this sentencepiece model may be a piece of the other language's model.
         return [token + (self._look_up_pieces(text) if self._unknown in ids else self._id_of[ids].tolist())
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 

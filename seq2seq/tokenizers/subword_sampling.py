@@ -103,7 +103,7 @@ class SubwordSampler:
         return backwards[::-1]
 
     def _lattice(self, word: str, alpha: float) -> list[Arcs]:
-        """Return the arcs that end at each position of a word, from 0 to its length."""
+        """Return the arcs that end at each position of a word. Positions are from 0 to the length of the word."""
         arcs_to: list[list[tuple[float, int, tuple[int, ...]]]] = [[] for _ in range(len(word) + 1)]
         log_forward = [0.0]                                 # log of the summed weights of all paths to each position
         lattice: list[Arcs] = [([], [], [])]
@@ -130,7 +130,7 @@ class SubwordSampler:
     # BPE
 
     def _sample_bpe(self, word: str, alpha: float, uniform: UniformRandom) -> list[int]:
-        """Apply the merges of BPE, but drop each one with probability alpha."""
+        """Segment a word with the merges of BPE; each merge is dropped with probability alpha."""
         cached = self._bpe_cache.get(word)
         if cached is None:
             cached = self._merge(word, lambda _: False)
@@ -148,9 +148,9 @@ class SubwordSampler:
     def _merge(self, word: str, is_dropped: Callable[[int], bool]) -> tuple[list[int], int]:
         """Merge the adjacent pair with the best score, the leftmost one in case of a tie, until no pair can be merged.
 
-        is_dropped: returns True if the merge of this step, counted from 0, is dropped.
+        is_dropped: function that returns True if the merge with this number, counted from 0, is to be dropped.
         Returns:
-            The ids, and the number of merges, dropped ones included.
+            The ids, and the number of merges, including dropped merges.
         """
         pieces = list(word)                                                     # "" = merged into an earlier piece
         after = list(range(1, len(word) + 1))

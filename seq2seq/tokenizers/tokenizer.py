@@ -59,7 +59,7 @@ class Tokenizer(Vocabulary):
     """Sentencepiece model. Without normalisation, decode(encode(x)) == x for every text without U+2581."""
 
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
-        """Load the bytes of a sentencepiece model. where: name of the model in error messages."""
+        """Load a sentencepiece model from its bytes. where: name of the model in error messages."""
         self.model = model
         self._processor = load_processor(model, where)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
@@ -156,8 +156,8 @@ class Tokenizer(Vocabulary):
 class Tokenizers:
     """Tokenizers of source and target language.
 
-    A joint tokenizer is the same object for both languages. Imported models have two objects, which may share ids but
-    segment each language with a separate sentencepiece model.
+    A joint tokenizer is the same object for both languages. An imported Marian model has two `MarianVocabulary` objects
+    with separate sentencepiece models; both objects may have the same ids.
     """
 
     source: Vocabulary
@@ -235,8 +235,8 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
                      target_positions: int | None = None, sides: Sequence[str] = SIDES) -> Tokenizers:
     """Train tokenizers on a random sample of at most `section.sample_lines` lines of parallel text, to limit memory.
 
-    With `vocab_size: auto`, the function `vocabulary_size` chooses the size from the length of the whole text. The
-    vocabulary is smaller if the sample does not have enough different subwords.
+    With `vocab_size: auto`, the function `vocabulary_size` chooses the size of a subword vocabulary from the length of
+    the whole text; if the sample has too few different subwords for this size, the vocabulary is smaller.
 
     Args:
         target_positions: for a pointer network, the largest source position that a target may contain; only the source
@@ -276,7 +276,7 @@ def _count_characters(pairs: Iterable[tuple[str, str]], characters: list[int]) -
 
 
 def _reservoir_sample(pairs: Iterable[tuple[str, str]], size: int, rng: random.Random) -> list[tuple[str, str]]:
-    """Return a uniform sample in the order of the text, drawn in one pass (Vitter 1985, algorithm R)."""
+    """Return a uniform sample of the pairs in their original order, drawn in one pass (Vitter 1985, algorithm R)."""
     sampled: list[tuple[int, tuple[str, str]]] = []
     for number, pair in enumerate(pairs):
         if number < size:
@@ -289,7 +289,7 @@ def _reservoir_sample(pairs: Iterable[tuple[str, str]], size: int, rng: random.R
 class _ImpossibleSize(TokenizerError):
     """Error: no vocabulary of the requested size can be trained on the text.
 
-    smallest, largest: smallest and largest possible size; None if sentencepiece's message does not name it.
+    smallest, largest: smallest and largest possible size; None if sentencepiece's message does not contain it.
     """
 
     def __init__(self, message: str, smallest: int | None = None, largest: int | None = None) -> None:
@@ -302,14 +302,14 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int, sid
 
     Args:
         characters: number of characters in the whole text.
-        side: name of the text in error messages, such as "source "; "" for the text of both languages.
+        side: name of the text in error messages with a space after it, such as "source "; "" for a joint vocabulary.
     """
     if section.type == "words":
         return train_words(lines, MAX_WORDS if section.vocab_size == "auto" else section.vocab_size)
     if section.vocab_size != "auto":
         return _train_subwords(lines, section, section.vocab_size, side)
-    # Training fails if normalisation adds characters to the alphabet, or if a small text has too few subwords. The loop
-    # then takes the size of the alphabet, or the largest possible size, from sentencepiece's message and tries again.
+    # Training may fail because normalisation adds characters to the alphabet, or because a small text has too few
+    # subwords. The loop then takes the smallest or largest possible size from sentencepiece's message and tries again.
     alphabet, largest = _alphabet(lines, section.character_coverage), None
     while True:
         size = vocabulary_size(characters, alphabet)
@@ -368,7 +368,7 @@ def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int, 
 
 
 def _training_error(size: int, side: str, message: str) -> TokenizerError:
-    """Return the error for a message of sentencepiece's trainer. side: name of the text, as in `_train`."""
+    """Convert an error message of sentencepiece's trainer to an exception. side: as in `_train`."""
     requested = f"tokenizer.vocab_size: {size:,} pieces"
     if largest := re.search(r"value <= (\d+)", message):
         return _ImpossibleSize(f"{requested} are more than the {side}training text contains; the largest possible "

@@ -22,7 +22,7 @@ END_ID = 2
 # Code points of line breaks and control characters, including those at which other software splits lines (U+0085,
 # U+2028, U+2029). Search never generates a piece that contains one of them.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
-# Control characters that are a single byte in UTF-8. Search never generates the byte pieces of these characters.
+# Control characters that are a single byte in UTF-8. Search never generates byte pieces with these values.
 CONTROL_BYTES = [*range(0x20), 0x7F]
 
 
@@ -81,7 +81,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """Return the text of each line of pieces, the inverse of `pieces`."""
+        """Return the text of each line of pieces. For the result of `pieces`, this is the text of `decode`."""
 
     def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of `encode` as one flat array.
@@ -95,7 +95,7 @@ class Vocabulary(ABC):
         return np.fromiter(chain.from_iterable(encoded), np.int64, offsets[-1]), offsets
 
     def save(self, path: str | Path) -> None:
-        """Write `model` to a file."""
+        """Write the bytes of `model` to a file."""
         Path(path).write_bytes(self.model)
 
     @cached_property
@@ -113,7 +113,7 @@ def load_processor(model: bytes, where: str) -> Any:
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)                                # the constructor ignores b""
-        # Decode every piece and the surface of the unknown piece once: invalid UTF-8 raises an error.
+        # Convert every piece and the text of the unknown piece to str once. Invalid UTF-8 in the model raises an error.
         processor.id_to_piece(list(range(processor.vocab_size())))
         processor.decode([processor.unk_id()])
     except (RuntimeError, IndexError, UnicodeDecodeError) as error:
@@ -125,7 +125,7 @@ def encode_lines(processor: Any, lines: Sequence[str], **options: Any) -> list[A
     """Encode each line with a sentencepiece processor.
 
     Raises:
-        TokenizerError: a line contains half a surrogate pair.
+        TokenizerError: a line contains half a surrogate pair, which UTF-8 cannot encode.
     """
     try:
         if len(lines) == 1:                                                     # a list of lines would start threads

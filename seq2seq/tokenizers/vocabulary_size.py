@@ -5,19 +5,19 @@ from __future__ import annotations
 RESERVED_PIECES = 256 + 3
 """Number of pieces of a subword vocabulary that do not depend on the text: 256 bytes, <unk>, <s> and </s>."""
 MAX_SUBWORDS = 32_000
-"""Maximum number of subwords with `vocab_size: auto`, reached at about 1 billion characters of text."""
+"""Maximum number of subwords with `vocab_size: auto`; text of 1 billion characters or more has this number."""
 MAX_WORDS = 30_000
 """Maximum size of a vocabulary of whole words with `vocab_size: auto`, as in Bahdanau et al. 2015 (arXiv:1409.0473)."""
 
 
 def vocabulary_size(characters: int, alphabet: int) -> int:
-    """Return the size of a subword vocabulary for an amount of text.
+    """Return the size of a subword vocabulary for text of `characters` characters.
 
     size = RESERVED_PIECES + alphabet + subwords, rounded up to two significant digits, where
     subwords = 32 * (cube root of `characters`), but at most MAX_SUBWORDS.
 
-    The factor and the root are chosen so that the number of subwords is between the best numbers in publications and
-    the numbers in common use. For pairs of 210 characters (20 words on each side):
+    The factor 32 and the cube root were chosen so that the number of subwords is between the numbers with the best
+    published results and the numbers in common use. For pairs of 210 characters (20 words on each side):
 
     - 5,000 pairs: this rule gives 3,300 subwords. Published: 2,000 subwords have a higher BLEU than 14,000 (Sennrich
       and Zhang 2019, arXiv:1905.11901).

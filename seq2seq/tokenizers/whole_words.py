@@ -16,21 +16,21 @@ HEADER = b"seq2seq words "
 
 
 class Words(Vocabulary):
-    """Vocabulary of words separated by white space. A word that is not in the vocabulary becomes the unknown token.
+    """Vocabulary of words separated by white space. A word that is not in the vocabulary becomes `<unk>`.
 
     decode(encode(x)) == x if all words of x are in the vocabulary and separated by single spaces. The vocabulary file
     has a header with the number of words, then one word per line.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        """words: different words without white space. Their ids follow the ids of the symbols."""
+        """words: words without white space or duplicates. Their ids follow the ids of the symbols."""
         self.words = list(words)
         self.model = HEADER + "".join(f"{line}\n" for line in (len(self.words), *self.words)).encode()
         self._ids = {word: index for index, word in enumerate(self.words, END_ID + 1)}
 
     @classmethod
     def from_bytes(cls, model: bytes, where: str = "the tokenizer") -> Words:
-        """Return the vocabulary from the contents of its file. where: name of the file in error messages.
+        """Return the vocabulary in the contents of a vocabulary file. where: name of the file in error messages.
 
         Raises:
             TokenizerError: the contents are damaged.

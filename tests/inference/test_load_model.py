@@ -106,7 +106,7 @@ def test_a_pointer_with_other_positions_than_its_tokenizer_is_refused(tmp_path):
     bundle = save_bundle(tmp_path / "bundle", weights, text, tokenizers.files(), {})
     assert read_model(bundle)[0].max_positions == 31
     change(bundle, "recipe.yaml", "max_positions: 31", "max_positions: 32")
-    with pytest.raises(CheckpointError, match="points at 32 positions, but the tokenizer has 31"):
+    with pytest.raises(CheckpointError, match="max_positions is 32, but the tokenizer was made for 31"):
         read_model(bundle)
 
 
