@@ -187,8 +187,8 @@ def translate(
                              for path in (prefix, require))
         inputs = [text for text in (lines, prefixes, phrases) if text is not None]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
-        # `_stopping` comes before `_translators`, so that it still handles signals while the workers end: `torchrun`
-        # sends a signal when a rank is lost.
+        # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end:
+        # `torchrun` sends a signal when a rank is lost.
         stop = stack.enter_context(_stopping(journal, ranks is not None))
         translator = stack.enter_context(
             _translators(engine, model, device, precision, threads, workers, ranks,

@@ -266,11 +266,11 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
 
 
 def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray]:
-    """Split a micro-batch, whose pairs are in order of target length, into groups that are padded separately.
+    """Split a micro-batch, whose pairs are in order of target length, into groups that attention pads separately.
 
-    Attention pads each group separately. Dynamic programming finds the groups with the lowest total cost. A group costs
-    `GROUP_COST` plus the number of its attention scores with padding: (longest source + longest target)^2 for each
-    pair. Groups consist of blocks of consecutive pairs. The size of a block is a multiple of `SENTENCE_MULTIPLE`.
+    Dynamic programming finds the groups with the lowest total cost. A group costs `GROUP_COST` plus an estimate of its
+    attention scores with padding: (longest source + longest target)^2 for each pair. Groups consist of blocks of
+    consecutive pairs. The size of a block is a multiple of `SENTENCE_MULTIPLE`.
     """
     block = _round_up(-(-len(pairs) // MAX_GROUPS), SENTENCE_MULTIPLE)
     begins = list(range(0, len(pairs), block))
@@ -279,7 +279,7 @@ def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray
     best: list[tuple[float, list[int]]] = [(0, [])]
     for last, begin in enumerate(begins):
         end, source, target, candidates = min(begin + block, len(pairs)), 0, 0, []
-        for first in range(last, -1, -1):                                       # last group: blocks first to last
+        for first in range(last, -1, -1):                                       # the last group: blocks[first..last]
             source, target = max(source, longest[0][first]), max(target, longest[1][first])
             cost, splits = best[first]
             padded_scores = (end - begins[first]) * (source + target) ** 2

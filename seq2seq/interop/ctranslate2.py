@@ -252,7 +252,7 @@ class CTranslate2Translator(LineTranslator):
     """`LineTranslator` whose search and scoring run in CTranslate2, limited to the options that CTranslate2 supports.
 
     Scores of translations are higher than those of the original model by about 1e-4, because CTranslate2 excludes
-    suppressed tokens from the softmax. A translation without `</s>` is cut at the length limit of the original model.
+    suppressed tokens from the softmax. A translation without `</s>` is cut at the limit of `SearchSetup.max_lengths`.
 
     translator: `ctranslate2.Translator`. recipe: recipe of the exported model.
     """

@@ -127,8 +127,8 @@ def negative_log_likelihood(output: Output, target: Tensor) -> Tensor:
 class _ChunkedLogProbability(torch.autograd.Function):
     """log p of each target, (tokens,), from logits computed in chunks.
 
-    The backward pass recomputes the logits, because their gradient depends on the gradient of log p, which the forward
-    pass does not know.
+    The backward pass recomputes the logits. Their gradient depends on d loss / d log p, which the forward pass does not
+    know.
     """
 
     @staticmethod
@@ -174,9 +174,9 @@ def _chunks(tokens: int, weight: Tensor) -> list[slice]:
 
 def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, smoothing: float, differentiate: bool,
                             target_logits: Tensor, target_log_p: Tensor) -> None:
-    """Overwrite logits with softmax - (1 - e) one-hot: their gradient without the constant of `_ChunkedCrossEntropy`.
+    """Overwrite logits with softmax - (1 - e) one-hot: the gradient of the loss without its last term, -e / vocab_size.
 
-    Rows that do not count get 0. For log p only, probabilities are clamped to the smallest normal number (-87 nats).
+    Rows that do not count get 0. For log p, but not for the gradient, p is at least the smallest normal number.
 
     Args:
         logits: (rows, vocab_size). targets: (rows, 1) int64, at least 0. counted: (rows,) bool. smoothing: e.

@@ -1,4 +1,4 @@
-"""Combinations of models with the step interface of one model: ensembles, and shallow fusion with a language model."""
+"""Ensembles, and shallow fusion with a language model: several models behind the step interface of one."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Ensemble:
 
 
 class Fusion:
-    """Shallow fusion (Gulcehre et al. 2015, arXiv:1503.03535, section 4.1) of a translation and a language model:
+    """Shallow fusion (Gulcehre et al. 2015, arXiv:1503.03535, section 4.1) of a translation model and a language model:
     log p(y|x) + weight * log p_lm(y).
 
     The sum is not a normalised distribution, and search must not normalise it (see `SearchOptions.skip_log_softmax`).
 
-    language_model: model with the step interface. All its sources are empty, that is, only `</s>`.
+    language_model: model with the step interface; `start` gives it only empty sources, `</s>`.
     """
 
     def __init__(self, model: Stepwise, language_model: Stepwise, weight: float) -> None:
