@@ -53,13 +53,13 @@ def show_report(report: Report) -> None:
     limits = [[corpus.label, key, ", ".join(f"{value}: {count:,}" for value, count in values.items())]
               for corpus in training for key, values in corpus.limits.items() if any(values.values())]
     if limits:
-        print_table("Pairs that a single limit in data.cleaning would drop", ["corpus", "key", "limit: pairs"], limits,
+        print_table("Pairs that each data.cleaning limit would drop alone", ["corpus", "key", "limit: pairs"], limits,
                     left=3)
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
             label = escape_control_characters(f"{corpus.role} {corpus.label}")
-            out.print(f"{label}: alignment was not checked, because train has too few lines, or its pairs score hardly "
-                      "higher than random pairs", markup=False, soft_wrap=True)
+            out.print(f"{label}: alignment was not checked, because train has too few lines, or its own pairs score "
+                      "hardly higher than random pairs", markup=False, soft_wrap=True)
     for corpus in read:
         repairs = corpus.counts
         if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:

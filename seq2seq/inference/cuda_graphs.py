@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class CudaGraphs:
-    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, it calls functions without a graph directly.
+    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, functions without graph are called directly.
 
     The inputs and outputs of a function must be tensors that exist longer than its graph. The function must not wait
     for the GPU, and must change nothing except its outputs. All graphs allocate temporary tensors in the same memory,

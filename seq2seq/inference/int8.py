@@ -209,7 +209,7 @@ class Int8Engine:
                      ) -> list[list[tuple[list[int], float]]]:
         """See `search.interface.WholeSearch`. The search releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
-        # A sentence with enough - 1 finished hypotheses may get up to beam_size more in one step.
+        # One step may add `beam_size` finished hypotheses to `enough` - 1 earlier ones.
         sentences, max_finished, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)
         limits, banned = np.array(max_lengths, np.int64), np.array(forbidden, np.int64)
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)

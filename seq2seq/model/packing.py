@@ -62,8 +62,8 @@ class Sentences:
     def unpack_indices(self, parts: int, heads: int) -> Tensor:
         """Return the gather indices of `unpack`, (parts * sentences * heads * longest,) int64.
 
-        Value i is the index, in the flattened packed layout, (tokens, parts, heads), of element i of the flattened
-        padded layout, (parts, sentences, heads, longest).
+        For the returned `indices`, element i of the flattened padded layout (parts, sentences, heads, longest) is
+        element `indices[i]` of the flattened packed layout (tokens, parts, heads).
         """
         return self._cached(("unpack", parts, heads), lambda: (
             self.padded_tokens[None, :, None] * (parts * heads) + self._arange(parts * heads).view(parts, 1, heads, 1)

@@ -107,7 +107,7 @@ class EncoderLayer(nn.Module):
         return cast(Tensor, self.feed_forward_residual(hidden, self.feed_forward))
 
     def make_step_function(self) -> StepFunction:
-        """Return the function that computes one position of every row of a causal layer.
+        """For a causal layer: return the function that computes one position of each row.
 
         `make_step_function` looks up the modules once. Looking them up in every step would take a fifth of the time of
         decoding a single sentence.

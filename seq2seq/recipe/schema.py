@@ -136,13 +136,14 @@ class Recipe(Section):
     """Architecture and sizes of the network."""
     metrics: Annotated[tuple[Metric, ...], Field(strict=False, min_length=1)] | None = None
     """Metrics of translations: BLEU, chrF, TER, or `exact`, the percentage of lines that equal their reference.
-    Validation skips TER, which is slow. Not set: BLEU, chrF and TER; for a language model, all perplexities."""
+    Validation skips TER, which is slow. Not set: BLEU, chrF and TER. A language model has the metrics `perplexity`,
+    `word_perplexity` and `character_perplexity`, and by default all of them."""
     training: TrainingSection = TrainingSection()
     """Optimizer, batches, validation and checkpoints."""
     decoding: DecodingSection = DecodingSection()
     """Options of search and sampling."""
     expected: dict[str, dict[Metric, Annotated[tuple[float, float], Field(strict=False)]]] = {}
-    """Lowest and highest expected score, by test set and metric. `train` and `evaluate` warn about other scores."""
+    """Lowest and highest expected score, by test set and metric. `train` and `evaluate` warn if one is outside."""
 
     _directory: Path = PrivateAttr(default_factory=Path.cwd)
 
@@ -193,7 +194,7 @@ class Recipe(Section):
         model: ModelSection | None = info.data.get("model")
         tokenizer: TokenizerSection | None = info.data.get("tokenizer")
         if training.start_from is not None and tokenizer and tokenizer.taken_from is not None:
-            raise RecipeValueError("start_from", "fine-tuning uses the tokenizer of this model. Leave "
+            raise RecipeValueError("start_from", "its tokenizer is used for fine-tuning. Leave "
                                                  "tokenizer.taken_from out.")
         if model and model.task is POINTING and training.label_smoothing:
             raise RecipeValueError(

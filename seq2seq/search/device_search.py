@@ -66,7 +66,7 @@ class Beams:
         sentences, limits = copy_to_device(numbers, device)
         totals = torch.full((size, beam_size), -math.inf, dtype=dtype, device=device)
         totals[:, 0] = 0
-        # A sentence with enough - 1 finished hypotheses may get beam_size more in one step.
+        # One step may add `beam_size` finished hypotheses to `enough` - 1 earlier ones.
         room = enough + beam_size
         return Beams(limits.new_zeros(1), sentences, limits - 1, limits.new_full((size, beam_size), START_ID), totals,
                      limits.new_zeros(size, steps, beam_size), sentences < 0, limits.new_zeros(size),

@@ -77,7 +77,7 @@ def test_the_recipe_overrides_the_settings_of_the_start_model(folder, tuned, tmp
 def test_impossible_start_models_are_refused_before_training(folder, tuned):
     with pytest.raises(RecipeError, match="training.start_from: there is no directory .*nowhere"):
         tuned("nowhere")
-    with pytest.raises(RecipeError, match="fine-tuning uses the tokenizer of this model"):
+    with pytest.raises(RecipeError, match="start_from: its tokenizer is used for fine-tuning"):
         tuned("first", f"tokenizer.taken_from={folder / 'first'}")
 
 
