@@ -41,6 +41,10 @@ def build(compiler, level, target, directory):
     runtime = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True)
     if not Path(runtime.stdout.strip()).is_absolute():                          # the name alone: there is none
         pytest.skip(f"{compiler} has no runtime for sanitizers (on Debian: libclang-rt-*-dev)")
+    openmp = subprocess.run([compiler, "-fopenmp", "-fsyntax-only", "-x", "c++", "-"], input="#include <omp.h>\n",
+                            text=True, capture_output=True)
+    if openmp.returncode:
+        pytest.skip(f"{compiler} does not find omp.h (on Debian: libomp-*-dev)")
     flags = " ".join(flag for flag in FLAGS if flag != "-O3").replace("native", target).split()
     made = directory / "kernels.so"
     subprocess.run([compiler, str(SOURCE), "-shared", "-o", str(made), *flags, level, "-g", "-fno-omit-frame-pointer",
