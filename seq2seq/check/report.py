@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass
 class LineShift:
-    """Run of lines in which each target is `by` lines below its source; a negative `by` means above.
+    """Run of lines whose targets stand `by` lines below their sources (above, if `by` is negative).
 
     first, last: numbers of the first and the last line.
     """

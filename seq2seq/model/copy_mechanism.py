@@ -35,8 +35,8 @@ class CopySource(NamedTuple):
 class CopyHead(nn.Module):
     """Layer that adds a copy distribution over source tokens and a gate to a decoder's output (see `CopyMixture`).
 
-    The copy distribution a comes from a separate attention head. Its query is the decoder state s before the output
-    layer, and its keys are projections of the encoder states h. Therefore a always sums to 1, and the decoder's
+    The copy distribution `a` comes from a separate attention head. Its query is the decoder state s before the output
+    layer, and its keys are projections of the encoder states h. Therefore `a` always sums to 1, and the decoder's
     cross-attention may be of any kind (hard, ReLU, many heads) and may use kernels that do not return weights. The gate
     is g = sigmoid(w_s s + w_h sum_i a_i h_i + b) (See et al. 2017, arXiv:1704.04368, equation 8, but without the term
     for the decoder input, because s already depends on the decoder input).

@@ -47,7 +47,7 @@ def _overwrite_row(logits: tl.tensor, vocab_size: tl.tensor, targets: tl.tensor,
     row = tl.program_id(0).to(tl.int64)                                         # offsets may exceed 32 bits
     logits += row * vocab_size
     target = tl.load(targets + row)
-    # Read before the first sum, which synchronises the threads, because the loop after it overwrites the row.
+    # Load the target's logit now: the second loop overwrites the row. The sum between them synchronises the threads.
     target_logit = tl.load(logits + target, target < vocab_size, float("nan")).to(tl.float32)
     greatest = tl.full((), LOWEST, tl.float32)
     total = tl.where(target < vocab_size, 0.0, float("nan"))                    # sum of exp(logit - greatest)

@@ -193,7 +193,7 @@ class RecurrentModel(nn.Module):
             an input of the first layer.
         score, normalize: see `attention.Weighing`.
         hard: True to use hard attention, see `attention.CrossAttention`.
-        input_feeding: True to feed the input of the output layer to the next step (Luong et al. 2015, section 3.3).
+        input_feeding: True: each step also receives the last attentional state (Luong et al. 2015, section 3.3).
         dropout: probability, applied to embeddings, between layers and before the output layer.
         max_positions, tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
     """

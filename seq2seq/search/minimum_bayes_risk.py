@@ -57,7 +57,7 @@ def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.n
     """Count character n-grams of length `order`.
 
     Returns:
-        The number of n-grams that each pair of texts shares, (texts, texts); and of n-grams in each text, (texts,).
+        Two arrays: numbers of n-grams that two texts share, (texts, texts), and of n-grams in a text, (texts,).
     """
     ngrams = [Counter(_ngrams("".join(text.split()), order)) for text in texts]
     texts_with = Counter(ngram for of_text in ngrams for ngram in of_text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 RESERVED_PIECES = 256 + 3
 """Number of pieces of a subword vocabulary that do not depend on the text: 256 bytes, <unk>, <s> and </s>."""
 MAX_SUBWORDS = 32_000
-"""Maximum number of subwords with `vocab_size: auto`; text of 1 billion characters or more has this number."""
+"""Maximum number of subwords with `vocab_size: auto`, which is reached at 1 billion characters of text."""
 MAX_WORDS = 30_000
 """Maximum size of a vocabulary of whole words with `vocab_size: auto`, as in Bahdanau et al. 2015 (arXiv:1409.0473)."""
 
@@ -27,7 +27,7 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
 
     Validation BLEU on Multi30k German to English (4 + 4 layers, width 128, about 11 epochs, one seed):
 
-    - 2,400 pieces, the size with the square root of `characters` as the number of subwords: 37.2
+    - 2,400 pieces, from a simpler rule (square root of `characters`): 37.2
     - 5,500 pieces, the size that this rule gives: 39.9
     - 8,000 pieces: 40.4
 

@@ -59,7 +59,7 @@ class StepGradients:
         Returns:
             sums: (2,) float64, on the device of the model: training loss and negative log-likelihood of the targets, in
                 nats, summed over the tokens of these micro-batches.
-            gradient: (elements,), in the dtype of the weights: the buffer that contains all `grad`, in their order.
+            gradient: (elements,), in the dtype of the weights; all gradients, in the order of the weights.
         Raises:
             UserError: memory does not suffice for a single pair.
         """

@@ -151,7 +151,7 @@ def _translate(spec: Corpus, model: Path, text: Path, translation: Path, transla
                           f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
-        # `begin` makes blocks end as without an interruption, because rounding in bf16 depends on the lines of a block.
+        # With `begin`, a resumed run has the same blocks as an uninterrupted one: bf16 rounding depends on the block.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
             lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)

@@ -24,7 +24,7 @@ from seq2seq.training.distributed import ProcessGroup, translate_on_all_ranks
 from seq2seq.translation.translator import Translator
 
 VALIDATION_METRICS = ("bleu", "chrf", "exact")
-"""Metrics of translations that each validation computes if the recipe asks for them. TER, which is slow, is omitted."""
+"""Metrics of translations that a recipe can select for validation. TER is omitted because it is slow."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ValidationResult:
     """Results of a validation.
 
     loss: mean negative log-likelihood per target token in nats, without label smoothing.
-    scores: scores of the translations, by metric; empty without VALIDATION_METRICS, as for a language model.
+    scores: scores of the translations, by metric; empty if the recipe selects no metric, or for a language model.
     """
 
     loss: float

@@ -341,7 +341,8 @@ def test_a_precision_that_the_machine_lacks_is_an_error(directory, monkeypatch):
     assert checked("training.precision=auto").machine["precision"] == "fp32"
 
 
-def test_a_corpus_with_swapped_sides_is_named(directory):
+def test_a_corpus_with_swapped_sides_is_named(directory, monkeypatch):
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)   # lingua would read all pairs
     train = [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly" for number in range(499)]
     write(directory, "train", train)
     write(directory, "valid", ["|".join(reversed(pair.split("|"))) for pair in train[:11]])

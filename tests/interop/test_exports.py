@@ -49,6 +49,15 @@ PRE = {
 }
 
 
+QUICK = ("ReLU, all tied", "separate vocabularies", "bilinear", "pre-norm, learned positions")
+
+
+def each(*kinds):
+    return pytest.mark.parametrize("kind", [
+        pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow, id=kind.replace(" ", "_"))
+        for kind in kinds])
+
+
 def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3, decoding=None, **model):
     """Write a model that was trained for a few steps on six sentence pairs, and its validation set beside it."""
     directory.mkdir()
@@ -106,7 +115,7 @@ def assert_equal_results(parity):
     assert parity.worst_score < 1e-4
 
 
-@pytest.mark.parametrize("kind", [*POST, *PRE], ids=lambda kind: kind.replace(" ", "_"))
+@each(*POST, *PRE)
 def test_ctranslate2_gives_the_translations_and_scores_of_the_original(kind, bundle_of, tmp_path):
     path = bundle_of(kind)
     assert_equal_results(ctranslate2.export_model(path, tmp_path / "theirs"))
@@ -123,7 +132,7 @@ def test_ctranslate2_gives_the_translations_and_scores_of_the_original(kind, bun
     assert compared > 2 and len({one.text for one, *_ in ours.translate(GERMAN)}) > 1
 
 
-@pytest.mark.parametrize("kind", POST, ids=lambda kind: kind.replace(" ", "_"))
+@each(*POST)
 def test_transformers_gives_the_translations_and_scores_of_the_original(kind, bundle_of, tmp_path):
     path = bundle_of(kind)
     assert_equal_results(huggingface_export.export_model(path, tmp_path / "theirs"))

@@ -38,6 +38,7 @@ def check(folder, cases, max_steps=17):
         assert found["differences"] == [], case
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_rank_while_the_main_rank_works_alone_changes_no_result(tmp_path):
     check(tmp_path, [(2, 1, "preparation")], max_steps=3)
 
