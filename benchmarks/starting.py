@@ -33,15 +33,19 @@ def run(command: list[str]) -> Times:
     """Run a command, discard its output, and return its times.
 
     Raises:
-        CalledProcessError: the command failed.
+        UserError: the command failed. The message contains its standard error.
     """
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    return Times(usage.ru_utime + usage.ru_stime, time.perf_counter() - began)
+    with tempfile.TemporaryFile() as errors:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            errors.seek(0)
+            raise UserError(f"{' '.join(command)} ended with exit code {process.returncode}:\n"
+                            + errors.read().decode(errors="replace"))
+    return Times(usage.ru_utime + usage.ru_stime, wall)
 
 
 def measure(commands: dict[str, list[str]], repetitions: int) -> dict[str, list[Times]]:
@@ -70,17 +74,17 @@ def main() -> int:
         line.write_text("Ein Hund läuft über die Straße.\n", encoding="utf-8")
         try:
             model = arguments.model or random_bundle(benchmark_recipe(arguments.data, "small", None), Path(directory))
+            # Translations of a random model do not end, so their length is limited.
+            one_line = [*SEQ2SEQ, "translate", str(model), str(line), "--set", "decoding.max_length=32"]
+            times = measure({
+                "python alone": [*PYTHON, "-c", ""], "import torch": [*PYTHON, "-c", "import torch"],
+                "seq2seq --help": [*SEQ2SEQ, "--help"], "seq2seq translate --help": [*SEQ2SEQ, "translate", "--help"],
+                "seq2seq translate, one line": one_line,
+                "the same with --precision fp32": [*one_line, "--precision", "fp32"],
+            }, arguments.repetitions)
         except UserError as error:
             print(error, file=sys.stderr)
             return 2
-        # Translations of a random model do not end, so their length is limited.
-        one_line = [*SEQ2SEQ, "translate", str(model), str(line), "--set", "decoding.max_length=32"]
-        times = measure({
-            "python alone": [*PYTHON, "-c", ""], "import torch": [*PYTHON, "-c", "import torch"],
-            "seq2seq --help": [*SEQ2SEQ, "--help"], "seq2seq translate --help": [*SEQ2SEQ, "translate", "--help"],
-            "seq2seq translate, one line": one_line,
-            "the same with --precision fp32": [*one_line, "--precision", "fp32"],
-        }, arguments.repetitions)
     print("| command | processor, s | wall, s |\n|---|---:|---:|")
     for name, rounds in times.items():
         processor, wall = (("{median:.2f} ({lowest:.2f} … {highest:.2f})".format(**spread(values))) for values in

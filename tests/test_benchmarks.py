@@ -14,7 +14,7 @@ import torch
 from benchmarks import cleaning, starting
 from benchmarks.__main__ import benchmark_recipe, main
 from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory
-from seq2seq.errors import RecipeError
+from seq2seq.errors import RecipeError, UserError
 from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
 from seq2seq.training.trainer import train
@@ -225,5 +225,5 @@ def test_the_starting_benchmark_measures_the_processor_time_of_each_command():
     times = starting.measure({"busy": [sys.executable, "-c", busy], "idle": [sys.executable, "-c", ""]}, 2)
     assert [len(rounds) for rounds in times.values()] == [2, 2]
     assert all(one.processor >= 0.2 and one.wall > 0 for one in times["busy"])
-    with pytest.raises(subprocess.CalledProcessError):
-        starting.measure({"failing": [sys.executable, "-c", "raise SystemExit(3)"]}, 1)
+    with pytest.raises(UserError, match="exit code 1:\nno model"):
+        starting.measure({"failing": [sys.executable, "-c", "raise SystemExit('no model')"]}, 1)
