@@ -111,7 +111,7 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
         return
     section = recipe.training
     averaged = section.average.count if section.average.kind != "none" else 0
-    # The best checkpoints may all be older than the newest ones; so may the two to which a diverged training returns.
+    # Count separately: the newest, the best (perhaps all older), and the two that a diverged training can return to.
     kept = section.keep_checkpoints + averaged if section.average.kind == "best" else max(
         section.keep_checkpoints, averaged)
     kept += 2 if section.divergence != "stop" else 0

@@ -111,7 +111,7 @@ class TranslationTable:
             return -MAX_LENGTH_SCORE
         variance = self._lengths.variance * source
         mean, target_variance = self._target_length
-        # Log of the ratio of two normal densities of the target's length: given the source's length, and without it.
+        # log p(target length | source length) - log p(target length), both with normal densities.
         of_length = (0.5 * math.log(target_variance / variance) - self._lengths.deviation(source, target) ** 2 / 2
                      + (target - mean) ** 2 / target_variance / 2)
         shared = {word for word in words[1] if word not in self._target}.intersection(words[0])

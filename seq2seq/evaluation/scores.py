@@ -145,8 +145,8 @@ def perplexities(
 ) -> dict[str, Score]:
     """Return the perplexities of the targets, which are exp of the mean -log p per piece, word or character.
 
-    `</s>` counts as a unit, as in the loss and in validation. On the same text, perplexities per piece are comparable
-    between models with the same tokenizer, perplexities per word and per character between all models. Words are
+    `</s>` counts as a unit, as in the loss and in validation. On the same text, perplexities per word and per
+    character can be compared between all models, those per piece only between models with the same tokenizer. Words are
     separated by white space. Pairs that are too long for the model are not scored; a warning reports their number.
 
     Raises:
@@ -207,7 +207,7 @@ def require_metrics(metrics: Sequence[str], language: str) -> None:
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:
-    """Return a table with a line per metric: name, value, signature, number format, and the details of BLEU."""
+    """Return a table with a line per metric: name, value, signature, model precision, and the details of BLEU."""
     width = max((len(TITLES.get(metric, metric)) for metric in scores), default=0)
     rows = []
     for metric, score in scores.items():

@@ -30,9 +30,9 @@ class PhraseSpeller:
     def required_phrase(self, phrase: str, line: int | None = None, whole_words: bool = True) -> RequiredPhrase:
         """Return the constraint for a required phrase.
 
-        If `ignore_case` is True, any casing satisfies the constraint. The spellings cover five casings, unless the
-        vocabulary cannot spell them: as written, lower case, first letter in upper case, first letter of each word in
-        upper case, and upper case.
+        If `ignore_case` is True, any casing satisfies the constraint. There are five casings: as written, lower
+        case, first letter in upper case, first letter of each word in upper case, and upper case. Casings that the
+        vocabulary cannot spell are left out.
 
         Args:
             line: line number, from 0, for the error message; None: unknown.

@@ -31,8 +31,8 @@ MAX_CACHED_WORD_LENGTH = 32
 UniformRandom = Callable[[], float]
 """Function that returns a random number, uniform in [0, 1)."""
 Arcs = tuple[list[float], list[int], list[tuple[int, ...]]]
-"""Pieces that end at one position of a word, as three lists with an entry for each piece: the cumulative probability of
-these pieces, the start of the piece, and the ids of the piece in reverse order."""
+"""Pieces that end at one position of a word. Each of the three lists has one entry per piece: sum of the probabilities
+of the pieces up to this one; position at which the piece begins; its ids (several for bytes) in reverse order."""
 
 
 class SubwordSampler:

@@ -20,7 +20,7 @@ from seq2seq.model.loss import training_loss
 from seq2seq.training.optimizers import LossScale
 
 ALIGNMENT = 4
-"""Weights begin at multiples of this number of elements in the gradient buffer: 16 bytes, for vector instructions."""
+"""Each weight's gradient begins at a multiple of 4 elements (16 bytes) of the buffer, for vector instructions."""
 
 
 class StepGradients:
