@@ -41,9 +41,9 @@ class DeepLApi:
         found = await unless_disconnected(request, self.api.service.translate(
             q, source, target, "html" if markup else "text"))
         self.api.log_texts(q, found)
-        return JSONResponse({"translations": [
-            {"detected_source_language": one.path[0].split("-")[0].upper(), "text": one.text} for one in found]},
-            headers=path_header(found))
+        translations = [{"detected_source_language": one.path[0].split("-")[0].upper(), "text": one.text,
+                         "billed_characters": len(original)} for original, one in zip(q, found, strict=True)]
+        return JSONResponse({"translations": translations}, headers=path_header(found))
 
     async def languages(self, request: Request) -> Response:
         """Answer GET /v2/languages."""

@@ -84,7 +84,9 @@ class Detector:
             main = main_language(code)
             letters = sum(count for script, count in counts.items() if main in _SCRIPTS.get(script, "").split()
                           or script == "LATIN" and main not in _OTHER_THAN_LATIN)
-            shares[code] = letters / max(1, counts.total())
+            # Japanese text has kana, too; without kana, Chinese is more probable.
+            kanji_alone = main == "ja" and not (counts["HIRAGANA"] or counts["KATAKANA"])
+            shares[code] = letters / max(1, counts.total()) * (0.5 if kanji_alone else 1)
         return shares
 
     def _with_chinese_script(self, found: list[Detected], text: str) -> list[Detected]:

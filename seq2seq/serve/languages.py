@@ -73,9 +73,9 @@ def resolve(code: str, served: Iterable[str]) -> str | None:
     wanted = canonical(code)
     if wanted in languages:
         return wanted
-    same = [language for language in languages if language.split("-")[0] == wanted.split("-")[0]]
-    return next((language for language in same if not {_script(language), _script(wanted)} - {""} or
-                 _script(language) == _script(wanted) or "" in (_script(language), _script(wanted))), None)
+    main = wanted.split("-")[0]
+    same = [language for language in sorted(languages, key=len) if language.split("-")[0] == main]
+    return next((one for one in same if "" in (_script(one), _script(wanted)) or _script(one) == _script(wanted)), None)
 
 
 def _script(code: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -29,12 +29,14 @@ _ELEMENTS = {
     "opaque": "canvas code iframe kbd math noscript object pre samp script style svg template textarea var",
 }
 _INLINE, _INLINE_VOID, _VOID, _OPAQUE = (frozenset(names.split()) for names in _ELEMENTS.values())
-_MAX_SOUGHT_TAGS, _MAX_SOUGHT_CHARACTERS = 500, 200
-"""Contents of inline elements are looked for in the translation only in runs with up to this number of tags, and only
-up to this length, which bounds the time."""
+_MAX_SOUGHT_TAGS, _MAX_SOUGHT_CHARACTERS, _MAX_SOUGHT_PLACES = 500, 200, 20
+"""Contents of inline elements are looked for in the translation only in runs with up to this number of tags, up to this
+length, and at up to this number of places, which bounds the time."""
 _UNTRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"']?[^\"'>]*\bnotranslate\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"\s*(?:https?://|www\.|[@#])\S+\s*")
-_WORD = re.compile(r"\S+")
+# A word, or a single character of a script without spaces between words: Thai, Lao, Japanese, Chinese.
+_SPACELESS = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+")
 _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
 
@@ -208,27 +210,46 @@ def _runs(tokens: list[_Token]) -> Iterator[list[_Token]]:
 
 
 def _with_tags(run: _Run, translation: str) -> str:
-    """Return the translation of a run with its inline tags, escaped."""
+    """Return the translation of a run with its inline tags, escaped. translation: with the run's white space around."""
     before, core, after = split_margins(run.text)
     begin, end, new_end = len(before), len(run.text) - len(after), len(translation) - len(after)
+    if translation[begin:new_end] == core.replace("\n", " "):
+        return run.raw
     words = [match.span() for match in _WORD.finditer(translation, begin, new_end)]
-    word_ends = [match.end() for match in _WORD.finditer(run.text, begin, end)]
+    old_words = [match.span() for match in _WORD.finditer(run.text, begin, end)]
+    word_begins, word_ends = [word[0] for word in old_words], [word[1] for word in old_words]
+    positions = [position for position, _ in run.tags]
+    closing = _element_ends([tag for _, tag in run.tags])
+    inner = {opened: closed for opened, closed in closing.items()
+             if positions[opened] < end and positions[closed] > begin
+             and (positions[opened] > begin or positions[closed] < end)}
+    movable = {*inner, *inner.values()}
+    found: dict[int, int] = {}
     places: list[int] = []
-    closing = _element_ends([tag for _, tag in run.tags]) if len(run.tags) <= _MAX_SOUGHT_TAGS else {}
-    forced: dict[int, int] = {}
     lowest = 0
     for index, (position, tag) in enumerate(run.tags):
-        if position <= begin or position >= end:
-            place = position if position <= begin else new_end + position - end
-        elif index in forced:
-            place = forced[index]
+        if index not in movable and position <= begin:
+            place = position
+        elif index not in movable and position >= end:
+            place = new_end + position - end
+        elif index in found:
+            place = found[index]
         else:
-            place = _proportional(bisect_right(word_ends, position) / len(word_ends), tag, words, end)
-            if index in closing and run.tags[closing[index]][0] - position <= _MAX_SOUGHT_CHARACTERS:
-                inner = run.text[position:run.tags[closing[index]][0]]
-                found = translation.find(inner, lowest, new_end) if inner.strip() else -1
-                if found >= 0:
-                    place, forced[closing[index]] = found, found + len(inner)
+            if index in inner and len(run.tags) <= _MAX_SOUGHT_TAGS:
+                content = run.text[position:positions[inner[index]]].strip()
+                at = _find(content, translation, max(begin, lowest), new_end)
+                if at >= 0:
+                    found[index], found[inner[index]] = at, at + len(content)
+            if index in found:
+                place = found[index]
+            elif not words:
+                place = begin
+            elif tag.kind == "close":
+                share = bisect_left(word_begins, position) / max(1, len(old_words))
+                place = words[max(1, round(share * len(words))) - 1][1]
+            else:
+                share = bisect_right(word_ends, position) / max(1, len(old_words))
+                place = words[min(round(share * len(words)), len(words) - 1)][0]
         lowest = max(lowest, min(place, len(translation)))
         places.append(lowest)
     parts, last = [], 0
@@ -238,14 +259,20 @@ def _with_tags(run: _Run, translation: str) -> str:
     return "".join([*parts, html.escape(translation[last:], quote=False)])
 
 
-def _proportional(share: float, tag: _Token, words: list[tuple[int, int]], otherwise: int) -> int:
-    """Return a place between the words of the translation: the beginning of a word for a start tag, the end of a word
-    for an end tag.
+def _find(content: str, translation: str, begin: int, end: int) -> int:
+    """Return the index of `content` between words of the translation; -1 if it is not there, empty or too long."""
+    if not 0 < len(content) <= _MAX_SOUGHT_CHARACTERS:
+        return -1
+    for _ in range(_MAX_SOUGHT_PLACES):
+        begin = translation.find(content, begin, end)
+        if begin < 0 or not (_in_one_word(translation[begin - 1:begin + 1])
+                             or _in_one_word(translation[begin + len(content) - 1:begin + len(content) + 1])):
+            return begin
+        begin += 1
+    return -1
 
-    share: share of the source's words that come before the tag. words: where each word of the translation begins and
-    ends. otherwise: place if there are no words.
-    """
-    if not words:
-        return otherwise
-    before = round(share * len(words))
-    return words[max(1, before) - 1][1] if tag.kind == "close" else words[min(before, len(words) - 1)][0]
+
+def _in_one_word(characters: str) -> bool:
+    """Return True if both of two characters belong to the same word."""
+    match = _WORD.match(characters)
+    return match is not None and match.end() == 2

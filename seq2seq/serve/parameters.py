@@ -29,8 +29,6 @@ async def read_parameters(request: Request) -> dict[str, Any]:
         ApiError: the body or the query string is malformed, or the body does not arrive in time.
     """
     parameters = _decode_form(request.scope["query_string"], "the query string")
-    if request.method in ("GET", "HEAD"):
-        return parameters
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return parameters | await _body(request)

@@ -53,7 +53,7 @@ def running(app):
         thread.start()
         wait_until(lambda: server.started or not thread.is_alive())
         try:
-            yield "http://127.0.0.1:{}".format(listening.getsockname()[1])
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join(20)
@@ -69,7 +69,8 @@ def serving(models=None, limits=None, settings=None, **service):
         with running(create_app(service, limits, settings)) as url:
             yield url, service, models
     finally:
-        models.gate.set()
+        if isinstance(models, EchoModels):
+            models.gate.set()
         service.scheduler.close()
 
 
