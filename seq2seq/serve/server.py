@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from seq2seq.console import escape_control_characters
 from seq2seq.errors import UserError
 from seq2seq.serve.app import create_app
+from seq2seq.serve.http_protocol import HttpProtocol
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.service import Service
 from seq2seq.serve.settings import Settings
@@ -90,7 +91,7 @@ def listen(host: str, port: int) -> socket.socket:
 def create_server(app: ASGIApp) -> uvicorn.Server:
     """Return uvicorn with the settings for this application."""
     return uvicorn.Server(uvicorn.Config(
-        app, http="h11", ws="none", log_config=None, access_log=False, server_header=False, lifespan="on",
+        app, http=HttpProtocol, ws="none", log_config=None, access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=STOP_SECONDS, h11_max_incomplete_event_size=MAX_HEADER_BYTES))
 
 
@@ -114,6 +115,7 @@ def log_to_standard_error() -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     logging.getLogger("seq2seq.serve").setLevel(logging.INFO)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)               # it warns about malformed forms
     for name in ("seq2seq.serve", "uvicorn"):
         logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).propagate = False

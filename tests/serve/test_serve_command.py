@@ -15,8 +15,9 @@ from seq2seq.cli import main
 from seq2seq.cli import serve as command
 from seq2seq.serve.server import listen
 
-RECIPE = recipe_text(283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, "
-                     "max_positions: 31", "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false")
+RECIPE = recipe_text(
+    283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
+    "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false")
 
 
 def run(capsys, *arguments):
