@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -51,6 +52,11 @@ def test_mistakes_of_the_command_line_are_named(capsys, tmp_path):
     assert code == 2 and "cannot listen on 192.0.2.1:0" in message
     code, message = run(capsys, tmp_path, "--host", "no host", "--port", 0)
     assert code == 2 and "cannot listen on no host:0" in message
+
+
+def test_answers_are_not_delayed_by_nagle_s_algorithm():
+    with listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP                            # asyncio then sets TCP_NODELAY
 
 
 @pytest.fixture
