@@ -5,8 +5,8 @@
     python -m benchmarks.serving http://127.0.0.1:5000 http://127.0.0.1:5001 --text test.de --seconds 20
 
 Start the servers before, each with the same threads, and the other one idle while one is measured. Clients are threads
-with one connection each; they send the next request when they have the answer. Every sentence of a measurement is
-different, so that no server can answer from a cache.
+with one connection each; they send the next request when they have the answer. The sentences of a measurement repeat
+only after the square of the number of lines, so that with a large --text no server can answer from a cache.
 """
 
 import argparse
@@ -50,17 +50,20 @@ class Load:
 
 
 class Sentences:
-    """Endless source of different sentences; can be used by several threads."""
+    """Source of different sentences of about the same length; can be used by several threads. Numbers in front of them
+    would make the sentences different, too, but models lose such numbers, and seq2seq then retries."""
 
     def __init__(self, lines: list[str]) -> None:
-        self._lines, self._numbers = lines, count()
+        self._lines, self._numbers = [line.split() for line in lines], count()
 
     def take(self, number: int) -> list[str]:
-        """Return the next sentences. From the second round on, each begins with the number of the round."""
+        """Return the next sentences: first the lines themselves, in later rounds the first half of each line with the
+        second half of another."""
         taken = []
         for _ in range(number):
             turn, index = divmod(next(self._numbers), len(self._lines))
-            taken.append(f"{turn}: {self._lines[index]}" if turn else self._lines[index])
+            first, second = self._lines[index], self._lines[(index + turn) % len(self._lines)]
+            taken.append(" ".join([*first[: len(first) // 2], *second[len(second) // 2:]]))
         return taken
 
 
