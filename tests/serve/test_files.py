@@ -2,7 +2,7 @@
 
 import pytest
 import requests
-from served import serving
+from served import serving, wait_until
 
 from seq2seq.serve import files
 from seq2seq.serve.errors import SlowdownError
@@ -25,7 +25,7 @@ def test_a_file_is_translated_and_fetched_once(echo):
     assert fetched.content == b"en(ein Hund)\r\n\n en(zwei)\n"
     assert fetched.headers["Content-Disposition"] == 'attachment; filename="letter_en.txt"'
     assert fetched.headers["X-Content-Type-Options"] == "nosniff"
-    assert requests.get(address, timeout=20).status_code == 404
+    wait_until(lambda: requests.get(address, timeout=20).status_code == 404)
 
 
 def test_parameters_of_an_upload_may_be_in_the_query_string(echo):

@@ -126,7 +126,7 @@ def test_any_input_comes_back_unchanged_from_an_identical_translation_but_for_en
                                    "a<i>b</i> ", "<script>", "<code>", "<a>@", "&", "a. ", "<b></i>", '"<a\'', "<a>",
                                    "<span>#x"])
 def test_any_input_takes_linear_time(piece):
-    source = piece * (60_000 // len(piece))
+    source = piece * (20_000 // len(piece))
     began = time.process_time()
     translated(source, lambda sentence: sentence)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 0.7
