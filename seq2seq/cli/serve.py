@@ -1,0 +1,99 @@
+"""`seq2seq serve`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq import console
+from seq2seq.cli.options import MACHINE, SEARCH, Device, Precision, Threads, examples
+from seq2seq.errors import UserError
+
+LIMITS = "Limits"
+PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python-multipart": "python_multipart"}
+"""Packages of the extra `serve`, and the module of each."""
+LOCAL_ADDRESSES = ("127.0.0.1", "localhost", "::1")
+
+EXAMPLES = examples("seq2seq serve runs/multi30k_de_en",
+                    "seq2seq serve models/de_en models/en_fr --beam-size 1",
+                    "seq2seq serve runs/multi30k_de_en --api-keys keys.txt --require-key --port 8080",
+                    "seq2seq serve models/* --host 0.0.0.0 --requests-per-minute 120 --character-limit 5000",
+                    "curl -d q='ein Hund läuft' -d source=de -d target=en http://127.0.0.1:5000/translate")
+
+
+def serve(
+    models: Annotated[list[Path], typer.Argument(
+        metavar="MODEL...", show_default=False, help="Bundles or runs (their best model), each with its own direction. "
+        "Without a direct model, a text is translated by way of other languages.")],
+    host: Annotated[str, typer.Option(
+        metavar="ADDRESS", help="Address to listen on. 0.0.0.0 accepts requests from other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on.")] = 5000,
+    api_keys: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="File with an API key per line, and optionally its requests per minute after a space.",
+        show_default="no keys", rich_help_panel=LIMITS)] = None,
+    require_key: Annotated[bool, typer.Option(
+        "--require-key", help="Refuse requests without a key of --api-keys.", rich_help_panel=LIMITS)] = False,
+    requests_per_minute: Annotated[int, typer.Option(
+        metavar="N", min=0, help="Maximum number of requests per minute from an address without a key; a list of "
+        "texts counts as its length. 0: unlimited.", rich_help_panel=LIMITS)] = 0,
+    character_limit: Annotated[int, typer.Option(
+        metavar="N", min=0, help="Maximum number of characters of a request. 0: unlimited.",
+        rich_help_panel=LIMITS)] = 0,
+    max_request_bytes: Annotated[int, typer.Option(
+        metavar="N", min=1024, help="Maximum size of a request, files included.", rich_help_panel=LIMITS)] = 8 * 2**20,
+    max_waiting: Annotated[int, typer.Option(
+        metavar="N", min=1, help="Maximum number of sentences that wait to be translated. Further requests are "
+        "refused with status 429.", rich_help_panel=LIMITS)] = 10_000,
+    suggestions: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Accept suggestions of better translations, and append them to this file as JSONL.",
+        show_default="not accepted")] = None,
+    log_text: Annotated[bool, typer.Option(
+        "--log-text", help="Write texts and translations to the log.")] = False,
+    beam_size: Annotated[int | None, typer.Option(
+        metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",
+        show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    batch_tokens: Annotated[int, typer.Option(
+        metavar="N", min=1, help="Maximum number of source tokens, by an estimate, that are translated together. "
+        "A smaller number shortens the wait of short requests behind long ones.", rich_help_panel=SEARCH)] = 1024,
+    device: Device = "auto",
+    precision: Annotated[Precision | None, typer.Option(
+        help="Number format; auto is the first of bf16, fp16 and fp32 that the hardware supports.",
+        show_default="int8 on a CPU, else auto", rich_help_panel=MACHINE)] = None,
+    threads: Threads = None,
+) -> None:
+    """Translate over HTTP, with the interface of LibreTranslate.
+
+    The server listens on one port for programs that speak LibreTranslate's interface or DeepL's /v2/translate. The
+    interface is described on its page /docs. SIGHUP loads the models again; a model whose files changed is loaded
+    again by itself.
+    """
+    if require_key and api_keys is None:
+        raise UserError("--require-key needs keys. Add --api-keys FILE.")
+    if missing := [name for name, module in PACKAGES.items() if find_spec(module) is None]:
+        raise UserError(f"seq2seq serve needs packages that are not installed: {', '.join(missing)}. Install the "
+                        "extra: pip install 'seq2seq-mt[serve]'")
+    from seq2seq.serve import server
+    from seq2seq.serve.limits import Limits, read_keys
+    from seq2seq.serve.models import MachineOptions, Models
+    from seq2seq.serve.service import Service
+    from seq2seq.serve.settings import Settings
+
+    limits = Limits(read_keys(api_keys) if api_keys else {}, require_key, requests_per_minute)
+    settings = Settings(character_limit, max_request_bytes, suggestions, log_text)
+    with server.listen(host, port) as listening:
+        machine = MachineOptions(device, precision.value if precision else None, threads, beam_size)
+        loaded = Models.load(models, machine)
+        for line in loaded.describe():
+            console.print_message(line)
+        server.log_to_standard_error()
+        app = server.application(Service(loaded, batch_tokens, max_waiting), limits, settings)
+        address, listening_port = listening.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        console.print_message(f"listening on http://{shown}:{listening_port}, its interface is described on /docs")
+        if host not in LOCAL_ADDRESSES and not (require_key or requests_per_minute):
+            console.warn("every machine that reaches this address can use the server without limits. Consider "
+                         "--api-keys with --require-key, or --requests-per-minute.")
+        server.serve(app, listening)

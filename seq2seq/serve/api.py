@@ -1,0 +1,214 @@
+"""Endpoints of LibreTranslate's interface."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from starlette.background import BackgroundTask
+from starlette.datastructures import UploadFile
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from seq2seq.serve.errors import ApiError, SlowdownError, invalid
+from seq2seq.serve.files import LIFETIME_SECONDS, SUFFIXES, FileStore, suffix_of, translated_name
+from seq2seq.serve.languages import language_name
+from seq2seq.serve.limits import Limits
+from seq2seq.serve.parameters import flag, number, read_parameters, text, texts
+from seq2seq.serve.service import AUTO, Service, TranslatedText
+from seq2seq.serve.settings import Settings
+
+logger = logging.getLogger("seq2seq.serve")
+Result = TypeVar("Result")
+
+PATH_HEADER = "X-Translation-Path"
+"""Header of an answer with the languages of the models that translated it: `de,en,fr` by way of English."""
+MAX_SUGGESTION_BYTES = 64 * 2**20
+"""Maximum size of the file of suggestions."""
+
+
+class Api:
+    """Endpoints of a server, as functions of Starlette."""
+
+    def __init__(self, service: Service, limits: Limits, settings: Settings) -> None:
+        self.service, self.limits, self.settings = service, limits, settings
+        self.files = FileStore()
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all endpoints."""
+        return [
+            Route("/translate", self.translate, methods=["POST"]),
+            Route("/detect", self.detect, methods=["POST"]),
+            Route("/languages", self.languages, methods=["GET"]),
+            Route("/translate_file", self.translate_file, methods=["POST"]),
+            Route("/download_file/{name}", self.download_file, methods=["GET"]),
+            Route("/suggest", self.suggest, methods=["POST"]),
+            Route("/frontend/settings", self.frontend_settings, methods=["GET"]),
+            Route("/health", self.health, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+        ]
+
+    async def translate(self, request: Request) -> Response:
+        """Answer POST /translate."""
+        parameters = await read_parameters(request)
+        q, is_list = texts(parameters, "q")
+        self.admit(request, text(parameters, "api_key", ""), len(q))
+        source, target = text(parameters, "source"), text(parameters, "target")
+        format = text(parameters, "format", "text")
+        alternatives, confidence = number(parameters, "alternatives"), flag(parameters, "confidence")
+        self.require_short(q)
+        found = await unless_disconnected(request, self.service.translate(q, source, target, format, alternatives,
+                                                                          confidence))
+        self.log_texts(q, found)
+        fields: dict[str, list[Any]] = {"translatedText": [one.text for one in found]}
+        if source.lower() == AUTO:
+            fields["detectedLanguage"] = [one.detected.as_json() for one in found if one.detected]
+        if alternatives > 0:
+            fields["alternatives"] = [one.alternatives for one in found]
+        if confidence:
+            fields["confidence"] = [one.words for one in found]
+        answer = fields if is_list else {name: values[0] for name, values in fields.items()}
+        return JSONResponse(answer, headers=path_header(found))
+
+    async def detect(self, request: Request) -> Response:
+        """Answer POST /detect."""
+        parameters = await read_parameters(request)
+        q, _ = texts(parameters, "q")
+        self.admit(request, text(parameters, "api_key", ""))
+        self.require_short(q)
+        return JSONResponse([one.as_json() for one in await self.service.detect("\n".join(q))])
+
+    async def languages(self, request: Request) -> Response:
+        """Answer GET /languages."""
+        directions = self.service.directions
+        return JSONResponse([{"code": code, "name": language_name(code), "targets": directions.targets(code)}
+                             for code in directions.languages])
+
+    async def translate_file(self, request: Request) -> Response:
+        """Answer POST /translate_file."""
+        parameters = await read_parameters(request)
+        file = parameters.get("file")
+        if not isinstance(file, UploadFile):
+            raise invalid("missing file parameter" if file is None else "the file must be sent as multipart/form-data")
+        self.admit(request, text(parameters, "api_key", ""))
+        source, target = text(parameters, "source"), text(parameters, "target")
+        name = file.filename or ""
+        if suffix_of(name) not in SUFFIXES:
+            raise invalid(f"the format of this file is not supported, only {', '.join(SUFFIXES)}")
+        try:
+            contents = (await file.read()).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise invalid("the file is not text in UTF-8") from None
+        if "\0" in contents:
+            raise invalid("the file is not text: it has bytes of value 0")
+        self.require_short([contents])
+        found = await unless_disconnected(request, self.service.translate([contents], source, target))
+        self.log_texts([contents], found)
+        key = self.files.add(translated_name(name, found[0].path[-1]), found[0].text.encode())
+        url = str(request.url_for("download_file", name=key))
+        return JSONResponse({"translatedFileUrl": url}, headers=path_header(found))
+
+    async def download_file(self, request: Request) -> Response:
+        """Answer GET /download_file/<name>, and delete the file afterwards."""
+        key = request.path_params["name"]
+        file = self.files.get(key)
+        if file is None:
+            raise ApiError(404, "There is no such file. Files are deleted when they were fetched, and after "
+                                f"{LIFETIME_SECONDS // 60} minutes")
+        quoted = "".join(character if character.isascii() else "_" for character in file.name)
+        deletion = None if request.method == "HEAD" else BackgroundTask(self.files.delete, key)
+        return Response(file.contents, media_type="text/plain; charset=utf-8", background=deletion,
+                        headers={"Content-Disposition": f'attachment; filename="{quoted}"',
+                                 "X-Content-Type-Options": "nosniff"})
+
+    async def suggest(self, request: Request) -> Response:
+        """Answer POST /suggest: append the suggestion to a file, in JSONL."""
+        parameters = await read_parameters(request)
+        self.admit(request, text(parameters, "api_key", ""))
+        record = {name: text(parameters, name) for name in ("q", "s", "source", "target")}
+        self.require_short([record["q"], record["s"]])
+        for name in ("source", "target"):
+            if name == "target" or record[name] != AUTO:
+                self.service.language(record[name])
+        if self.settings.suggestions is None:
+            raise ApiError(403, "This server does not accept suggestions")
+        await asyncio.to_thread(self._append_suggestion, json.dumps(record, ensure_ascii=False) + "\n")
+        return JSONResponse({"success": True})
+
+    def _append_suggestion(self, line: str) -> None:
+        path = self.settings.suggestions
+        assert path is not None
+        with path.open("a", encoding="utf-8") as file:
+            if file.tell() + len(line) > MAX_SUGGESTION_BYTES:
+                raise SlowdownError("there are too many suggestions already", 3600)
+            file.write(line)
+
+    async def frontend_settings(self, request: Request) -> Response:
+        """Answer GET /frontend/settings."""
+        directions = self.service.directions
+        target = next(code for code in directions.languages if any(code == pair[1] for pair in directions.direct))
+        return JSONResponse({
+            "apiKeys": bool(self.limits.keys), "charLimit": self.settings.character_limit or -1,
+            "filesTranslation": True, "frontendTimeout": 500, "keyRequired": self.limits.key_required,
+            "language": {"source": {"code": AUTO, "name": "Auto Detect"},
+                         "target": {"code": target, "name": language_name(target)}},
+            "suggestions": self.settings.suggestions is not None, "supportedFilesFormat": list(SUFFIXES),
+        })
+
+    async def health(self, request: Request) -> Response:
+        """Answer GET /health."""
+        if not self.service.scheduler.alive:
+            raise ApiError(500, "the model thread has ended")
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        """Answer GET /metrics."""
+        return PlainTextResponse(self.service.metrics.text(self.service.scheduler.waiting),
+                                 media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def admit(self, request: Request, key: str, cost: int = 1) -> None:
+        """Count a request of the client; see `Limits.check`."""
+        self.limits.check(key, request.client.host if request.client else "", cost)
+
+    def require_short(self, q: list[str]) -> None:
+        """Raise ApiError if the texts together exceed the limit of characters."""
+        characters, limit = sum(map(len, q)), self.settings.character_limit
+        if limit and characters > limit:
+            raise invalid(f"request ({characters}) exceeds text limit ({limit})")
+
+    def log_texts(self, q: list[str], found: list[TranslatedText]) -> None:
+        """Write texts and translations to the log, if the server's operator wants this."""
+        if self.settings.log_text:
+            for one, translated in zip(q, found, strict=True):
+                logger.info("%s %r -> %r", ",".join(translated.path), one, translated.text)
+
+
+def path_header(found: list[TranslatedText]) -> Mapping[str, str]:
+    """Return the header with the path of each text; texts with the same path are named once."""
+    return {PATH_HEADER: "; ".join(dict.fromkeys(",".join(one.path) for one in found))}
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of `work`, or cancel it if the client closes the connection.
+
+    Raises:
+        ClientDisconnect: the client is gone.
+    """
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        for one in (task, watcher):
+            one.cancel()

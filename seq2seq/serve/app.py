@@ -1,0 +1,131 @@
+"""The ASGI application: routes, cross-origin requests, errors, sizes and the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
+
+from seq2seq.console import escape_control_characters
+from seq2seq.serve.api import PATH_HEADER, Api
+from seq2seq.serve.deepl import DeepLApi
+from seq2seq.serve.documentation import documentation_routes
+from seq2seq.serve.errors import ApiError
+from seq2seq.serve.limits import Limits
+from seq2seq.serve.service import Service
+from seq2seq.serve.settings import Settings
+
+logger = logging.getLogger("seq2seq.serve")
+
+UNKNOWN_ENDPOINT = "other"
+"""Name in the figures for all paths that are no endpoint."""
+
+
+def create_app(service: Service, limits: Limits | None = None, settings: Settings | None = None,
+               lifespan: Lifespan[Starlette] | None = None) -> ASGIApp:
+    """Return the application that serves the models of `service`.
+
+    lifespan: context manager around the time in which the application runs, as in Starlette.
+    """
+    settings = settings or Settings()
+    api = Api(service, limits or Limits(), settings)
+    routes = [
+        *api.routes(),
+        *DeepLApi(api).routes(),
+        *documentation_routes(),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"],
+                       expose_headers=[PATH_HEADER]),
+            Middleware(_Guard, service=service, settings=settings, endpoints={route.path for route in routes}),
+        ],
+        lifespan=lifespan,
+        exception_handlers={ApiError: _answer_api_error, HTTPException: _answer_http_error},
+    )
+
+
+def _answer_api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    answer = {"error": error.message}
+    if request.url.path.startswith("/v2/"):
+        answer["message"] = error.message                                       # read by clients of DeepL's interface
+    return JSONResponse(answer, error.status, error.headers)
+
+
+def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+class _Guard:
+    """Middleware that limits the size of requests, answers unexpected errors, counts and logs."""
+
+    def __init__(self, app: ASGIApp, service: Service, settings: Settings, endpoints: set[str]) -> None:
+        self.app, self.service, self.settings, self.endpoints = app, service, settings, endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status, received = time.monotonic(), 0, 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        async def receiving() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.settings.max_request_bytes:
+                raise self._too_large()
+            return message
+
+        try:
+            try:
+                self._require_small(scope)
+                await self.app(scope, receiving, sending)
+            except ApiError as error:
+                await _answer_api_error(Request(scope), error)(scope, receive, sending)
+        except ClientDisconnect:
+            status = status or 499
+        except Exception as error:
+            logger.error("%s", _traceback(error, self.settings.log_text))
+            if not status:
+                await JSONResponse({"error": "internal error"}, 500)(scope, receive, sending)
+        seconds = time.monotonic() - began
+        path = scope["path"] if scope["path"] in self.endpoints else (
+            "/download_file" if scope["path"].startswith("/download_file/") else UNKNOWN_ENDPOINT)
+        self.service.metrics.count_request(path, status, seconds)
+        if path not in ("/health", "/metrics"):
+            logger.info("%s %s %s %d %.0f ms", (scope.get("client") or ("-",))[0], scope["method"],
+                        escape_control_characters(path), status, 1000 * seconds)
+
+    def _require_small(self, scope: Scope) -> None:
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value[:20]) > self.settings.max_request_bytes:
+                raise self._too_large()
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"Invalid request: the request is larger than {self.settings.max_request_bytes:,} bytes",
+                        {"Connection": "close"})
+
+
+def _traceback(error: Exception, with_message: bool) -> str:
+    """Return the traceback of an error for the log. The error's message may quote users' texts."""
+    if with_message:
+        return "".join(traceback.format_exception(error)).rstrip()
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return f"{type(error).__name__} (--log-text shows its message, which may quote a text)\n{frames}".rstrip()

@@ -1,0 +1,55 @@
+"""DeepL's `/v2/translate` and `/v2/languages`, for programs that speak only this interface."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from seq2seq.serve.api import Api, path_header, unless_disconnected
+from seq2seq.serve.errors import ApiError
+from seq2seq.serve.languages import language_name
+from seq2seq.serve.parameters import read_parameters, text, texts
+from seq2seq.serve.service import AUTO
+
+SCHEME = "DeepL-Auth-Key"
+"""Name before the API key in the header `Authorization`."""
+
+
+class DeepLApi:
+    """Endpoints with the models, limits and settings of `api`."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all endpoints."""
+        return [Route("/v2/translate", self.translate, methods=["POST"]),
+                Route("/v2/languages", self.languages, methods=["GET", "POST"])]
+
+    async def translate(self, request: Request) -> Response:
+        """Answer POST /v2/translate."""
+        parameters = await read_parameters(request)
+        q, _ = texts(parameters, "text")
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        self.api.admit(request, key.strip() if scheme == SCHEME else text(parameters, "auth_key", ""), len(q))
+        source, target = text(parameters, "source_lang", AUTO), text(parameters, "target_lang")
+        markup = text(parameters, "tag_handling", "")
+        if markup not in ("", "html", "xml"):
+            raise ApiError(400, f"{markup[:30]} format is not supported")
+        self.api.require_short(q)
+        found = await unless_disconnected(request, self.api.service.translate(
+            q, source, target, "html" if markup else "text"))
+        self.api.log_texts(q, found)
+        translations = [{"detected_source_language": one.path[0].split("-")[0].upper(), "text": one.text,
+                         "billed_characters": len(original)} for original, one in zip(q, found, strict=True)]
+        return JSONResponse({"translations": translations}, headers=path_header(found))
+
+    async def languages(self, request: Request) -> Response:
+        """Answer GET /v2/languages."""
+        parameters = await read_parameters(request)
+        directions = self.api.service.directions
+        wanted = 1 if text(parameters, "type", "source") == "target" else 0
+        return JSONResponse([{"language": code.upper(), "name": language_name(code), "supports_formality": False}
+                             for code in directions.languages if any(pair[wanted] == code for pair in directions.direct)
+                             ])

@@ -1,0 +1,110 @@
+"""Identification of the language of a text among the languages of a server."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seq2seq.data.language_identification import is_installed
+from seq2seq.data.line_splitting import main_language
+
+MAX_CHARACTERS = 2_000
+"""Number of characters of a text that are looked at. More would take time and change nothing."""
+# Scripts that a language is written in, by the first word of the Unicode names of their letters. All others: LATIN.
+_SCRIPTS = {
+    "CYRILLIC": "ab ba be bg ce cv kk kv ky mk mn os ru sr tg tt uk", "ARABIC": "ar ckb fa ps sd ug ur",
+    "CJK": "zh ja yue", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "GREEK": "el", "HEBREW": "he yi",
+    "DEVANAGARI": "hi mai mr ne sa", "BENGALI": "as bn", "GURMUKHI": "pa", "GUJARATI": "gu", "ORIYA": "or",
+    "TAMIL": "ta", "TELUGU": "te", "KANNADA": "kn", "MALAYALAM": "ml", "SINHALA": "si", "THAI": "th", "LAO": "lo",
+    "TIBETAN": "bo dz", "MYANMAR": "my", "GEORGIAN": "ka", "ARMENIAN": "hy", "ETHIOPIC": "am ti", "KHMER": "km",
+}
+_OTHER_THAN_LATIN = frozenset(" ".join(_SCRIPTS.values()).split())
+
+
+@dataclass(frozen=True)
+class Detected:
+    """Language of a text. confidence: from 0 to 100."""
+
+    language: str
+    confidence: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form that clients expect."""
+        return {"confidence": self.confidence, "language": self.language}
+
+
+class Detector:
+    """Language identification by lingua, restricted to some languages; by script where lingua is not installed, or for
+    the languages that it does not know."""
+
+    def __init__(self, languages: Sequence[str]) -> None:
+        """languages: canonical codes; the first one is the answer for texts without letters."""
+        self.languages = list(languages)
+        self._lingua: Any = None
+        self._codes: dict[Any, str] = {}
+        if is_installed():
+            self._load_lingua()
+
+    def _load_lingua(self) -> None:
+        import lingua
+
+        known = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
+        for code in self.languages:
+            language = known.get(main_language(code))
+            if language is not None:
+                self._codes.setdefault(language, code)
+        if len(self._codes) >= 2:
+            self._lingua = lingua.LanguageDetectorBuilder.from_languages(*self._codes).build()
+
+    def detect(self, text: str) -> list[Detected]:
+        """Return the languages of a text, the most probable first; at least one."""
+        text = text[:MAX_CHARACTERS]
+        if not any(map(str.isalpha, text)):
+            return [Detected(self.languages[0], 0.0)]
+        shares = self._script_shares(text)
+        fitting = [code for code in self.languages if shares[code] == max(shares.values())]
+        if self._lingua is not None and any(code in fitting for code in self._codes.values()):
+            found = [Detected(self._codes[one.language], round(100 * one.value, 1))
+                     for one in self._lingua.compute_language_confidence_values(text) if one.value >= 0.005]
+            if found:
+                return self._with_chinese_script(found, text)
+        confidence = round(100 * shares[fitting[0]] / len(fitting), 1)
+        return self._with_chinese_script([Detected(code, confidence) for code in fitting], text)
+
+    def _script_shares(self, text: str) -> dict[str, float]:
+        """Return the share of a text's letters that are in a script of each language."""
+        counts: Counter[str] = Counter(unicodedata.name(character, "").partition(" ")[0]
+                                       for character in text if character.isalpha())
+        shares = {}
+        for code in self.languages:
+            main = main_language(code)
+            letters = sum(count for script, count in counts.items() if main in _SCRIPTS.get(script, "").split()
+                          or script == "LATIN" and main not in _OTHER_THAN_LATIN)
+            # Japanese text has kana, too; without kana, Chinese is more probable.
+            kanji_alone = main == "ja" and not (counts["HIRAGANA"] or counts["KATAKANA"])
+            shares[code] = letters / max(1, counts.total()) * (0.5 if kanji_alone else 1)
+        return shares
+
+    def _with_chinese_script(self, found: list[Detected], text: str) -> list[Detected]:
+        """Return zh-Hant instead of zh-Hans, or the other way round, if both are served and the text has more
+        characters that exist only in that script."""
+        both = {"zh-Hans", "zh-Hant"}
+        if not both <= set(self.languages):
+            return found
+        script = "zh-Hant" if len(_TRADITIONAL.findall(text)) > len(_SIMPLIFIED.findall(text)) else "zh-Hans"
+        merged: dict[str, Detected] = {}
+        for one in found:
+            language = script if one.language in both else one.language
+            merged.setdefault(language, Detected(language, one.confidence))
+        return list(merged.values())
+
+
+# Frequent characters that differ between simplified and traditional Chinese.
+_SIMPLIFIED = re.compile("[们这个国来时说对会为么过还发学后开样没经从现电长关无间"
+                         "问东车见书马儿门万与业两严丰临义习乡买乱争云亚产亲亿仅]")
+_TRADITIONAL = re.compile("[們這個國來時說對會為麼過還發學後開樣沒經從現電長關無間"
+                          "問東車見書馬兒門萬與業兩嚴豐臨義習鄉買亂爭雲亞產親億僅]")

@@ -1,0 +1,125 @@
+"""Description of the interface: `/spec` (OpenAPI) and `/docs`, its page."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from seq2seq import __version__
+
+_TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+_TEXTS = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
+_KEY = ("api_key", _TEXT, False, "API key, if the server has keys.")
+_SOURCE = ("source", _TEXT, True, "Code of the language of the text, such as de, or auto.")
+_TARGET = ("target", _TEXT, True, "Code of the language to translate into.")
+_ERRORS = {400: "The request is invalid.", 403: "The API key is wrong or missing.", 413: "The request is too large.",
+           429: "Too many requests, or too many sentences wait.", 500: "The server has a bug."}
+
+Parameter = tuple[str, dict[str, Any], bool, str]
+# Method, path, description, parameters (name, schema, required, description), and an example of the answer.
+_ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
+    ("post", "/translate", "Translate a text or a list of texts.", [
+        ("q", _TEXTS, True, "The text, or a list of texts. Each line is translated by itself."), _SOURCE, _TARGET,
+        ("format", {"type": "string", "enum": ["text", "html"], "default": "text"}, False, "Format of the texts."),
+        ("alternatives", _NUMBER, False, "Number of further translations of each text, at most 10."),
+        ("confidence", _FLAG, False, "Also return the words of the translation with the model's confidence."), _KEY],
+     {"translatedText": "A dog runs.", "detectedLanguage": {"confidence": 98.5, "language": "de"},
+      "alternatives": ["The dog runs."], "confidence": [{"text": "A", "confidence": 0.9731}]}),
+    ("post", "/detect", "Find the language of a text among the languages of this server.", [
+        ("q", _TEXT, True, "The text."), _KEY], [{"confidence": 98.5, "language": "de"}]),
+    ("get", "/languages", "List the languages, and those that each can be translated into.", [],
+     [{"code": "de", "name": "German", "targets": ["en", "de"]}]),
+    ("post", "/translate_file", "Translate a text file. The translation can be fetched once, within 30 minutes.", [
+        ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data."), _SOURCE, _TARGET,
+        _KEY], {"translatedFileUrl": "http://127.0.0.1:5000/download_file/NAME"}),
+    ("post", "/suggest", "Suggest a better translation, if the server accepts suggestions.", [
+        ("q", _TEXT, True, "The text."), ("s", _TEXT, True, "The suggested translation."), _SOURCE, _TARGET, _KEY],
+     {"success": True}),
+    ("get", "/frontend/settings", "Settings for web pages.", [], {"charLimit": -1, "keyRequired": False}),
+    ("get", "/health", "State of the server.", [], {"status": "ok"}),
+    ("get", "/metrics", "Figures in the text format of Prometheus.", [], None),
+    ("post", "/v2/translate", "Translate texts, for programs that speak DeepL's interface.", [
+        ("text", _TEXTS, True, "The texts."), ("target_lang", _TEXT, True, "Code of the language to translate into."),
+        ("source_lang", _TEXT, False, "Code of the language of the texts; by default, it is detected."),
+        ("tag_handling", {"type": "string", "enum": ["html", "xml"]}, False, "Format of the texts; default: text.")],
+     {"translations": [{"detected_source_language": "DE", "text": "A dog runs."}]}),
+]
+
+
+def specification() -> dict[str, Any]:
+    """Return the description of the interface in OpenAPI 3.0."""
+    paths: dict[str, Any] = {}
+    for method, path, description, parameters, example in _ENDPOINTS:
+        content = {"text/plain": {}} if example is None else {"application/json": {"example": example}}
+        operation: dict[str, Any] = {
+            "summary": description, "operationId": path.strip("/").replace("/", "_"),
+            "responses": {"200": {"description": "Success.", "content": content}}}
+        if parameters:
+            schema = {"type": "object", "required": [name for name, _, required, _ in parameters if required],
+                      "properties": {name: {**kind, "description": text} for name, kind, _, text in parameters}}
+            kinds = ["multipart/form-data"] if path == "/translate_file" else [
+                "application/json", "application/x-www-form-urlencoded"]
+            operation["requestBody"] = {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}
+            operation["responses"] |= {str(status): {
+                "description": text, "content": {"application/json": {"example": {"error": text}}}}
+                for status, text in _ERRORS.items()}
+        paths[path] = {method: operation}
+    return {"openapi": "3.0.3", "paths": paths,
+            "info": {"title": "seq2seq", "version": __version__,
+                     "description": "Machine translation. Parameters can be sent as JSON, as a form or in the query "
+                                    "string. Errors are answered as {\"error\": \"…\"}."}}
+
+
+def page() -> str:
+    """Return the description of the interface as a web page, which loads nothing from other hosts."""
+    sections = []
+    for method, path, description, parameters, example in _ENDPOINTS:
+        rows = "".join(f"<tr><td><code>{name}</code></td><td>{'required' if required else ''}</td>"
+                       f"<td>{html.escape(text)}</td></tr>" for name, _, required, text in parameters)
+        table = f"<table><tr><th>parameter</th><th></th><th></th></tr>{rows}</table>" if rows else ""
+        shown = "" if example is None else f"<pre>{html.escape(_formatted(example))}</pre>"
+        sections.append(f'<section><h2><code>{method.upper()} {path}</code></h2><p>{html.escape(description)}</p>'
+                        f"{table}{shown}</section>")
+    return _PAGE.replace("SECTIONS", "\n".join(sections)).replace("VERSION", html.escape(__version__))
+
+
+def _formatted(example: Any) -> str:
+    import json
+
+    return json.dumps(example, indent=2, ensure_ascii=False)
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Interface of this translation server</title>
+<style>
+:root { color-scheme: light dark }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem }
+pre { padding: .75rem; overflow-x: auto; background: #8882; border-radius: .25rem }
+td, th { text-align: left; padding: .1rem 1rem .1rem 0; vertical-align: top }
+h2 { font-size: 1.1rem; margin-top: 2rem }
+</style></head><body><main>
+<h1>Interface of this translation server</h1>
+<p>Parameters can be sent as JSON, as a form or in the query string. Errors are answered as
+<code>{"error": "…"}</code>. <a href="spec">OpenAPI</a>. seq2seq VERSION</p>
+<pre>curl -d q="ein Hund läuft" -d source=de -d target=en http://127.0.0.1:5000/translate</pre>
+SECTIONS
+</main></body></html>
+"""
+
+
+def documentation_routes() -> list[Route]:
+    """Return the routes of `/spec` and `/docs`."""
+
+    async def spec(request: Request) -> Response:
+        return JSONResponse(specification())
+
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(page(), headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"
+                                             })
+
+    return [Route("/spec", spec, methods=["GET"]), Route("/docs", docs, methods=["GET"])]

@@ -1,0 +1,31 @@
+"""Errors that a client of the server sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class ApiError(Exception):
+    """Error of a request, answered as `{"error": message}`.
+
+    status: HTTP status code. headers: further headers of the answer.
+    """
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, dict(headers or {})
+
+
+class SlowdownError(ApiError):
+    """Too many requests: the client should wait.
+
+    seconds: time after which the client may try again.
+    """
+
+    def __init__(self, reason: str, seconds: int = 1) -> None:
+        super().__init__(429, f"Slowdown: {reason}", {"Retry-After": str(seconds)})
+
+
+def invalid(reason: str) -> ApiError:
+    """Return the error for a request that can never succeed as it is."""
+    return ApiError(400, f"Invalid request: {reason}")

@@ -1,0 +1,79 @@
+"""Translated files that wait for their download."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from seq2seq.serve.errors import SlowdownError
+
+SUFFIXES = (".txt",)
+"""Endings of the names of files that can be translated."""
+LIFETIME_SECONDS = 1800
+"""Time after which a translated file is deleted if nobody has fetched it."""
+MAX_BYTES = 64 * 2**20
+"""Maximum size of all translated files together."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """Translated file. name: name for the browser, without folders. expires: time of its deletion."""
+
+    name: str
+    contents: bytes
+    expires: float
+
+
+class FileStore:
+    """Translated files in memory, each under a name of 256 random bits. No name of a client becomes a path."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._files: dict[str, StoredFile] = {}
+        self._clock, self._lock = clock, threading.Lock()
+
+    def add(self, name: str, contents: bytes) -> str:
+        """Store a file and return the name for its download.
+
+        Raises:
+            SlowdownError: too many translated files wait for their download.
+        """
+        with self._lock:
+            self._forget_expired()
+            if sum(len(file.contents) for file in self._files.values()) + len(contents) > MAX_BYTES:
+                raise SlowdownError("too many translated files wait for their download. Try again later", 60)
+            key = secrets.token_urlsafe(32) + suffix_of(name)
+            self._files[key] = StoredFile(name, contents, self._clock() + LIFETIME_SECONDS)
+            return key
+
+    def get(self, key: str) -> StoredFile | None:
+        """Return a file that has not expired, or None."""
+        with self._lock:
+            self._forget_expired()
+            return self._files.get(key)
+
+    def delete(self, key: str) -> None:
+        """Delete a file, if it is still there."""
+        with self._lock:
+            self._files.pop(key, None)
+
+    def _forget_expired(self) -> None:
+        now = self._clock()
+        for key in [key for key, file in self._files.items() if file.expires <= now]:
+            del self._files[key]
+
+
+def suffix_of(name: str) -> str:
+    """Return the ending of a file's name in lower case, such as .txt."""
+    return PurePosixPath(name.replace("\\", "/")).suffix.lower()
+
+
+def translated_name(name: str, target: str) -> str:
+    """Return the name of the translation of a file: letter_en.txt for letter.txt. Folders and characters that are
+    unusual in names are removed."""
+    stem = PurePosixPath(name.replace("\\", "/")).stem
+    safe = "".join(character if character.isalnum() or character in "-_ " else "_" for character in stem)
+    return f"{safe.strip('_ ')[:80] or 'translation'}_{target}{suffix_of(name)}"

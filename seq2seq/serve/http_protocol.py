@@ -1,0 +1,46 @@
+"""uvicorn's HTTP protocol with errors in the form of the interface, and a limit for silent connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+IDLE_SECONDS = 30
+"""Time after which a connection is closed whose client has sent no complete request head."""
+
+
+class HttpProtocol(H11Protocol):
+    """HTTP/1.1 on one connection."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:                # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._limit_silence()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle data; without a complete request head, wait for the rest."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._limit_silence()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer data that is not HTTP, unless an answer has begun, and close the connection."""
+        # h11 refuses an answer after the beginning of another one. uvicorn's own method would raise this error.
+        with suppress(h11.LocalProtocolError):
+            body = json.dumps({"error": "Invalid request: the request is not valid HTTP"}).encode()
+            headers = [("content-type", "application/json"), ("connection", "close"),
+                       ("content-length", str(len(body)))]
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True                                      # drops the answer of the application
+            self.cycle.message_event.set()
+        self.transport.close()
+
+    def _limit_silence(self) -> None:
+        if self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(IDLE_SECONDS, self.timeout_keep_alive_handler)

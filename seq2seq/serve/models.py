@@ -1,0 +1,182 @@
+"""Models of a server: loading, choosing one for a direction, and replacing those whose files changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seq2seq.devices import choose_device
+from seq2seq.errors import UserError
+from seq2seq.recipe import DecodingSection
+from seq2seq.serve.errors import SlowdownError
+from seq2seq.serve.languages import Directions, canonical
+from seq2seq.storage.checkpoints import MODEL, RECIPE, TOKENIZER_FILES, resolve_model_path
+from seq2seq.translation.line_translator import LineTranslator, Translation
+from seq2seq.translation.requests import Request
+from seq2seq.translation.translator import Translator
+
+Fingerprint = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of a request that change the search. Sentences with equal options are translated in one batch.
+
+    n_best: number of translations of each sentence. word_confidence: True: also compute the confidence of each word.
+    """
+
+    n_best: int = 1
+    word_confidence: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sentences that can be translated in one batch: direction (source, target) and options."""
+
+    source: str
+    target: str
+    options: SearchOptions = SearchOptions()
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """Options for loading and searching, the same for all models.
+
+    precision: None: int8 on a CPU, otherwise auto. beam_size: None: the recipe's.
+    """
+
+    device: str = "auto"
+    precision: str | None = None
+    threads: int | None = None
+    beam_size: int | None = None
+
+
+@dataclass
+class _Loaded:
+    """Model that is served. fingerprint: state of the bundle's files before it was loaded, or at the last failure."""
+
+    path: Path
+    fingerprint: Fingerprint
+    translator: LineTranslator
+
+    @property
+    def direction(self) -> tuple[str, str]:
+        source, target = self.translator.languages.pair
+        return canonical(source), canonical(target)
+
+
+@dataclass
+class Models:
+    """Models of a server, each with its own direction."""
+
+    machine: MachineOptions
+    _loaded: list[_Loaded] = field(default_factory=list)
+    _by_direction: dict[tuple[str, str], LineTranslator] = field(default_factory=dict)
+    _reloading: threading.Lock = field(default_factory=threading.Lock)
+    directions: Directions = field(default=Directions(()))
+
+    @staticmethod
+    def load(paths: Sequence[Path], machine: MachineOptions | None = None) -> Models:
+        """Load all models.
+
+        Raises:
+            UserError: a model cannot be loaded or served, or two models have the same direction.
+        """
+        models = Models(machine or MachineOptions())
+        models._use([models._load(path) for path in paths])
+        return models
+
+    def describe(self) -> list[str]:
+        """Return a line for each model: direction, path, precision and device."""
+        return [f"{source} to {target}: {one.path}, {one.translator.precision} on {one.translator.device}"
+                for one in self._loaded for source, target in [one.direction]]
+
+    def translate(self, group: Group, sentences: list[str]) -> list[list[Translation]]:
+        """Return the translations of each sentence, best first, by the model of the group's direction.
+
+        With sampling, the translation of a sentence does not depend on the other sentences of the batch.
+
+        Raises:
+            SlowdownError: the direction is no longer served, because its model was replaced.
+        """
+        translator = self._by_direction.get((group.source, group.target))
+        if translator is None:
+            raise SlowdownError("the models are being replaced. Try again")
+        section = translator.decoding
+        return translator.translate([Request(sentence, number=0) for sentence in sentences],
+                                    **_decoding(section, self.machine.beam_size or section.beam_size,
+                                                group.options))
+
+    def reload(self, changed_only: bool = True) -> list[str]:
+        """Load the models whose files changed since they were loaded, and replace the old ones. A model that cannot be
+        loaded leaves the old one in use.
+
+        changed_only: False: load all models again. Returns messages for the log.
+        """
+        with self._reloading:
+            messages, models = [], list(self._loaded)
+            for index, old in enumerate(models):
+                fingerprint = _fingerprint(old.path)
+                if changed_only and fingerprint in (old.fingerprint, None):
+                    continue
+                try:
+                    new = self._load(old.path)
+                    changed = [*models[:index], new, *models[index + 1:]]
+                    self._use(changed)
+                except Exception as error:
+                    # The same files are not tried again at the next check.
+                    old.fingerprint = fingerprint or old.fingerprint
+                    messages.append(f"{old.path} cannot be loaded, the old model stays in use: {error}")
+                    continue
+                models = changed
+                messages.append(f"{old.path} was loaded again")
+            return messages
+
+    def _load(self, path: Path) -> _Loaded:
+        fingerprint = _fingerprint(path)
+        device = choose_device(self.machine.device)
+        precision = self.machine.precision or ("int8" if device.type == "cpu" else "auto")
+        translator = Translator.load(path, self.machine.device, precision, self.machine.threads)
+        if not (translator.task.has_source and translator.task.target_is_text):
+            raise UserError(f"{path} is not a translation model, so it cannot be served.")
+        return _Loaded(path, fingerprint or (), translator)
+
+    def _use(self, loaded: list[_Loaded]) -> None:
+        by_direction: dict[tuple[str, str], LineTranslator] = {}
+        for one in loaded:
+            if one.direction in by_direction:
+                other = next(other for other in loaded if other.direction == one.direction)
+                raise UserError(f"{other.path} and {one.path} both translate from {one.direction[0]} to "
+                                f"{one.direction[1]}. Serve only one of them.")
+            by_direction[one.direction] = one.translator
+        self._loaded, self._by_direction = loaded, by_direction
+        if self.directions.direct != tuple(by_direction):
+            self.directions = Directions(tuple(by_direction))
+
+
+def _fingerprint(path: Path) -> Fingerprint | None:
+    """Return the identity, size and time of the model's files; None if there is no bundle at the moment."""
+    try:
+        bundle = resolve_model_path(path)
+        found = []
+        for name in (MODEL, RECIPE, *TOKENIZER_FILES):
+            if (bundle / name).exists():
+                status = (bundle / name).stat()
+                found.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
+        return tuple(found)
+    except (OSError, UserError):
+        return None
+
+
+def _decoding(section: DecodingSection, beam_size: int, options: SearchOptions) -> dict[str, Any]:
+    """Return the overrides of a model's decoding options for a request."""
+    n_best = options.n_best
+    if section.mbr:
+        n_best = min(n_best, section.mbr)
+    elif not section.sampling:
+        beam_size = max(beam_size, n_best)
+        beam_size = -(-beam_size // section.diverse_groups) * section.diverse_groups
+    return {"beam_size": beam_size, "n_best": n_best, "word_confidence": options.word_confidence}

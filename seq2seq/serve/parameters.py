@@ -1,0 +1,151 @@
+"""Parameters of a request: JSON, a form or the query string, on every endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+
+from seq2seq.json_reader import NotJson, parse_json
+from seq2seq.serve.errors import ApiError, invalid
+
+MAX_FIELDS = 10_000
+"""Maximum number of fields of a form or query string."""
+BODY_SECONDS = 60
+"""Time within which a request's body must have arrived."""
+LISTS = ("q", "text")
+"""Parameters that become a list if a form or query string has them several times."""
+
+
+async def read_parameters(request: Request) -> dict[str, Any]:
+    """Return the parameters of a request. Those of the body replace those of the query string. The values of files are
+    of type `UploadFile`.
+
+    Raises:
+        ApiError: the body or the query string is malformed, or the body does not arrive in time.
+    """
+    parameters = _decode_form(request.scope["query_string"], "the query string")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return parameters | await _body(request)
+    except TimeoutError:
+        raise ApiError(408, "Invalid request: the request's body did not arrive in time") from None
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type == "multipart/form-data":
+        form = await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=2**31)
+        return _merge(form.multi_items())
+    body = await request.body()
+    if not body.strip():
+        return {}
+    if content_type.endswith("json"):
+        return _decode_json(body)
+    # Some programs send JSON as a form or without a content type, such as curl -d.
+    if body.lstrip()[:1] == b"{":
+        return _decode_json(body)
+    return _decode_form(body, "the form")
+
+
+def _decode_json(body: bytes) -> dict[str, Any]:
+    try:
+        value = parse_json(body)
+    except NotJson as error:
+        # The messages of Python's parser do not quote the text.
+        raise invalid(f"the body is not valid JSON: {str(error)[:200]}") from None
+    if not isinstance(value, dict):
+        raise invalid("the body must be a JSON object with the parameters")
+    return value
+
+
+def _decode_form(encoded: bytes, place: str) -> dict[str, Any]:
+    try:
+        return _merge(parse_qsl(encoded.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS))
+    except UnicodeDecodeError:
+        raise invalid(f"{place} is not UTF-8") from None
+    except ValueError:
+        raise invalid(f"{place} has more than {MAX_FIELDS:,} fields") from None
+
+
+def _merge(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, list[Any]] = {}
+    for name, value in fields:
+        values.setdefault(name.removesuffix("[]"), []).append(value)
+    return {name: several if len(several) > 1 and name in LISTS else several[-1] for name, several in values.items()}
+
+
+def text(parameters: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """Return a parameter that is a single text.
+
+    default: value if the parameter is missing or empty; None: it is required.
+    Raises:
+        ApiError: the parameter is missing, or not a text.
+    """
+    value = parameters.get(name)
+    if value is None or value == "":
+        if default is None:
+            raise invalid(f"missing {name} parameter")
+        return default
+    return _require_text(value, name)
+
+
+def texts(parameters: Mapping[str, Any], name: str) -> tuple[list[str], bool]:
+    """Return a parameter that is a text or a list of texts, as a list, and True if it was a list.
+
+    Raises:
+        ApiError: the parameter is missing or empty, or is anything else.
+    """
+    value = parameters.get(name)
+    if value is None or value == "" or value == []:
+        raise invalid(f"missing {name} parameter")
+    if isinstance(value, list):
+        return [_require_text(one, f"each element of {name}") for one in value], True
+    return [_require_text(value, name)], False
+
+
+def number(parameters: Mapping[str, Any], name: str) -> int:
+    """Return a parameter that is a whole number, 0 if it is missing.
+
+    Raises:
+        ApiError: the parameter is anything else.
+    """
+    value = parameters.get(name)
+    if value is None or value == "":
+        return 0
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return int(value) if not isinstance(value, str) or len(value) < 20 else int("no number")
+        except (ValueError, OverflowError):
+            pass
+    raise invalid(f"{name} parameter is not a number")
+
+
+def flag(parameters: Mapping[str, Any], name: str) -> bool:
+    """Return a parameter that is true or false; false if it is missing.
+
+    Raises:
+        ApiError: the parameter is anything else.
+    """
+    value = parameters.get(name)
+    known: dict[str, bool] = {"true": True, "1": True, "false": False, "0": False, "": False, "none": False}
+    found = known.get(str(value).lower()) if value is None or isinstance(value, bool | int | str) else None
+    if found is None:
+        raise invalid(f"{name} parameter is neither true nor false")
+    return found
+
+
+def _require_text(value: Any, name: str) -> str:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise invalid(f"{name} parameter is not UTF-8") from None
+        return value
+    kind = "a file" if isinstance(value, UploadFile) else {bool: "true or false", int: "a number", float: "a number",
+                                                           list: "a list", dict: "an object"}.get(type(value), "null")
+    raise invalid(f"{name} parameter must be a text, found {kind}")

@@ -1,0 +1,174 @@
+"""Translation of the texts of a request: languages, paths over pivot languages, splitting, joining."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seq2seq.errors import CorpusError, RequestError
+from seq2seq.serve.detection import Detected, Detector
+from seq2seq.serve.errors import ApiError, invalid
+from seq2seq.serve.languages import Directions, language_name, resolve
+from seq2seq.serve.markup import Markup
+from seq2seq.serve.metrics import Metrics
+from seq2seq.serve.models import Group, Models, SearchOptions
+from seq2seq.serve.scheduler import Scheduler
+from seq2seq.serve.texts import Document, PlainText
+from seq2seq.translation.line_translator import Translation
+
+AUTO = "auto"
+FORMATS: dict[str, Callable[[str], Document]] = {"text": PlainText, "html": Markup}
+"""Formats of texts."""
+MAX_ALTERNATIVES = 10
+"""Maximum number of alternatives of a translation; a client that asks for more gets this number."""
+
+
+@dataclass(frozen=True)
+class TranslatedText:
+    """Translation of one text of a request.
+
+    alternatives: other translations, all different. words: words of the translation with their confidence, if
+    requested. detected: language of the text, if the client did not name it. path: languages from source to target.
+    """
+
+    text: str
+    path: tuple[str, ...]
+    alternatives: list[str]
+    words: list[dict[str, Any]]
+    detected: Detected | None
+
+
+class Service:
+    """Everything that answers translations: models, scheduler, language identification, figures."""
+
+    def __init__(self, models: Models, batch_tokens: int = 1024, max_waiting: int = 10_000) -> None:
+        """See `Scheduler` for batch_tokens and max_waiting."""
+        self.models, self.metrics = models, Metrics()
+        self.scheduler = Scheduler(models.translate, batch_tokens, max_waiting, self.metrics.count_batch)
+        self._detector: Detector | None = None
+
+    @property
+    def directions(self) -> Directions:
+        """Directions of the models, which change if a model is replaced."""
+        return self.models.directions
+
+    async def detect(self, text: str) -> list[Detected]:
+        """Return the languages of a text, the most probable first."""
+        return await asyncio.to_thread(self._detect, text)
+
+    def _detect(self, text: str) -> list[Detected]:
+        languages = self.directions.languages
+        ordered = sorted(languages, key=lambda code: (code != "en", code not in self.directions.sources))
+        if self._detector is None or self._detector.languages != ordered:
+            self._detector = Detector(ordered)
+        return self._detector.detect(text)
+
+    def language(self, code: str) -> str:
+        """Return the served language that a client's code means.
+
+        Raises:
+            ApiError: there is none.
+        """
+        found = resolve(code, self.directions.languages)
+        if found is None:
+            raise ApiError(400, f"{code[:30]} is not supported")
+        return found
+
+    def path(self, source: str, target: str) -> tuple[str, ...]:
+        """Return the languages from `source` to `target` (see `Directions.path`).
+
+        Raises:
+            ApiError: no chain of models leads from one to the other.
+        """
+        path = self.directions.path(self.language(source), self.language(target))
+        if path is None:
+            raise ApiError(400, f"{language_name(self.language(target))} ({target}) is not available as a target "
+                                f"language from {language_name(self.language(source))} ({source})")
+        return path
+
+    async def translate(self, texts: Sequence[str], source: str, target: str, format: str = "text",
+                        alternatives: int = 0, confidence: bool = False) -> list[TranslatedText]:
+        """Translate the texts of a request.
+
+        Args:
+            source: code as the client wrote it, or `auto`. target: code as the client wrote it.
+            format: one of FORMATS.
+            alternatives: number of further translations of each text.
+            confidence: True: also return the confidence of each word.
+        Raises:
+            ApiError: a language or direction is not served, or the queue is full.
+        """
+        arrival = time.monotonic()
+        if format not in FORMATS:
+            raise ApiError(400, f"{format[:30]} format is not supported")
+        fixed = None if source.lower() == AUTO else self.path(source, target)
+        self.language(target)
+        documents: list[Document] = await asyncio.to_thread(lambda: [FORMATS[format](text) for text in texts])
+        detected: list[Detected | None] = [None] * len(texts)
+        if fixed is None:
+            detected = await asyncio.to_thread(lambda: [self._detect(document.content)[0] for document in documents])
+        paths = [fixed or self.path(one.language if one else source, target) for one in detected]
+        options = SearchOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
+                                confidence)
+        found = await self._translate_sentences(documents, paths, options, arrival)
+        self.metrics.count_texts(len(texts), sum(map(len, texts)))
+
+        def finish() -> list[TranslatedText]:
+            return [_translated(document, path, found, options, one)
+                    for document, path, one in zip(documents, paths, detected, strict=True)]
+
+        return await asyncio.to_thread(finish)
+
+    async def _translate_sentences(self, documents: Sequence[Document], paths: Sequence[tuple[str, ...]],
+                                   options: SearchOptions, arrival: float,
+                                   ) -> dict[tuple[str, ...], dict[str, list[Translation]]]:
+        """Return the translations of each different sentence, by the path of its text."""
+        by_path: dict[tuple[str, ...], dict[str, None]] = {}
+        for document, path in zip(documents, paths, strict=True):
+            if len(path) > 1:
+                by_path.setdefault(path, {}).update(dict.fromkeys(document.sentences))
+        tasks = [asyncio.ensure_future(self._follow(path, list(sentences), options, arrival))
+                 for path, sentences in by_path.items()]
+        try:
+            results = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()                                                   # no effect on tasks that are done
+        return {path: dict(zip(sentences, result, strict=True))
+                for (path, sentences), result in zip(by_path.items(), results, strict=True)}
+
+    async def _follow(self, path: tuple[str, ...], sentences: list[str], options: SearchOptions, arrival: float,
+                      ) -> list[list[Translation]]:
+        """Translate sentences by the models along a path. Only the last model gives n-best and confidence."""
+        n_best: list[list[Translation]] = []
+        for hop in range(len(path) - 1):
+            last = hop == len(path) - 2
+            group = Group(path[hop], path[hop + 1], options if last else SearchOptions())
+            future = self.scheduler.submit(group, sentences, arrival, admitted=hop > 0)
+            try:
+                n_best = await asyncio.wrap_future(future)
+            except (CorpusError, RequestError):
+                raise invalid("the model cannot translate this text") from None
+            sentences = [best.text for best, *_ in n_best]
+        return n_best
+
+
+def _translated(document: Document, path: tuple[str, ...], found: dict[tuple[str, ...], dict[str, list[Translation]]],
+                options: SearchOptions, detected: Detected | None) -> TranslatedText:
+    if len(path) == 1:
+        return TranslatedText(document.join(document.sentences, path[-1]), path, [], [], detected)
+    by_sentence = found.get(path, {})
+    n_best = [by_sentence[sentence] for sentence in document.sentences]
+
+    def joined(rank: int) -> str:
+        """Join the translations of one rank; a sentence that has fewer contributes its best one."""
+        return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1])
+
+    ranks = max(map(len, n_best), default=1)
+    different = list(dict.fromkeys(joined(rank) for rank in range(min(ranks, options.n_best))))
+    words = [{"text": word.text, "confidence": round(word.confidence, 4)}
+             for best, *_ in n_best for word in best.words] if options.word_confidence else []
+    return TranslatedText(different[0], path, different[1:], words, detected)

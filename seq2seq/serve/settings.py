@@ -1,0 +1,21 @@
+"""Settings of a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the HTTP interface.
+
+    character_limit: maximum number of characters of a request; 0: unlimited. max_request_bytes: maximum size of a
+    request's body. suggestions: file to which suggestions are appended; None: they are refused. log_text: True: write
+    users' texts to the log.
+    """
+
+    character_limit: int = 0
+    max_request_bytes: int = 8 * 2**20
+    suggestions: Path | None = None
+    log_text: bool = False

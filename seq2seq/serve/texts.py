@@ -1,0 +1,77 @@
+"""Plain text as sentences to translate, and the translated text from their translations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, divide
+
+# Words before a period that does not end a sentence, in lower case, in several European languages.
+_ABBREVIATION_LIST = """
+abs approx art bd bspw bzw ca cf corp d.h dept dott dr e.g fig fr hr hrn i.e inc ing inkl jr ltd mlle mme mr mrs ms nr
+o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
+"""
+_ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
+_LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
+_LOOK_BACK = 40
+
+
+class Document(Protocol):
+    """Text that was split into sentences.
+
+    sentences: texts to translate, without white space around them. content: text for the detection of its language.
+    """
+
+    sentences: list[str]
+    content: str
+
+    def join(self, translations: Sequence[str], target_language: str) -> str:
+        """Return the translated text. translations: one for each of `sentences`."""
+
+
+def is_translatable(text: str) -> bool:
+    """Return True if a text has letters. Digits, punctuation and symbols alone are the same in all languages."""
+    return any(map(str.isalpha, text))
+
+
+def ends_sentence(text: str, end: int, begin_of_next: int) -> bool:
+    """Return True if a sentence ends before `end` and another one begins at `begin_of_next`.
+
+    No sentence ends after an abbreviation or a single letter (J. Smith, z. B.), or before a lower-case letter.
+    """
+    if begin_of_next >= len(text) or text[begin_of_next].islower():
+        return False
+    word = _LAST_WORD.search(text[max(0, end - _LOOK_BACK):end])
+    if word is None:
+        return True
+    last = word[1].lower()
+    return not (last in _ABBREVIATIONS or len(last) == 1 and last.isalpha())
+
+
+def split_sentences(line: str) -> DividedLine:
+    """Split a line into sentences, at the places where long lines are split."""
+
+    def is_one_sentence(text: str) -> bool:
+        # The white space after a sentence belongs to the match, so a text that ends with it has no second sentence.
+        return not any(match.end() > 0 and ends_sentence(text, match.start(), match.end())
+                       for match in SENTENCE_END.finditer(text))
+
+    return divide(line, is_one_sentence)
+
+
+class PlainText:
+    """Plain text. Each line is translated by itself; its white space and the empty lines are kept."""
+
+    def __init__(self, text: str) -> None:
+        self.content = text
+        self._lines = [split_sentences(line) for line in text.split("\n")]
+        self.sentences = [sentence for line in self._lines for sentence in line.texts if is_translatable(sentence)]
+
+    def join(self, translations: Sequence[str], target_language: str) -> str:
+        """See `Document.join`."""
+        remaining = iter(translations)
+        return "\n".join(
+            line.join([next(remaining) if is_translatable(text) else text for text in line.texts], target_language)
+            for line in self._lines)

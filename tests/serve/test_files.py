@@ -1,0 +1,108 @@
+"""Translated files: uploads of any name and content, unguessable names, deletion."""
+
+import pytest
+import requests
+from served import serving, wait_until
+
+from seq2seq.serve import files
+from seq2seq.serve.errors import SlowdownError
+from seq2seq.serve.files import FileStore, translated_name
+from seq2seq.serve.settings import Settings
+
+
+def upload(url, name, contents, **parameters):
+    fields = {"source": "de", "target": "en", **parameters}
+    return requests.post(f"{url}/translate_file", data=fields, files={"file": (name, contents)}, timeout=20)
+
+
+def test_a_file_is_translated_and_fetched_once(echo):
+    answer = upload(echo, "letter.txt", b"ein Hund\r\n\n zwei\n")
+    assert answer.status_code == 200 and answer.headers["X-Translation-Path"] == "de,en"
+    address = answer.json()["translatedFileUrl"]
+    assert address.startswith(f"{echo}/download_file/") and address.endswith(".txt") and len(address) > 80
+    assert requests.head(address, timeout=20).status_code == 200
+    fetched = requests.get(address, timeout=20)
+    assert fetched.content == b"en(ein Hund)\r\n\n en(zwei)\n"
+    assert fetched.headers["Content-Disposition"] == 'attachment; filename="letter_en.txt"'
+    assert fetched.headers["X-Content-Type-Options"] == "nosniff"
+    wait_until(lambda: requests.get(address, timeout=20).status_code == 404)
+
+
+def test_parameters_of_an_upload_may_be_in_the_query_string(echo):
+    answer = requests.post(f"{echo}/translate_file?source=de&target=en", files={"file": ("a.txt", b"a")}, timeout=20)
+    assert requests.get(answer.json()["translatedFileUrl"], timeout=20).content == b"en(a)"
+
+
+def test_a_byte_order_mark_is_removed(echo):
+    address = upload(echo, "a.txt", b"\xef\xbb\xbfeins").json()["translatedFileUrl"]
+    assert requests.get(address, timeout=20).content == b"en(eins)"
+
+
+@pytest.mark.parametrize(("name", "contents", "message"), [
+    ("a.pdf", b"%PDF", "the format of this file is not supported, only .txt"),
+    ("a", b"a", "the format of this file is not supported"), (".txt", b"a", "format of this file is not supported"),
+    ("a.txt/", b"a", None), ("a.txt", b"\xff\xfe", "not text in UTF-8"), ("a.txt", b"a\0b", "bytes of value 0"),
+    ("a.txt", bytes(range(256)) * 50, "not text in UTF-8")])
+def test_other_files_are_refused(echo, name, contents, message):
+    answer = upload(echo, name, contents)
+    assert message is None or answer.status_code == 400 and message in answer.json()["error"]
+
+
+def test_missing_files_and_parameters_are_named(echo):
+    no_file = requests.post(f"{echo}/translate_file", json={"source": "de", "target": "en"}, timeout=20)
+    assert no_file.json() == {"error": "Invalid request: missing file parameter"}
+    form = requests.post(f"{echo}/translate_file", data={"file": "a", "source": "de", "target": "en"}, timeout=20)
+    assert form.status_code == 400 and "multipart" in form.json()["error"]
+    assert upload(echo, "a.txt", b"a", target="").json() == {"error": "Invalid request: missing target parameter"}
+    assert upload(echo, "a.txt", b"a", target="zz").json() == {"error": "zz is not supported"}
+
+
+def test_a_file_is_no_text_of_other_endpoints(echo):
+    answer = requests.post(f"{echo}/translate", data={"source": "de", "target": "en"}, files={"q": ("a.txt", b"a")},
+                           timeout=20)
+    assert answer.status_code == 400 and answer.json()["error"].endswith("must be a text, found a file")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd.txt", "..\\..\\a.txt", "/etc/a.txt", "a\x00b.txt", "a\"; b.txt",
+                                  "é" * 300 + ".txt", "%2e%2e%2fa.txt", "a\r\nSet-Cookie: b.txt"])
+def test_names_never_become_paths_or_headers(echo, name):
+    answer = upload(echo, name, b"eins")
+    if answer.status_code == 400:
+        return
+    fetched = requests.get(answer.json()["translatedFileUrl"], timeout=20)
+    given = fetched.headers["Content-Disposition"].removeprefix('attachment; filename="').removesuffix('"')
+    assert fetched.content == b"en(eins)" and "Set-Cookie" not in fetched.headers
+    assert given.endswith("_en.txt") and not set(given) & set('/\\"\r\n\0') and len(given) < 100
+
+
+@pytest.mark.parametrize("path", ["x.txt", "..%2f..%2fetc%2fpasswd", "../../../etc/passwd", "%00", ""])
+def test_other_files_cannot_be_fetched(echo, path):
+    answer = requests.get(f"{echo}/download_file/{path}", timeout=20)
+    assert answer.status_code == 404 and list(answer.json()) == ["error"]
+
+
+def test_large_files_are_refused_and_files_below_the_limit_are_translated():
+    with serving(settings=Settings(max_request_bytes=200_000, character_limit=150_000)) as (url, _, _):
+        assert upload(url, "a.txt", b"x" * 300_000).status_code == 413
+        assert "exceeds text limit" in upload(url, "a.txt", b"x" * 150_001).json()["error"]
+        address = upload(url, "a.txt", b"eins zwei\n" * 10_000).json()["translatedFileUrl"]
+        assert requests.get(address, timeout=20).content == b"en(eins zwei)\n" * 10_000
+
+
+def test_files_expire_and_are_bounded(monkeypatch):
+    now = [0.0]
+    store = FileStore(lambda: now[0])
+    key = store.add("a_en.txt", b"abc")
+    assert store.get(key).contents == b"abc" and store.add("a_en.txt", b"abc") != key
+    now[0] = files.LIFETIME_SECONDS
+    assert store.get(key) is None
+    monkeypatch.setattr(files, "MAX_BYTES", 5)
+    store.add("a.txt", b"abc")
+    with pytest.raises(SlowdownError):
+        store.add("a.txt", b"abc")
+
+
+@pytest.mark.parametrize(("name", "expected"), [("a b.txt", "a b_en.txt"), ("../.txt", "txt_en"),
+                                                ("x.TXT", "x_en.txt"), ("...txt", "translation_en.txt")])
+def test_names_of_translations(name, expected):
+    assert translated_name(name, "en") == expected

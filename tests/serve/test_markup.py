@@ -1,0 +1,132 @@
+"""HTML: everything but text is kept byte for byte, inline tags are placed in order, and any input takes linear time."""
+
+import html.parser
+import random
+import re
+import time
+
+import pytest
+
+from seq2seq.serve.markup import Markup, _tokens
+
+
+def translated(source, translate=str.upper, language="en"):
+    document = Markup(source)
+    return document.join([translate(sentence) for sentence in document.sentences], language)
+
+
+def reordered(sentence):
+    return " ".join(reversed(sentence.split()))
+
+
+def tags(source):
+    """Return the tags of HTML in order, and check that they are nested correctly."""
+    found, stack = [], []
+
+    class Parser(html.parser.HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            found.append((tag, attributes))
+            if tag not in ("br", "img", "hr"):
+                stack.append(tag)
+
+        def handle_endtag(self, tag):
+            found.append(f"/{tag}")
+            assert stack.pop() == tag
+
+    Parser().feed(source)
+    assert not stack
+    return found
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ("<p>ein Hund</p>", "<p>EIN HUND</p>"),
+    ("ein Hund", "EIN HUND"), ("", ""), ("  ", "  "), ("<br/>", "<br/>"),
+    ("<p>\n  ein\nHund \n</p>", "<p>\n  EIN HUND \n</p>"),
+    ("<b>ein Hund</b>", "<b>EIN HUND</b>"),
+    ("ein <b>großer</b> Hund", "EIN <b>GROSSER</b> HUND"),
+    ("Erster. Zweiter <i>Satz</i>.<br>Dritter", "ERSTER. ZWEITER <i>SATZ</i>.<br>DRITTER"),
+    ("a &lt; b &amp; c&nbsp;d", "A &lt; B &amp; C\u00a0D"),
+    ("&lt;b&gt; ist ein Tag", "&lt;B&gt; IST EIN TAG"),
+    ("<!-- a --><p title='b > c' CLASS=d>e</P>", "<!-- a --><p title='b > c' CLASS=d>E</P>"),
+    ("<!DOCTYPE html><?xml version='1'?>x", "<!DOCTYPE html><?xml version='1'?>X"),
+    ("<img alt='a'> b <img>", "<img alt='a'> B <img>"),
+    ("<td>12</td><td>1 &#x2c; 3</td>", "<td>12</td><td>1 &#x2c; 3</td>"),
+    ("a < b", "A &lt; B"), ("a <b", "A &lt;B"),
+])
+def test_text_is_translated_and_markup_is_kept(source, expected):
+    assert translated(source) == expected
+
+
+@pytest.mark.parametrize("kept", [
+    "<code>a b</code>", "<pre>a\n b</pre>", "<script>if (a < b) c('</p>')</script>", "<style>p > a { b }</style>",
+    "<SCRIPT>a</b></SCRIPT >", "<textarea>a <b></textarea>", '<span translate="no">a b</span>',
+    "<p class='x notranslate'>a <b>c</b></p>", "<svg><text>a</text></svg>", "<script>a", "<!-- a <b> c -->",
+    '<a href="https://a.b/c"><span class="invisible">https://</span><span>a.b/c</span></a>',
+    '<a class="mention">@<span>user</span></a>', '<a href="/tags/x">#<span>tag</span></a>',
+])
+def test_what_is_not_text_is_kept(kept):
+    assert translated(kept) == kept
+    assert kept in translated(f"<p>vor {kept} nach</p>")
+
+
+def test_a_tag_follows_words_that_occur_in_the_translation():
+    assert translated("ein <b>Kuhn</b> kommt spät", reordered) == "spät kommt <b>Kuhn</b> ein"
+    assert translated("<a href='x'>Anna Kuhn</a> kommt", lambda s: "here is Anna Kuhn") == (
+        "here is <a href='x'>Anna Kuhn</a>")
+
+
+def test_a_tag_is_at_the_same_share_of_the_words_otherwise():
+    assert translated("ein <b>roter</b> Hund kommt", lambda s: "one two three four") == "one <b>two</b> three four"
+    assert translated("eins <i>zwei</i>", lambda s: "") == "<i></i>"
+    assert translated("<i>a</i> <b>b</b> c", lambda s: "one") == "<i>one</i><b></b>"
+    assert translated("<b>狗</b>跑", lambda s: "A dog runs") == "<b>A dog</b> runs"
+    assert translated("a <b>dog</b> runs", lambda s: "一只狗跑") == "一<b>只狗</b>跑"
+
+
+def test_sentences_of_a_run_are_split():
+    source = "<p>Ein <b>Satz. Noch</b> einer.</p><p>Dritter."
+    assert Markup(source).sentences == ["Ein Satz.", "Noch einer.", "Dritter."]
+
+
+def test_the_text_for_language_identification_has_no_markup():
+    assert Markup("<p class='english'>ein <b>Hund</b></p><script>x</script><p>zwei</p>").content == "ein Hund\nzwei"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_well_formed_html_stays_well_formed_with_the_same_tags(seed):
+    draw = random.Random(seed)
+
+    def element(depth):
+        kind = draw.choice(["p", "b", "i", "a href='x'", "span", "text", "text", "br", "ul", "code"])
+        if kind == "text" or depth > 4:
+            words = ["ein", "Hund.", "läuft", "&amp;", "12", "Kuhn"]
+            return " ".join(draw.choice(words) for _ in range(draw.randint(1, 6)))
+        if kind == "br":
+            return "<br>"
+        inner = "".join(draw.choice(["", " "]) + element(depth + 1) for _ in range(draw.randint(0, 4)))
+        return f"<{kind}>{inner}</{kind.split()[0]}>"
+
+    source = "".join(element(0) for _ in range(3))
+    for translate in (str.upper, reordered, lambda sentence: "x", lambda sentence: sentence + " < & more words"):
+        assert tags(translated(source, translate)) == tags(source)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_input_comes_back_unchanged_from_an_identical_translation_but_for_entities(seed):
+    draw = random.Random(seed)
+    pieces = ["<", ">", "</", "<b", "<b>", "</b>", "'", '"', "=", "<!--", "-->", "&", "&lt;", "a", " ", "\n", "<p>",
+              "/>", "<script>", "</script>", "<![CDATA[", "\0", "é", "<code>", "</code>"]
+    source = "".join(draw.choice(pieces) for _ in range(60))
+    assert "".join(token.raw for token in _tokens(source)) == source
+    kept = translated(source, lambda sentence: sentence)
+    assert re.sub(r"\s", " ", html.unescape(kept)) == re.sub(r"\s", " ", html.unescape(source))
+
+
+@pytest.mark.parametrize("piece", ["<", "<a ", '<a b="', "<!--", "<![CDATA[", "</", "<b>", "</b>", "<b>a ",
+                                   "a<i>b</i> ", "<script>", "<code>", "<a>@", "&", "a. ", "<b></i>", '"<a\'', "<a>",
+                                   "<span>#x"])
+def test_any_input_takes_linear_time(piece):
+    source = piece * (20_000 // len(piece))
+    began = time.process_time()
+    translated(source, lambda sentence: sentence)
+    assert time.process_time() - began < 0.7

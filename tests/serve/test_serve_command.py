@@ -1,0 +1,161 @@
+"""The command `seq2seq serve`: options, errors, signals."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import requests
+from random_models import recipe_text, save_random_model, trained_tokenizers
+
+from seq2seq.cli import main
+from seq2seq.cli import serve as command
+from seq2seq.serve.server import listen
+
+RECIPE = recipe_text(
+    283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
+    "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false")
+
+
+def run(capsys, *arguments):
+    code = main(["serve", *map(str, arguments)])
+    return code, capsys.readouterr().err
+
+
+def test_the_help_has_examples(capsys):
+    assert main(["serve", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "seq2seq serve models/de_en models/en_fr" in text and "--require-key" in text
+
+
+def test_the_missing_extra_is_named(capsys, monkeypatch):
+    monkeypatch.setattr(command, "PACKAGES", {"uvicorn": "no_such_module", "starlette": "starlette"})
+    code, message = run(capsys, "model")
+    assert code == 2 and message == ("seq2seq serve needs packages that are not installed: uvicorn. Install the extra: "
+                                     "pip install 'seq2seq-mt[serve]'\n")
+
+
+def test_mistakes_of_the_command_line_are_named(capsys, tmp_path):
+    assert run(capsys, tmp_path, "--require-key") == (2, "--require-key needs keys. Add --api-keys FILE.\n")
+    code, message = run(capsys, tmp_path / "none", "--port", 0)
+    assert code == 2 and "does not exist" in message
+    code, message = run(capsys, tmp_path, "--api-keys", tmp_path / "keys")
+    assert code == 2 and "cannot be read: No such file" in message
+    with listen("127.0.0.1", 0) as taken:
+        code, message = run(capsys, tmp_path, "--port", taken.getsockname()[1])
+    assert code == 2 and "Address already in use. Choose another --host or --port." in message
+    code, message = run(capsys, tmp_path, "--host", "192.0.2.1", "--port", 0)
+    assert code == 2 and "cannot listen on 192.0.2.1:0" in message
+    code, message = run(capsys, tmp_path, "--host", "no host", "--port", 0)
+    assert code == 2 and "cannot listen on no host:0" in message
+
+
+def test_answers_are_not_delayed_by_nagle_s_algorithm():
+    with listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP                            # asyncio then sets TCP_NODELAY
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Function that starts the command and returns the process, the URL, and the path of the model."""
+    tokenizers = trained_tokenizers(RECIPE)
+    model = save_random_model(tmp_path / "de_en", RECIPE, tokenizers, seed=2, noise=0.3)
+    log = tmp_path / "log"
+    processes = []
+
+    def start(*options):
+        with log.open("wb") as file:
+            process = subprocess.Popen([sys.executable, "-m", "seq2seq", "serve", str(model), "--port", "0",
+                                        "--precision", "fp32", "--threads", "1", *options], stderr=file)
+        processes.append(process)
+        end = time.monotonic() + 60
+        while not (found := re.search(r"listening on (http://[\d.:]+),", log.read_text())):
+            assert process.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.05)
+        wait_for(lambda: requests.get(f"{found[1]}/health", timeout=20).status_code == 200)
+        return process, found[1], model
+
+    yield start, lambda: log.read_text(), lambda seed: save_random_model(model, RECIPE, tokenizers, seed, noise=0.3)
+    for process in processes:
+        process.kill()
+        process.wait(20)
+
+
+def wait_for(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except requests.ConnectionError:
+            pass
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def translate(url, q="ein Hund läuft"):
+    return requests.post(f"{url}/translate", json={"q": q, "source": "de", "target": "en"}, timeout=60)
+
+
+@pytest.mark.slow
+def test_sigterm_finishes_the_requests_in_progress(started):
+    import threading
+
+    start, log, _ = started
+    process, url, _ = start()
+    answers = []
+    lines = "\n".join(f"ein Hund läuft {number}" for number in range(8_000))
+    client = threading.Thread(target=lambda: answers.append(translate(url, lines)))
+    client.start()
+    wait_for(lambda: re.search(r"waiting_sentences [1-9]", requests.get(f"{url}/metrics", timeout=20).text))
+    process.send_signal(signal.SIGTERM)
+    client.join(60)
+    assert process.wait(60) == 0
+    assert answers[0].status_code == 200 and answers[0].json()["translatedText"].count("\n") == 7_999
+    with pytest.raises(requests.ConnectionError):
+        translate(url)
+    assert "Traceback" not in log()
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_the_server_without_a_traceback(started):
+    start, log, _ = started
+    process, _, _ = start()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130 and "Traceback" not in log()
+
+
+@pytest.mark.slow
+def test_sighup_loads_the_models_again(started):
+    start, log, save = started
+    process, url, model = start()
+    before = translate(url).json()["translatedText"]
+    save(3)
+    os.kill(process.pid, signal.SIGHUP)
+    wait_for(lambda: translate(url).json()["translatedText"] != before)
+    assert f"{model} was loaded again" in log()
+    (model / "model.safetensors").write_bytes(b"damaged")
+    after = translate(url).json()["translatedText"]
+    os.kill(process.pid, signal.SIGHUP)
+    wait_for(lambda: "the old model stays in use" in log())
+    assert translate(url).json()["translatedText"] == after
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_options_reach_the_server(started, tmp_path):
+    (tmp_path / "keys").write_text("secret 60\n")
+    start, log, _ = started
+    _, url, _ = start("--api-keys", str(tmp_path / "keys"), "--require-key", "--character-limit", "20", "--log-text",
+                      "--suggestions", str(tmp_path / "suggestions"), "--beam-size", "1")
+    assert translate(url).status_code == 403
+    body = {"q": "ein Hund", "source": "de", "target": "en", "api_key": "secret"}
+    assert requests.post(f"{url}/translate", json=body, timeout=20).status_code == 200
+    assert requests.post(f"{url}/translate", json=body | {"q": "x" * 21}, timeout=20).status_code == 400
+    assert requests.post(f"{url}/suggest", json=body | {"s": "a dog"}, timeout=20).status_code == 200
+    assert "'ein Hund' -> " in log()

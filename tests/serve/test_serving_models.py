@@ -1,0 +1,151 @@
+"""Loading of the models of a server, and replacing them while requests come."""
+
+import shutil
+import threading
+
+import pytest
+from random_models import recipe_text, save_random_model, trained_tokenizers
+from served import wait_until
+
+from seq2seq.errors import CheckpointError, UserError
+from seq2seq.serve.limits import Limits
+from seq2seq.serve.models import Group, MachineOptions, Models, SearchOptions
+from seq2seq.serve.server import application
+from seq2seq.serve.service import Service
+from seq2seq.serve.settings import Settings
+from seq2seq.storage.checkpoints import MODEL
+
+SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31"
+DECODING = "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false"
+RECIPE = recipe_text(283, SIZES, DECODING)
+MACHINE = MachineOptions(precision="fp32")
+TO_ENGLISH = Group("de", "en")
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return trained_tokenizers(RECIPE)
+
+
+@pytest.fixture
+def save(tmp_path, tokenizers):
+    """Function that writes a model under a name, or replaces it."""
+
+    def write(name="de_en", seed=2, recipe=RECIPE):
+        return save_random_model(tmp_path / name, recipe, tokenizers, seed, noise=0.3)
+
+    return write
+
+
+def texts(models, group=TO_ENGLISH):
+    return [one.text for one in models.translate(group, ["ein Hund läuft"])[0]]
+
+
+def test_models_are_found_by_their_direction(save):
+    other = save("en_zh", 3, RECIPE.replace("{source: de, target: en}", "{source: eng, target: zho}", 1))
+    models = Models.load([save(), other], MACHINE)
+    assert models.directions.direct == (("de", "en"), ("en", "zh-Hans"))
+    assert [line.split(":")[0] for line in models.describe()] == ["de to en", "en to zh-Hans"]
+    assert texts(models) != texts(models, Group("en", "zh-Hans"))
+
+
+def test_two_models_of_one_direction_are_an_error(save):
+    with pytest.raises(UserError, match="both translate from de to en. Serve only one of them"):
+        Models.load([save(), save("other", 3)], MACHINE)
+
+
+def test_models_that_cannot_be_served_are_an_error(save, tmp_path):
+    with pytest.raises(CheckpointError, match="does not exist"):
+        Models.load([tmp_path / "none"], MACHINE)
+    (save() / MODEL).write_bytes(b"damaged")
+    with pytest.raises(CheckpointError):
+        Models.load([tmp_path / "de_en"], MACHINE)
+
+
+@pytest.mark.parametrize("decoding", [DECODING, DECODING + ", mbr: 2", DECODING + ", sampling: true, seed: 3",
+                                      DECODING.replace("beam_size: 2", "beam_size: 4, diverse_groups: 2")])
+def test_alternatives_and_confidence_fit_the_decoding_of_any_recipe(save, decoding):
+    models = Models.load([save(recipe=recipe_text(283, SIZES, decoding))], MACHINE)
+    for n_best in (1, 2, 5):
+        group = Group("de", "en", SearchOptions(n_best, word_confidence=True))
+        alone = models.translate(group, ["ein Hund"])
+        assert 1 <= len(alone[0]) <= n_best and alone[0][0].words
+        together = models.translate(group, ["Katze", "ein Hund"])[1]
+        assert [one.text for one in together] == [one.text for one in alone[0]]
+
+
+def test_the_beam_size_of_the_server_replaces_that_of_the_recipe(save):
+    path = save()
+    assert texts(Models.load([path], MachineOptions(precision="fp32", beam_size=1))) == [
+        one.text for one in Models.load([path], MACHINE)._loaded[0].translator.translate(
+            ["ein Hund läuft"], beam_size=1)[0]]
+
+
+def test_a_model_whose_files_changed_is_replaced(save):
+    models = Models.load([save()], MACHINE)
+    old = texts(models)
+    assert models.reload() == []
+    path = save(seed=3)
+    assert models.reload() == [f"{path} was loaded again"]
+    assert texts(models) != old and models.reload() == []
+    assert models.reload(changed_only=False) == [f"{path} was loaded again"]
+
+
+def test_a_damaged_model_leaves_the_old_one_in_use(save, tmp_path):
+    models = Models.load([save()], MACHINE)
+    old, path = texts(models), tmp_path / "de_en"
+    (path / MODEL).write_bytes(b"damaged")
+    (message,) = models.reload()
+    assert message.startswith(f"{path} cannot be loaded, the old model stays in use: ") and texts(models) == old
+    assert models.reload() == []                                                # the same files are not tried again
+    shutil.rmtree(path)
+    assert models.reload() == [] and texts(models) == old
+    assert len(models.reload(changed_only=False)) == 1 and texts(models) == old
+    save(seed=3)
+    assert models.reload() == [f"{path} was loaded again"] and texts(models) != old
+
+
+def test_a_model_may_get_another_direction_unless_it_is_served_already(save):
+    reverse = RECIPE.replace("source: de, target: en", "source: en, target: de", 1)
+    models = Models.load([save(), save("en_de", 3, reverse)], MACHINE)
+    save(seed=3, recipe=reverse)
+    assert "both translate from en to de" in models.reload()[0] and models.directions.direct[0] == ("de", "en")
+    save(seed=3, recipe=RECIPE.replace("source: de, target: en", "source: de, target: fr", 1))
+    assert "was loaded again" in models.reload()[0] and models.directions.direct[0] == ("de", "fr")
+    with pytest.raises(Exception, match="Slowdown: the models are being replaced"):
+        models.translate(TO_ENGLISH, ["Hund"])
+
+
+def test_requests_get_the_old_or_the_new_translation_while_a_model_is_replaced(save):
+    """The application checks the files by itself, and no request fails meanwhile."""
+    import requests
+    from served import running
+
+    models = Models.load([save()], MACHINE)
+    service = Service(models)
+    old = texts(models)[0]
+    seen, failures, stop = [], [], threading.Event()
+
+    def client(url):
+        while not stop.is_set() and len(failures) < 5:
+            answer = requests.post(f"{url}/translate", timeout=20,
+                                   json={"q": "ein Hund läuft", "source": "de", "target": "en"})
+            if answer.status_code != 200:
+                failures.append(answer.text)
+            elif answer.json()["translatedText"] not in seen:
+                seen.append(answer.json()["translatedText"])
+
+    with running(application(service, Limits(), Settings(), reload_seconds=0.05)) as url:
+        threads = [threading.Thread(target=client, args=(url,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: seen == [old])
+        save(seed=3)
+        wait_until(lambda: len(seen) == 2)
+        save(seed=7)
+        wait_until(lambda: len(seen) == 3)
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+    assert not failures and seen[2] == texts(models)[0]
+    assert not service.scheduler.alive

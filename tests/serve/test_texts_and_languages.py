@@ -1,0 +1,148 @@
+"""Sentences of plain text, language codes and directions, language identification, keys and limits."""
+
+import pytest
+
+from seq2seq.data import language_identification
+from seq2seq.errors import UserError
+from seq2seq.serve import detection
+from seq2seq.serve.detection import Detector
+from seq2seq.serve.errors import ApiError, SlowdownError
+from seq2seq.serve.languages import Directions, canonical, language_name, resolve
+from seq2seq.serve.limits import Limits, read_keys
+from seq2seq.serve.texts import PlainText
+
+# Sentences
+
+
+@pytest.mark.parametrize(("text", "sentences"), [
+    ("One. Two! Three? Four… Five", ["One.", "Two!", "Three?", "Four…", "Five"]),
+    ("He said: “Go.” Then he went.", ["He said: “Go.”", "Then he went."]),
+    ("Dr. Kuhn und Prof. Meier kamen.", ["Dr. Kuhn und Prof. Meier kamen."]),
+    ("J. R. Smith wrote, e.g. Poems, z. B. Verse.", ["J. R. Smith wrote, e.g. Poems, z. B. Verse."]),
+    ("It costs 3.50 euros. yes", ["It costs 3.50 euros. yes"]),
+    ("第一句。第二句！“第三句？”第四", ["第一句。", "第二句！", "“第三句？”", "第四"]),
+    ("one\ntwo", ["one", "two"]), ("12. 13.", []), ("", []), ("...", []), ("Wait... What", ["Wait...", "What"]),
+])
+def test_text_is_split_into_sentences(text, sentences):
+    assert PlainText(text).sentences == sentences
+    assert PlainText(text).join(sentences, "en") == text or "。" in text
+
+
+def test_sentences_are_joined_as_the_target_language_requires():
+    assert PlainText("One. Two.").join(["一。", "二。"], "zh-Hans") == "一。二。"
+    assert PlainText("一。二。").join(["One.", "Two."], "en") == "One. Two."
+
+
+# Languages
+
+
+@pytest.mark.parametrize(("code", "expected"), [
+    ("de", "de"), ("DE", "de"), ("deu", "de"), ("zh", "zh-Hans"), ("zho_Hans", "zh-Hans"), ("zh-Hant-TW", "zh-Hant"),
+    ("zt", "zh-Hant"), ("pb", "pt-BR"), ("pt_br", "pt-BR"), ("no", "nb"), ("yue", "yue"), ("cmn", "zh-Hans"),
+    ("sr-latn", "sr-Latn"), ("en-us", "en-US"), ("iw", "he"), ("gsw", "gsw")])
+def test_codes_are_those_of_the_interface(code, expected):
+    assert canonical(code) == expected and canonical(expected) == expected
+
+
+@pytest.mark.parametrize(("code", "served", "expected"), [
+    ("de-AT", ["de"], "de"), ("en", ["de", "en-US"], "en-US"), ("zh-TW", ["zh-Hans"], None), ("zh", ["zh-Hant"], None),
+    ("zh-TW", ["zh-Hans", "zh-Hant"], "zh-Hant"), ("pt", ["pt-BR"], "pt-BR"), ("pt-PT", ["pt-BR", "pt"], "pt"),
+    ("zz", ["de"], None), ("", ["de"], None), ("-", ["de"], None), ("sr", ["sr-Latn"], "sr-Latn"),
+    ("d" * 1000, ["de"], None), ("de_DE.UTF-8", ["de"], "de")])
+def test_codes_of_clients_are_matched_with_the_served_languages(code, served, expected):
+    assert resolve(code, served) == expected
+
+
+def test_languages_have_names():
+    assert [language_name(code) for code in ("de", "zh-Hans", "zh-Hant", "pt-BR", "en-US", "xx", "xx-YY")] == [
+        "German", "Chinese", "Chinese (traditional)", "Portuguese (Brazil)", "English (US)", "xx", "xx-YY"]
+
+
+def test_the_shortest_chain_of_models_is_chosen():
+    directions = Directions((("de", "en"), ("en", "fr"), ("fr", "es"), ("de", "fr"), ("es", "de")))
+    assert directions.path("de", "fr") == ("de", "fr") and directions.path("de", "es") == ("de", "fr", "es")
+    assert directions.path("en", "en") == ("en",) and Directions((("de", "en"),)).path("en", "de") is None
+    assert directions.targets("en") == ["en", "fr", "de", "es"] and directions.sources == ["en", "fr", "de", "es"]
+
+
+# Language identification
+
+
+def test_lingua_chooses_among_the_served_languages():
+    detector = Detector(["en", "de", "zh-Hans"])
+    assert detector.detect("Der Hund läuft durch den Garten")[0].language == "de"
+    assert detector.detect("Le chien court dans le jardin")[0].language in ("en", "de")
+    assert detector.detect("我不知道这是什么意思")[0].language == "zh-Hans"
+    assert detector.detect("123 !") == [detection.Detected("en", 0.0)]
+    assert all(0 <= one.confidence <= 100 for one in detector.detect("Hund dog"))
+
+
+def test_the_script_decides_without_lingua(monkeypatch):
+    monkeypatch.setattr(detection, "is_installed", lambda: False)
+    detector = Detector(["en", "ru", "ja", "zh-Hans", "zh-Hant"])
+    for text, language in (("dog", "en"), ("собака", "ru"), ("これは犬です", "ja"), ("这个国家", "zh-Hans"),
+                           ("這個國家", "zh-Hant"), ("...", "en"), ("ⴰⵣⵓⵍ", "en")):
+        assert detector.detect(text)[0].language == language, text
+    assert language_identification.is_installed()
+
+
+def test_a_single_language_needs_no_choice():
+    assert [one.language for one in Detector(["br"]).detect("Demat d'an holl")] == ["br"]
+
+
+# Keys and limits
+
+
+def test_keys_are_read_with_their_limits(tmp_path):
+    (tmp_path / "keys").write_text("# comment\nfirst 60\n\nsecond # mine\n")
+    assert read_keys(tmp_path / "keys") == {"first": 60, "second": None}
+
+
+@pytest.mark.parametrize(("contents", "message"), [
+    (b"a b", ":1: expected a key"), (b"a 0", ":1: expected a key"), (b"a\n\nb 1 2", ":3: expected a key"),
+    (b"a\na 5", ":2: this key is there twice"), (b"# none", "has no keys"), (b"\xff", "cannot be read")])
+def test_mistakes_in_the_file_of_keys_are_named(tmp_path, contents, message):
+    (tmp_path / "keys").write_bytes(contents)
+    with pytest.raises(UserError, match=message):
+        read_keys(tmp_path / "keys")
+    with pytest.raises(UserError, match="No such file"):
+        read_keys(tmp_path / "none")
+
+
+def test_requests_become_free_steadily():
+    now = [0.0]
+    limits = Limits(requests_per_minute=6, clock=lambda: now[0])
+    limits.check("", "192.0.2.1", cost=100)                                     # counts as 6
+    with pytest.raises(SlowdownError, match="6 requests per minute") as refused:
+        limits.check("", "192.0.2.1")
+    assert refused.value.headers["Retry-After"] == "11"
+    limits.check("", "192.0.2.2")
+    now[0] = 10.5
+    limits.check("", "192.0.2.1")
+    with pytest.raises(SlowdownError):
+        limits.check("", "192.0.2.1")
+
+
+def test_addresses_of_one_ipv6_network_are_one_client():
+    limits = Limits(requests_per_minute=1)
+    limits.check("", "2001:db8::1")
+    with pytest.raises(SlowdownError):
+        limits.check("", "2001:db8::2:1")
+    limits.check("", "2001:db8:0:1::1")
+    limits.check("", "::ffff:192.0.2.1")
+    with pytest.raises(SlowdownError):
+        limits.check("", "192.0.2.1")
+
+
+def test_keys_of_a_server_without_keys_are_ignored():
+    Limits().check("any", "192.0.2.1")
+    with pytest.raises(ApiError, match="Invalid API key"):
+        Limits({"a": 1}).check("ä", "192.0.2.1")
+
+
+def test_the_clients_that_were_idle_for_longest_are_forgotten(monkeypatch):
+    monkeypatch.setattr("seq2seq.serve.limits.MAX_CLIENTS", 2)
+    limits = Limits(requests_per_minute=1)
+    for address in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
+        limits.check("", address)
+    assert len(limits._tokens) == 2
