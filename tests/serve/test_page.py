@@ -1,4 +1,4 @@
-"""The web page: headers and files without a browser, behaviour in headless Chromium against a server with fake answers."""
+"""The web page: headers and files without a browser, behaviour in Chromium against a server with fake answers."""
 
 import asyncio
 import json
@@ -139,8 +139,11 @@ class Stub:
                 self.uploaded = (await form["file"].read(), form["source"], form["target"])
             return JSONResponse({"translatedFileUrl": "http://elsewhere.invalid/download_file/done.txt"})
 
-        async def give(value):
-            return JSONResponse(value)
+        async def languages(request):
+            return JSONResponse(listed)
+
+        async def settings(request):
+            return JSONResponse(self.settings)
 
         async def download(request):
             return PlainTextResponse("translated")
@@ -148,8 +151,8 @@ class Stub:
         app = Starlette(routes=[
             *page_routes(), Route("/translate", translate, methods=["POST"]),
             Route("/translate_file", translate_file, methods=["POST"]), Route("/download_file/{name}", download),
-            Route("/languages", lambda request: give(listed)),
-            Route("/frontend/settings", lambda request: give(self.settings))])
+            Route("/languages", languages),
+            Route("/frontend/settings", settings)])
         self.server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", self.port, log_level="error",
                                                     timeout_graceful_shutdown=1))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
@@ -219,8 +222,8 @@ class Page:
         self.one("text").send_keys(text)
 
     def put(self, text):
-        self.js("const t = document.getElementById('text'); t.value = arguments[0]; t.dispatchEvent(new Event('input'))",
-                text)
+        self.js("const t = document.getElementById('text'); t.value = arguments[0];"
+                "t.dispatchEvent(new Event('input'))", text)
 
     def choose(self, name, value):
         self.js("const s = document.getElementById(arguments[0]); s.value = arguments[1];"
@@ -263,7 +266,7 @@ def test_swapping_exchanges_languages_and_texts(page):
 
 @pytest.mark.slow
 def test_markup_in_text_answer_and_error_is_shown_as_text(page):
-    page.choose("confidence", "on")
+    page.one("confidence").click()
     page.put(ATTACK)
     page.shows("translation", "[de] " + ATTACK)
     page.stub.error = (400, ATTACK)
@@ -354,6 +357,8 @@ def test_the_keyboard_reaches_every_control_in_reading_order_with_a_visible_focu
     for _ in range(16):
         ActionChains(page.browser).send_keys(Keys.TAB).perform()
         reached.append(page.js("return document.activeElement.id || document.activeElement.tagName"))
+        if reached[-1] == "BODY":                              # the end of the page
+            break
         assert page.js("return getComputedStyle(document.activeElement).outlineStyle") != "none"
     order = ["interface", "theme", "source", "text", "clear", "swap", "target", "translation", "copy", "confidence",
              "BUTTON", "file"]
