@@ -20,6 +20,7 @@ from seq2seq.serve.deepl import DeepLApi
 from seq2seq.serve.documentation import documentation_routes
 from seq2seq.serve.errors import ApiError
 from seq2seq.serve.limits import Limits
+from seq2seq.serve.page import page_routes
 from seq2seq.serve.service import Service
 from seq2seq.serve.settings import Settings
 
@@ -41,6 +42,7 @@ def create_app(service: Service, limits: Limits | None = None, settings: Setting
         *api.routes(),
         *DeepLApi(api).routes(),
         *documentation_routes(),
+        *page_routes(),
     ]
     return Starlette(
         routes=routes,
