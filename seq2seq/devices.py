@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -196,7 +197,7 @@ def _cpu_name() -> str:
     for line in _cpu_info():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
-    return os.uname().machine
+    return platform.machine()
 
 
 def _cpu_info() -> list[str]:

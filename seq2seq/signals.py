@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,6 +12,8 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
+SIGKILL: signal.Signals = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""Signal that ends a process at once. Windows has no SIGKILL; there, SIGTERM ends a process at once."""
 
 class Stopped(Exception):
     """The process must end because of a stop signal. Finished work is already saved. number: number of the signal."""
@@ -72,7 +75,7 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
             process. `torchrun` needs False: after Ctrl-C, every process gets a signal from the terminal and a second
             one from `torchrun`, which later kills slow processes itself.
         max_seconds: number of seconds after the first signal at which Stopped is raised anywhere in the `with` block,
-            so saved files must be intact at any time. 0: no limit.
+            so saved files must be intact at any time. 0: no limit. Windows has no timer for this, and no limit.
     """
     request = StopRequest(message)
 
@@ -80,7 +83,7 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         if request.number is not None and exit_on_second:
             os._exit(128 + number)
         if request.number is None:
-            signal.setitimer(signal.ITIMER_REAL, max_seconds)
+            _set_timer(max_seconds)
         request.number = number
         if request.waiting:
             request.raise_if_requested()
@@ -89,10 +92,17 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: request.raise_if_requested())
+    if sys.platform != "win32":
+        previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: request.raise_if_requested())
     try:
         yield request
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _set_timer(0)
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _set_timer(seconds: float) -> None:
+    """Send SIGALRM to this process after some seconds; 0: never. Windows has no such timer."""
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -16,9 +16,9 @@ CHAPTERS = ["recipe", "tokenizers", "storage", "data", "model", "search", "infer
             "training", "analysis", "check", "interop", "serve", "cli"]
 TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "compressed_files", "json_reader"}
 WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "compressed_files", "json_reader"]
-ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("data", "corpus"), ("data", "tmx"), ("data", "parallel_text"),
-                      ("data", "cleaning"), ("data", "number_agreement"), ("data", "pair_quality"),
-                      ("data", "language_identification"), ("translation", "text_io"),
+ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "open_files"), ("data", "corpus"), ("data", "tmx"),
+                      ("data", "parallel_text"), ("data", "cleaning"), ("data", "number_agreement"),
+                      ("data", "pair_quality"), ("data", "language_identification"), ("translation", "text_io"),
                       ("translation", "unfinished_output")]
 # Packages that are slow to import or optional, so they must be imported inside the functions that need them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",

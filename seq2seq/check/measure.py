@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import tempfile
 import time
@@ -83,7 +82,13 @@ def _recipe_to_measure(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train}), "training": training})
 
 
-def _peak_of_process() -> int:
-    """Return the peak resident memory of this process in bytes."""
+def _peak_of_process() -> int | None:
+    """Return the peak resident memory of this process in bytes; None on systems that do not report it (Windows)."""
+    if sys.platform == "win32":
+        return None
+    try:
+        import resource
+    except ImportError:
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak

@@ -127,9 +127,10 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
         yield "steps", (f"{about}{training['steps_per_epoch']:,} per epoch; {training['max_steps']:,} steps are "
                         f"{about}{training['epochs']:,.1f} epochs")
     if measured := report.measured:
+        peak = "" if measured["peak_bytes"] is None else f"; peak memory {_size(measured['peak_bytes'])}"
         yield "time", (f"{_duration(measured['hours'])} without validation: {measured['seconds_a_step']:.3g} s per "
                        f"step (median of {measured['steps']}), {measured['tokens_a_second']:,.0f} tokens per second "
-                       f"(all sides together); peak memory {_size(measured['peak_bytes'])}")
+                       f"(all sides together){peak}")
     elif training:
         yield "time", "not measured"
     if report.disk:

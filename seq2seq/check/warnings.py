@@ -86,6 +86,12 @@ def add_corpus_warnings(corpus: CorpusReport, sources: Sequence[str] | None, ove
                         f"{lines[0]:,}), so that scores on this set are too high. Remove them from train.")
 
 
+def frequent_kinds(corpus: CorpusReport) -> list[str]:
+    """Return the kinds of lines in LINE_WARNINGS that are so frequent in this corpus that a warning is given."""
+    return [kind for kind, (share, _, _) in LINE_WARNINGS.items()
+            if kind in corpus.findings and corpus.findings[kind].count > max(share * corpus.lines, 2)]
+
+
 def add_tokenization_warnings(corpora: Sequence[CorpusReport], warnings: list[str]) -> None:
     """Append one warning that names all corpora with tokenised target text, and says how this affects scores."""
     tokenized = [(corpus, corpus.findings["tokenised_target"]) for corpus in corpora
@@ -154,14 +160,13 @@ def _add_line_warnings(corpus: CorpusReport, languages: Languages, warnings: lis
     """Append a warning for each kind of lines in LINE_WARNINGS that is too frequent."""
     unknown_languages = sorted({code for code in (languages.source, languages.target)
                                 if code and main_language(code) not in NUMBER_WORD_LANGUAGES})
-    for kind, (share, description, remedy) in LINE_WARNINGS.items():
-        finding = corpus.findings.get(kind)
-        if finding and finding.count > max(share * corpus.lines, 2):
-            if kind == "numbers_differ" and unknown_languages:
-                remedy = (f"seq2seq does not know the number words of {' and '.join(unknown_languages)}, so check some "
-                          f"of these lines first: {remedy}")
-            warnings.append(f"{corpus.role} {corpus.label}: of {corpus.lines:,} lines, {finding} {description}. "
-                            f"{remedy}")
+    for kind in frequent_kinds(corpus):
+        _, description, remedy = LINE_WARNINGS[kind]
+        if kind == "numbers_differ" and unknown_languages:
+            remedy = (f"seq2seq does not know the number words of {' and '.join(unknown_languages)}, so check some "
+                      f"of these lines first: {remedy}")
+        warnings.append(f"{corpus.role} {corpus.label}: of {corpus.lines:,} lines, {corpus.findings[kind]} "
+                        f"{description}. {remedy}")
 
 
 def _add_pair_warnings(corpus: CorpusReport, warnings: list[str]) -> None:

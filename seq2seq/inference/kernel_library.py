@@ -7,7 +7,6 @@ import hashlib
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,8 @@ from typing import IO, NamedTuple
 from seq2seq import console
 from seq2seq.devices import cpu_flags
 from seq2seq.inference import kernel_check, kernel_reference
-from seq2seq.signals import signal_name
+from seq2seq.signals import SIGKILL, signal_name
+from seq2seq.storage.open_files import lock_file
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 # -ffast-math is not used, because NaN and infinity must keep their meaning. With -fno-math-errno, `sqrt` is a single
@@ -46,9 +46,11 @@ def library(directory: Path | None = None) -> Path:
     Args:
         directory: directory of the cache; None: the user's cache directory.
     Raises:
-        CompilationError: there is no compiler, the compiler fails, or the library fails the self-check or cannot be
-            saved or loaded.
+        CompilationError: the system is Windows, there is no compiler, the compiler fails, or the library fails the
+            self-check or cannot be saved or loaded.
     """
+    if sys.platform == "win32":
+        raise CompilationError("they are compiled on Linux and macOS only")
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")
@@ -130,7 +132,7 @@ def self_check(library: Path, advance: console.Advance = lambda amount, news="":
         return None
     if child.returncode < 0:
         return CheckFault(f"the check was ended by {signal_name(-child.returncode)}",
-                          reproducible=child.returncode != -signal.SIGKILL)
+                          reproducible=child.returncode != -SIGKILL)
     return CheckFault(lines[-1] if lines else f"exit code {child.returncode}", reproducible=bool(lines))
 
 
@@ -152,11 +154,9 @@ def _locked(path: Path) -> Iterator[None]:
 
     On a file system without locks, processes that start together all compile the library; the last result is kept.
     """
-    import fcntl
-
     with path.open("w") as file:
         with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_file(file.fileno(), wait=True)
         yield
 
 

@@ -9,6 +9,9 @@ DIRECTORIES = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] 
 # Prefix of file names that short names omit.
 PREFIX = "transformer_"
 ORDER = ("tiny", "small", "base", "big")
+# Smallest number of training pairs for each size. The recipes with `small` have 24,000 and 29,000 pairs, the paper's
+# base model was trained on 4.5 million pairs.
+MIN_PAIRS = {"tiny": 0, "small": 5_000, "base": 1_000_000}
 
 
 def model_sizes() -> dict[str, Path]:
@@ -20,3 +23,8 @@ def model_sizes() -> dict[str, Path]:
     sizes = {path.stem.removeprefix(PREFIX): path for path in directory.glob("*.yaml")}
     return {name: sizes[name]
             for name in sorted(sizes, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))}
+
+
+def size_for(pairs: int) -> str:
+    """Return the name of the model size that suits this number of training pairs."""
+    return next(name for name in reversed(MIN_PAIRS) if pairs >= MIN_PAIRS[name])

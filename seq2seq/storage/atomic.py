@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from seq2seq.storage.open_files import sync
+
 
 def replace_file(path: Path, contents: bytes) -> None:
     """Replace the contents of a file, or create the file.
@@ -18,12 +20,3 @@ def replace_file(path: Path, contents: bytes) -> None:
     temporary.write_bytes(contents)
     sync(temporary)
     os.replace(temporary, path)
-
-
-def sync(path: Path) -> None:
-    """Sync a file's contents, or a directory's entries, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -41,6 +41,7 @@ from seq2seq.storage.directories import (
     write_json,
     write_tensors,
 )
+from seq2seq.storage.open_files import opened_directory
 
 logger = logging.getLogger(__name__)
 
@@ -301,16 +302,12 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
         # The directory is opened before metadata.json is read, and metadata.json is replaced in this open directory. If
         # another process replaces the bundle meanwhile, this process changes only the old bundle. `read_with_retry`
         # then calls this function again for the new bundle.
-        descriptor = -1
         try:
-            descriptor = os.open(current, os.O_RDONLY)
-            metadata = read_metadata(current, "bundle", required=())
-            replace_json(descriptor, METADATA, with_checksum(metadata | fields))
+            with opened_directory(current) as opened:
+                metadata = read_metadata(current, "bundle", required=())
+                replace_json(opened, METADATA, with_checksum(metadata | fields))
         except OSError as error:
             raise cannot_save(current / METADATA, error, needed=0) from error
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
 
     read_with_retry(Path(directory), update)
 

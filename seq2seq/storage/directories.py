@@ -24,8 +24,9 @@ from torch import Tensor
 from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import CheckpointError
 from seq2seq.json_reader import NotJson, parse_json
-from seq2seq.storage.atomic import sync
+from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checksums import CHECKSUM_KEY, has_wrong_checksum
+from seq2seq.storage.open_files import sync
 
 Read = TypeVar("Read")
 
@@ -177,12 +178,14 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_bytes(as_json(values))
 
 
-def replace_json(directory: int, name: str, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file atomically. directory: file descriptor of its directory.
+def replace_json(directory: int | Path, name: str, values: Mapping[str, Any]) -> None:
+    """Replace a JSON file atomically. directory: its directory, from `open_files.opened_directory`.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
     """
+    if isinstance(directory, Path):
+        return replace_file(directory / name, as_json(values))
     temporary = f".{name}.saving"
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=directory)
@@ -266,8 +269,8 @@ def _keep_open(directory: Path) -> Iterator[tuple[int, int] | None]:
     """
     descriptor = None
     with suppress(OSError):
-        # Without O_DIRECTORY, opening a named pipe would wait for a writer.
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        # Without O_DIRECTORY, opening a named pipe would wait for a writer. Windows has neither.
+        descriptor = os.open(directory, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
         yield _identity(directory if descriptor is None else descriptor)
     finally:

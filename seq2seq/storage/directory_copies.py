@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from seq2seq.errors import CheckpointError
-from seq2seq.storage.atomic import sync
 from seq2seq.storage.checksums import crc32_of
 from seq2seq.storage.directories import cannot_save, delete
+from seq2seq.storage.open_files import sync
 
 BLOCK_BYTES = 64 << 20
 """Number of bytes that are sent in one operation."""

@@ -4,12 +4,14 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from seq2seq.errors import CheckpointError
 from seq2seq.storage.directories import cannot_save, make_directories
+from seq2seq.storage.open_files import lock_file
 
 LOCK = ".lock"
 
@@ -27,7 +29,8 @@ def _drop_locks() -> None:
 
 # A forked worker inherits the descriptors of the lock files and closes them at once. Otherwise, if the training is
 # killed and the worker survives, the worker would keep the run locked.
-os.register_at_fork(after_in_child=_drop_locks)
+if sys.platform != "win32":                                                     # Windows cannot fork
+    os.register_at_fork(after_in_child=_drop_locks)
 
 
 @contextmanager
@@ -44,8 +47,6 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         CheckpointError: another process has the lock (the message gives the id of that process), or the directory
             cannot be written.
     """
-    import fcntl
-
     path = Path(run) / LOCK
     missing = [directory for directory in (path.parent, *path.parent.parents) if not directory.exists()]
     try:
@@ -57,16 +58,17 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
     _held_locks.add(descriptor)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(descriptor)
         except BlockingIOError:
             raise _in_use(run, descriptor) from None
         except OSError as error:
-            # Some network file systems do not support locks; training there is allowed, with a warning.
+            # Some network file systems and Windows have no such locks; training there is allowed, with a warning.
             logger.warning("%s cannot be locked (%s). Do not start a second training in it.", run, error.strerror)
         if not _is_same_file(path, descriptor):
             raise CheckpointError(f"{run} was moved or removed by another process just now. Run the command again.")
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode())
         with contextlib.suppress(OSError):
             os.fsync(descriptor)                                # other machines can then read who holds the lock
         try:
@@ -103,8 +105,6 @@ def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Coll
 
 def require_lockable(run: Path) -> None:
     """Raise CheckpointError if the run directory cannot be written or is locked. Nothing is written."""
-    import fcntl
-
     existing = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise CheckpointError(f"{run}: {existing} cannot be written to. Make it writable, or choose another "
@@ -118,7 +118,7 @@ def require_lockable(run: Path) -> None:
     try:
         with contextlib.suppress(OSError):                                      # a file system without locks
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                lock_file(descriptor, shared=True)
             except BlockingIOError:
                 raise _in_use(run, descriptor) from None
     finally:
@@ -130,7 +130,8 @@ def _in_use(run: Path, descriptor: int) -> CheckpointError:
 
     descriptor: file descriptor of the lock file, which contains the id of that process.
     """
-    holder = os.pread(descriptor, 1000, 0).decode(errors="replace").strip() or "unknown"
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "unknown"
     return CheckpointError(f"{run} is in use by process {holder}. Wait until it ends, stop it, or choose another "
                            "--run-dir.")
 

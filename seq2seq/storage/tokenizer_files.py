@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from seq2seq.storage.directories import (
     verify,
     write_json,
 )
+from seq2seq.storage.open_files import opened_directory
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 KIND = "tokenizer"
@@ -102,11 +102,8 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokeni
 def _write_checksums(directory: Path) -> None:
     """Write metadata.json with the checksums of the tokenizer files in a directory, which has no metadata.json yet."""
     try:
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            replace_json(descriptor, METADATA, with_checksum(header(KIND, directory, Tokenizers.file_names(directory))))
-        finally:
-            os.close(descriptor)
+        with opened_directory(directory) as opened:
+            replace_json(opened, METADATA, with_checksum(header(KIND, directory, Tokenizers.file_names(directory))))
     except OSError as error:
         raise cannot_save(directory / METADATA, error, needed=0) from error
 

@@ -18,6 +18,7 @@ from typing import Any
 from seq2seq.errors import UserError
 from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Recipe
+from seq2seq.signals import SIGKILL
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checkpoints import BEST, MODEL, RECIPE, STATE, list_checkpoints, step_of
 from seq2seq.storage.directories import METADATA
@@ -101,7 +102,7 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     rng = random.Random(recipe.seed)
     done = []
     for number, step in enumerate(sorted(rng.sample(range(1, steps), kills)), start=1):
-        kind = signal.SIGTERM if number == kills else signal.SIGKILL
+        kind = signal.SIGTERM if number == kills else SIGKILL
         if _watch(directory, interrupted, step, advance, steps, (kind, rng.uniform(0, MAX_KILL_DELAY_SECONDS))):
             newest = max(map(step_of, list_checkpoints(interrupted)), default=0)
             done.append(Kill(kind.name, logged_steps(interrupted), newest))

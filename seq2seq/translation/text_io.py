@@ -18,6 +18,7 @@ from typing import BinaryIO, TypeVar
 from seq2seq import console
 from seq2seq.compressed_files import BLOCK_BYTES, COMPRESSED_SUFFIXES, MAX_LINE_BYTES, bounded_lines, open_decompressed
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.storage.open_files import lock_file
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -221,14 +222,12 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
 
 def _lock(file: BinaryIO, part: Path) -> None:
     """Lock a file for this process. Raises UserError if another process holds the lock."""
-    import fcntl
-
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(file.fileno())
     except BlockingIOError:
         raise UserError(f"another process is writing {part}. Wait until it ends, or choose another --output.") from None
     except OSError:
-        pass                                                                    # a network file system without locks
+        pass                                                        # a network file system without locks, or Windows
 
 
 def map_lines(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[Result]],

@@ -25,7 +25,7 @@ import torch
 
 from seq2seq.errors import OptionError, UserError, require_iterable
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
-from seq2seq.signals import signal_name
+from seq2seq.signals import SIGKILL, signal_name
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import read_metadata
 from seq2seq.translation.line_translator import ReportProgress, Translation
@@ -240,7 +240,7 @@ class TranslatorPool:
         process = self.processes[self.pipes.index(pipe)]
         process.join()
         code = process.exitcode or 0
-        if code == -signal.SIGKILL:
+        if code == -SIGKILL:
             cause, remedy = "was killed (SIGKILL)", (
                 "This usually means that memory ran out: use fewer --workers, or smaller batches "
                 "(--set decoding.batch_tokens=N).")

@@ -1,0 +1,320 @@
+"""A first recipe for a corpus: settings that suit the amount of text, and the text divided into three sets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from seq2seq import console
+from seq2seq.check.blocking_problems import load_or_make_tokenizers
+from seq2seq.check.cost import estimate_training
+from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out
+from seq2seq.check.read_corpora import CorpusReader
+from seq2seq.check.report import CorpusReport, Report
+from seq2seq.check.warnings import LINE_WARNINGS, add_corpus_warnings, frequent_kinds
+from seq2seq.data.corpus import Pair, byte_lines, first_line_warnings, read_corpus, read_pairs
+from seq2seq.data.line_splitting import main_language
+from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES, number_agreement
+from seq2seq.data.pair_quality import is_damaged
+from seq2seq.data.parallel_text import zip_parallel
+from seq2seq.errors import CorpusError, OptionError, UserError
+from seq2seq.evaluation.scores import require_metrics
+from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
+from seq2seq.recipe.data_section import COLUMN_FORMATS, TABLE_FORMATS, Data
+from seq2seq.recipe.language_codes import same_code
+from seq2seq.recipe.model_sizes import size_for
+from seq2seq.storage.directories import replace_directory
+
+RECIPE_FILE = "recipe.yaml"
+SPLITS = ("train", "valid", "test")
+EPOCHS = 30
+"""Number of epochs of the training. The recipes that come with seq2seq train for 3 to 32 epochs."""
+MIN_STEPS = 1_000
+"""Minimum number of steps: with fewer, the learning rate cannot rise and fall slowly enough."""
+VALIDATIONS = 20
+"""Number of validations of a training that is not stopped early."""
+BATCH_TOKENS = {"tiny": 1024, "small": 2048, "base": 25_000}
+"""Target tokens per step for each model size, as in the recipes with this size."""
+MAX_LANGUAGE_CHARACTERS, MAX_LANGUAGE_LINES = 5_000, 500
+"""Maximum amount of text from which a language is identified."""
+MAX_VALIDATED = 500
+"""Maximum number of validation sentences that are translated in each validation."""
+# Keys of data.cleaning that drop the lines of each kind in LINE_WARNINGS.
+CLEANING = {"duplicate": "remove_duplicates: true", "identical": "remove_identical: true",
+            "damaged": "remove_damaged: true", "numbers_differ": "min_number_agreement: 0.7"}
+
+
+@dataclass
+class NewRecipe:
+    """Result of `write_recipe`.
+
+    scanned: lines of the corpus, counted before cleaning. train: pairs and line lengths of the training text.
+    pairs: number of pairs of each split. copies: number of pairs left out, because they repeat a held-out pair.
+    """
+
+    path: Path
+    size: str
+    scanned: CorpusReport
+    train: CorpusReport
+    pairs: dict[str, int]
+    copies: int
+    max_steps: int
+    steps_per_epoch: int
+
+
+def corpus_of(files: Sequence[Path], source_column: str | None = None, target_column: str | None = None) -> Corpus:
+    """Return the corpus in two text files or one table.
+
+    Args:
+        source_column, target_column: for a table, names or numbers of its columns. Names in a .tsv or .csv mean that
+            its first line is a header. None: columns 1 and 2, or the languages of a .tmx.
+    Raises:
+        UserError: a file is missing or empty, the two files have different numbers of lines, or the number of files or
+            the columns do not fit their format.
+    """
+    for path in files:
+        if not path.is_file():
+            problem = "is not a regular file" if path.exists() else "does not exist"
+            raise CorpusError(f"{path} {problem}. Give the path of a text file or a table.")
+        if not path.stat().st_size:
+            raise CorpusError(f"{path} is empty. Give a file with text.")
+    columns = source_column, target_column
+    if len(files) == 1:
+        return _table(files[0], columns)
+    if len(files) != 2:
+        raise OptionError(f"{len(files)} files were given. Give two text files that match line by line, or one file "
+                          f"with both sides ({', '.join(TABLE_FORMATS)}).")
+    for path in files:
+        if Corpus.model_construct(file=str(path)).table_format:
+            raise OptionError(f"{path} is a table, which contains both sides. Give only this file.")
+    if any(columns):
+        raise OptionError("--source-column and --target-column are for one file with both sides.")
+    if files[0].samefile(files[1]):
+        raise OptionError(f"{files[0]} and {files[1]} are the same file. Give the source text and its translation.")
+    for _ in zip_parallel([str(path) for path in files], *map(byte_lines, files), max_counted=None):
+        pass                                                        # raises an error if the numbers of lines differ
+    return Corpus(source=str(files[0]), target=str(files[1]))
+
+
+def _table(path: Path, columns: tuple[str | None, str | None]) -> Corpus:
+    format = Corpus.model_construct(file=str(path)).table_format
+    if format is None:
+        raise OptionError(f"{path} is not a table ({', '.join(TABLE_FORMATS)}). Give two text files that match line by "
+                          "line, or a table whose name ends in one of these.")
+    if (columns[0] is None) != (columns[1] is None):
+        raise OptionError("give both --source-column and --target-column, or neither of them.")
+    if columns[0] is None or columns[1] is None:
+        if format in (".jsonl", ".parquet"):
+            raise OptionError(f"{path}: name its columns with --source-column and --target-column.")
+        return Corpus(file=str(path))
+    if format in COLUMN_FORMATS and all(column and re.fullmatch("[1-9][0-9]*", column) for column in columns):
+        return Corpus(file=str(path), source=int(columns[0]), target=int(columns[1]))
+    return Corpus(file=str(path), source=columns[0], target=columns[1], header=format in COLUMN_FORMATS)
+
+
+def identify_languages(corpus: Corpus) -> tuple[str | None, str | None]:
+    """Return the language codes of source and target according to lingua, from the first lines of the corpus.
+
+    Returns (None, None) if lingua is not installed, if the corpus is a .tmx without `source` and `target`, or if it
+    cannot be read; `write_recipe` reports the error.
+    """
+    if corpus.uses_recipe_languages:
+        return None, None
+    try:
+        import lingua
+    except ImportError:
+        return None, None
+    texts: list[tuple[str, str]] = []
+    with suppress(CorpusError):
+        texts += [pair[1:] for pair in islice(read_corpus(corpus, Path()), MAX_LANGUAGE_LINES)]
+    detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
+    found = [detector.detect_language_of("\n".join(side)[:MAX_LANGUAGE_CHARACTERS])
+             for side in zip(*texts, strict=True)] or [None, None]
+    source, target = (language and language.iso_code_639_1.name.lower() for language in found)
+    return source, target
+
+
+def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed: int = 1) -> NewRecipe:
+    """Write a new directory with a recipe and its training, validation and test text.
+
+    The directory appears only when it is complete. The settings of the recipe follow from the amount of text.
+
+    Args:
+        corpus: see `corpus_of`. languages: language codes of source and target.
+        seed: seed of the split; the same corpus and seed give the same files.
+    Raises:
+        UserError: the directory exists or cannot be written, or the corpus cannot be read or has too few pairs.
+    """
+    _require_new(output)
+    scanned = _scan(corpus, languages)
+    recipe = _recipe_of(corpus, languages)
+    frequent = frequent_kinds(scanned)
+    if "numbers_differ" in frequent and not {main_language(code) for code in languages} <= set(NUMBER_WORD_LANGUAGES):
+        frequent.remove("numbers_differ")                                       # number words would not be recognised
+    held_out = choose_held_out(read_pairs(recipe, corpus), seed, _is_suitable)
+    if not held_out.valid:
+        raise CorpusError(
+            f"{corpus.label}: {scanned.lines:,} pairs are too few for a validation and a test set. They need at least "
+            f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides, and two of these must share no "
+            "sentence with another pair. Add text.")
+    with replace_directory(output, None) as directory:
+        pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
+        size = size_for(pairs["train"])
+
+        def write(max_steps: int) -> Recipe:
+            text = _recipe_text(output, languages, corpus, scanned, pairs, size, frequent, max_steps, seed)
+            (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
+            return load_recipe(directory / RECIPE_FILE)
+
+        report = Report(recipe.name, [])
+        train = _read_train(write(MIN_STEPS), directory, report)
+        steps_per_epoch = report.training["steps_per_epoch"]
+        max_steps = max(-(-EPOCHS * steps_per_epoch // 100) * 100, MIN_STEPS)
+        write(max_steps)
+        _require_new(output)
+    return NewRecipe(output / RECIPE_FILE, size, scanned, train, pairs, len(held_out.copies), max_steps,
+                     steps_per_epoch)
+
+
+def _require_new(output: Path) -> None:
+    if os.path.lexists(output):
+        raise OptionError(f"{output} exists already, and nothing in it is overwritten. Name a new directory: "
+                          "--output DIRECTORY")
+
+
+def _recipe_of(corpus: Corpus, languages: tuple[str, str]) -> Recipe:
+    """Return a recipe with the corpus as its text and defaults for everything else, for the functions of `check`."""
+    try:
+        codes = Languages(source=languages[0], target=languages[1])
+    except ValidationError as error:
+        side = error.errors()[0]["loc"][0]
+        raise OptionError(f"--{side} {error.errors()[0]['input']}: not a language "
+                          "code such as de or en-GB.") from None
+    if same_code(*languages):
+        raise OptionError(f"source and target are the same language, {languages[0]}. Check the files, and give the "
+                          "languages with --source and --target.")
+    return Recipe(name="new", languages=codes, data=Data(train=(corpus,), valid=corpus)).with_directory(Path())
+
+
+def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
+    """Read the whole corpus, and return the number of lines of each kind.
+
+    Raises:
+        CorpusError: the corpus cannot be read, both sides are the same text, or the first line looks like a header.
+    """
+    recipe = _recipe_of(corpus, languages)
+    reader = CorpusReader("train", corpus, recipe)
+    reader.scan(None)
+    report, warnings = reader.report, list(first_line_warnings(recipe))
+    if report.error:
+        details: list[str] = []
+        add_corpus_warnings(report, None, set(), recipe.languages, details)     # encodings of files that are not UTF-8
+        raise CorpusError("\n".join([report.error, *details]))
+    if "identical" in report.findings and report.findings["identical"].count > report.lines / 2:
+        raise CorpusError(f"{corpus.label}: of {report.lines:,} pairs, {report.findings['identical']} have the same "
+                          "text on both sides. Give the source text and its translation.")
+    for warning in warnings:
+        if corpus.form == "table" and corpus.source is None:
+            fault, _, _ = warning.partition(" If ")                             # what follows is about recipes
+            raise CorpusError(f"{fault} Name the columns with --source-column and --target-column: by number if line 1 "
+                              "is text, by name if it is a header.")
+        console.warn(warning)
+    return report
+
+
+def _is_suitable(source: str, target: str) -> bool:
+    """Return False for pairs that should not be in a validation or test set: empty, damaged, untranslated, or with
+    numbers that differ."""
+    return bool(source.strip() and target.strip() and source != target and not is_damaged(source)
+                and not is_damaged(target) and number_agreement(source, target) == 1)
+
+
+def _write_texts(pairs: Iterable[Pair], directory: Path, languages: tuple[str, str], held_out: HeldOut
+                 ) -> dict[str, int]:
+    """Write the files of all splits, and return the number of pairs of each."""
+    counts = dict.fromkeys(SPLITS, 0)
+    with ExitStack() as stack:
+        files = {split: [stack.enter_context((directory / f"{split}.{code}").open("w", encoding="utf-8", newline="\n"))
+                         for code in languages] for split in SPLITS}
+        for number, *texts in pairs:
+            if number in held_out.copies:
+                continue
+            split = "valid" if number in held_out.valid else "test" if number in held_out.test else "train"
+            counts[split] += 1
+            for file, text in zip(files[split], texts, strict=True):
+                file.write(f"{text}\n")
+    return counts
+
+
+def _read_train(recipe: Recipe, directory: Path, report: Report) -> CorpusReport:
+    """Train the tokenizer, read the training text, and add the number of steps of an epoch to the report.
+
+    Raises:
+        UserError: the tokenizer cannot be trained, or cleaning drops all pairs.
+    """
+    reader = CorpusReader("train", recipe.data.train[0], recipe)
+    reader.tokenizers, error = load_or_make_tokenizers(recipe, directory, use_run=False)
+    if error:
+        raise CorpusError(error)
+    reader.read_train(set(), set(), {side: set() for side in reader.spec.sides})
+    if reader.report.error:
+        raise CorpusError(reader.report.error)
+    estimate_training(recipe, [reader.lengths], report)
+    return reader.report
+
+
+def _recipe_text(output: Path, languages: tuple[str, str], corpus: Corpus, scanned: CorpusReport,
+                 pairs: dict[str, int], size: str, frequent: Sequence[str], max_steps: int, seed: int) -> str:
+    """Return the recipe as YAML with comments."""
+    source, target = languages
+    name = re.sub("[^A-Za-z0-9_.-]", "_", output.absolute().name).lstrip("_.-") or f"{source}_{target}"
+    files = {split: f"{{source: {split}.{source}, target: {split}.{target}}}" for split in SPLITS}
+    cleaning = "".join(f"    # {scanned.findings[kind].count:,} of {scanned.lines:,} pairs {LINE_WARNINGS[kind][1]}.\n"
+                       f"    {CLEANING[kind]}\n" for kind in frequent if kind in CLEANING)
+    files_of_corpus = " and ".join(json.dumps(str(path), ensure_ascii=False) for path in corpus.paths)
+    try:
+        require_metrics(["bleu"], target)
+        metrics = ""
+    except UserError:
+        metrics = (f"# BLEU of {target} needs a package that is not installed: seq2seq evaluate --help names it.\n"
+                   "metrics: [chrf]\n")
+    return f"""\
+# {source} to {target}: {scanned.lines:,} pairs of {files_of_corpus},
+# split with seed {seed}.
+# Check this recipe with `seq2seq check`, then train it with `seq2seq train`.
+name: {name}
+languages: {{source: {source}, target: {target}}}
+data:
+  train: [{files["train"]}]  # {pairs["train"]:,} pairs
+  # No sentence of these two sets occurs in the training text. Replace them by your own sets if you have some.
+  valid: {files["valid"]}  # {pairs["valid"]:,} pairs
+  test: {{test: {files["test"]}}}  # {pairs["test"]:,} pairs
+{f"  cleaning:{chr(10)}{cleaning}" if cleaning else ""}\
+# The size of the vocabulary follows from the amount of text.
+tokenizer: {{vocab_size: auto}}
+# Sizes: tiny, small, base, big. {size} suits {pairs["train"]:,} pairs; a larger model needs more text and time.
+model: {{base: {size}}}
+{metrics}training:
+  # Target tokens per step. Lower this number if the memory is too small.
+  batch_tokens: {BATCH_TOKENS[size]}
+  learning_rate: {"7e-4" if size == "base" else "2e-3"}
+  warmup_steps: {min(max_steps // 10, 4000)}
+  schedule: linear
+  # About {EPOCHS} epochs, and at least {MIN_STEPS:,} steps.
+  max_steps: {max_steps}
+  validate_every: {max(max_steps // VALIDATIONS, 1)}
+  # BLEU in validation is computed on the first sentences only, because translation takes time.
+  valid_sentences: {min(pairs["valid"], MAX_VALIDATED)}
+  # Stop after this many validations without improvement.
+  early_stopping: {VALIDATIONS // 2}
+  # Moving average of the weights, which is validated and saved as the model.
+  ema_decay: 0.99
+"""

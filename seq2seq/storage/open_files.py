@@ -1,0 +1,66 @@
+"""Operations that differ between operating systems: locking files, syncing to disk, and opening directories."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def lock_file(descriptor: int, shared: bool = False, wait: bool = False) -> None:
+    """Lock an open file for this process. The system releases the lock when the process ends.
+
+    Args:
+        shared: True to only exclude processes with an exclusive lock.
+        wait: True to wait until the lock is free.
+    Raises:
+        BlockingIOError: another process holds the lock.
+        OSError: the file system or the operating system (Windows) has no such locks.
+    """
+    if sys.platform != "win32":
+        try:
+            import fcntl
+        except ImportError:
+            pass
+        else:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+            return
+    raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+
+def sync(path: Path) -> None:
+    """Sync a file's contents, or a directory's entries, to disk.
+
+    Directories are not synced where this is impossible: on Windows, and on some network file systems. Windows can sync
+    only files that are open for writing.
+    """
+    is_directory = path.is_dir()
+    if is_directory and os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if not is_directory or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def opened_directory(path: Path) -> Iterator[int | Path]:
+    """Yield a file descriptor of a directory. It refers to the same directory even after this has been renamed.
+
+    On systems that cannot open files in a directory by its descriptor (Windows), the path is yielded instead.
+    """
+    if os.open not in os.supports_dir_fd:
+        yield path
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
