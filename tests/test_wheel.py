@@ -32,7 +32,7 @@ def installed(tmp_path_factory):
     """Directory with the contents of a wheel of this repository."""
     pytest.importorskip("setuptools", minversion="77")
     clone, wheels, site = (tmp_path_factory.mktemp(name) for name in ("clone", "wheels", "site"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
     for name in ("seq2seq", "configs"):
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -55,6 +55,12 @@ def test_the_wheel_contains_every_file_of_the_package(installed):
     sizes = {Path("seq2seq") / path.relative_to(ROOT) for path in (ROOT / "configs").iterdir()}
     theirs = {path.relative_to(installed) for path in (installed / "seq2seq").rglob("*") if path.is_file()}
     assert theirs == ours | sizes, "see [tool.setuptools] in pyproject.toml"
+
+
+def test_the_wheel_contains_the_license(installed):
+    metadata, = installed.glob("seq2seq_mt-*.dist-info/METADATA")
+    assert "License-Expression: MIT\n" in metadata.read_text()
+    assert (metadata.parent / "licenses" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 def test_a_recipe_names_a_size_anywhere(installed, tmp_path):
