@@ -19,7 +19,7 @@ from seq2seq.check.cost import estimate_training
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.report import CorpusReport, Report
-from seq2seq.check.warnings import LINE_WARNINGS, add_corpus_warnings, frequent_kinds
+from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, add_corpus_warnings, frequent_kinds
 from seq2seq.data.corpus import Pair, byte_lines, first_line_warnings, read_corpus, read_pairs
 from seq2seq.data.line_splitting import main_language
 from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES, number_agreement
@@ -42,7 +42,9 @@ MIN_STEPS = 1_000
 VALIDATIONS = 20
 """Number of validations of a training that is not stopped early."""
 BATCH_TOKENS = {"tiny": 1024, "small": 2048, "base": 25_000}
-"""Target tokens per step for each model size, as in the recipes with this size."""
+"""Target tokens per step for each model size, as in the recipes with this size. Small text has fewer."""
+MIN_BATCH_TOKENS = 256
+"""Minimum number of target tokens per step, some 15 sentences; the gradients of smaller batches are too noisy."""
 MAX_LANGUAGE_CHARACTERS, MAX_LANGUAGE_LINES = 5_000, 500
 """Maximum amount of text from which a language is identified."""
 MAX_VALIDATED = 500
@@ -169,18 +171,22 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
         pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
         size = size_for(pairs["train"])
 
-        def write(max_steps: int) -> Recipe:
-            text = _recipe_text(output, languages, corpus, scanned, pairs, size, frequent, max_steps, seed)
+        def write(batch_tokens: int, max_steps: int) -> Recipe:
+            text = _recipe_text(output, languages, corpus, scanned, pairs, size, frequent, batch_tokens, max_steps,
+                                seed)
             (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
             return load_recipe(directory / RECIPE_FILE)
 
-        report = Report(recipe.name, [])
-        train = _read_train(write(MIN_STEPS), directory, report)
-        steps_per_epoch = report.training["steps_per_epoch"]
+        batch_tokens = BATCH_TOKENS[size]
+        train = _read_train(write(batch_tokens, MIN_STEPS), directory)
+        steps_per_epoch = _steps_per_epoch(write(batch_tokens, MIN_STEPS), train)
+        while steps_per_epoch * EPOCHS_WARNING_THRESHOLD < MIN_STEPS and batch_tokens > MIN_BATCH_TOKENS:
+            batch_tokens //= 2
+            steps_per_epoch = _steps_per_epoch(write(batch_tokens, MIN_STEPS), train)
         max_steps = max(-(-EPOCHS * steps_per_epoch // 100) * 100, MIN_STEPS)
-        write(max_steps)
+        write(batch_tokens, max_steps)
         _require_new(output)
-    return NewRecipe(output / RECIPE_FILE, size, scanned, train, pairs, len(held_out.copies), max_steps,
+    return NewRecipe(output / RECIPE_FILE, size, scanned, train.report, pairs, len(held_out.copies), max_steps,
                      steps_per_epoch)
 
 
@@ -254,11 +260,11 @@ def _write_texts(pairs: Iterable[Pair], directory: Path, languages: tuple[str, s
     return counts
 
 
-def _read_train(recipe: Recipe, directory: Path, report: Report) -> CorpusReport:
-    """Train the tokenizer, read the training text, and add the number of steps of an epoch to the report.
+def _read_train(recipe: Recipe, directory: Path) -> CorpusReader:
+    """Train the tokenizer, and read the training text with it.
 
     Raises:
-        UserError: the tokenizer cannot be trained, or cleaning drops all pairs.
+        UserError: the tokenizer cannot be trained.
     """
     reader = CorpusReader("train", recipe.data.train[0], recipe)
     reader.tokenizers, error = load_or_make_tokenizers(recipe, directory, use_run=False)
@@ -267,12 +273,19 @@ def _read_train(recipe: Recipe, directory: Path, report: Report) -> CorpusReport
     reader.read_train(set(), set(), {side: set() for side in reader.spec.sides})
     if reader.report.error:
         raise CorpusError(reader.report.error)
-    estimate_training(recipe, [reader.lengths], report)
-    return reader.report
+    return reader
+
+
+def _steps_per_epoch(recipe: Recipe, train: CorpusReader) -> int:
+    """Return the number of optimizer steps of an epoch. Raises CorpusError if cleaning drops all pairs."""
+    report = Report(recipe.name, [])
+    estimate_training(recipe, [train.lengths], report)
+    return int(report.training["steps_per_epoch"])
 
 
 def _recipe_text(output: Path, languages: tuple[str, str], corpus: Corpus, scanned: CorpusReport,
-                 pairs: dict[str, int], size: str, frequent: Sequence[str], max_steps: int, seed: int) -> str:
+                 pairs: dict[str, int], size: str, frequent: Sequence[str], batch_tokens: int,
+                 max_steps: int, seed: int) -> str:
     """Return the recipe as YAML with comments."""
     source, target = languages
     name = re.sub("[^A-Za-z0-9_.-]", "_", output.absolute().name).lstrip("_.-") or f"{source}_{target}"
@@ -304,7 +317,7 @@ tokenizer: {{vocab_size: auto}}
 model: {{base: {size}}}
 {metrics}training:
   # Target tokens per step. Lower this number if the memory is too small.
-  batch_tokens: {BATCH_TOKENS[size]}
+  batch_tokens: {batch_tokens}
   learning_rate: {"7e-4" if size == "base" else "2e-3"}
   warmup_steps: {min(max_steps // 10, 4000)}
   schedule: linear
