@@ -1,0 +1,131 @@
+"""`seq2seq init`: the recipe that it writes, the split without leaks, and input that it refuses."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from seq2seq.check import check_recipe
+from seq2seq.check.held_out_split import choose_held_out
+from seq2seq.check.new_recipe import BATCH_TOKENS, MIN_BATCH_TOKENS, MIN_STEPS, corpus_of, write_recipe
+from seq2seq.cli import main
+from seq2seq.errors import UserError
+from seq2seq.recipe import load_recipe
+from tests.check.test_pair_checks import corpus
+
+LANGUAGES = ("xx", "yy")
+PAIRS = corpus(211)
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)    # unknown languages
+    return tmp_path
+
+
+def write(pairs, names=("train.xx", "train.yy")) -> list[Path]:
+    for side, name in enumerate(names):
+        Path(name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    return list(map(Path, names))
+
+
+def split_of(output: Path) -> dict[str, list[tuple[str, str]]]:
+    return {name: list(zip(*((output / f"{name}.{code}").read_text(encoding="utf-8").splitlines()
+                             for code in LANGUAGES), strict=True)) for name in ("train", "valid", "test")}
+
+
+def init(*arguments: object) -> int:
+    return main(["init", *map(str, arguments), "--source", "xx", "--target", "yy", "--output", "mine"])
+
+
+def test_the_recipe_is_checked_without_errors_and_has_all_pairs(directory, capsys):
+    assert init(*write(PAIRS)) == 0
+    assert "seq2seq train mine/recipe.yaml" in capsys.readouterr().out
+    recipe = load_recipe(Path("mine/recipe.yaml"))
+    assert not check_recipe(recipe, Path("run")).errors
+    split = split_of(directory / "mine")
+    assert sorted(pair for pairs in split.values() for pair in pairs) == sorted(PAIRS)
+    assert len(split["valid"]) == len(split["test"]) == len(PAIRS) // 20
+    assert recipe.training.max_steps == MIN_STEPS
+    assert MIN_BATCH_TOKENS <= recipe.training.batch_tokens < BATCH_TOKENS["tiny"]
+
+
+def test_no_held_out_sentence_is_in_the_training_text_whatever_its_case_and_white_space(directory):
+    rng = random.Random(1)
+    repeated = [(source.upper(), f" {target}") for source, target in rng.sample(PAIRS, 73)]
+    crossed = [(source, target) for (source, _), (_, target) in zip(PAIRS[:31], PAIRS[97:], strict=False)]
+    pairs = PAIRS + repeated + crossed
+    rng.shuffle(pairs)
+    new = write_recipe(corpus_of(write(pairs)), LANGUAGES, directory / "mine")
+    split = split_of(directory / "mine")
+    assert split["valid"] and split["test"] and new.copies
+    for side in range(2):
+        sentences = {name: [" ".join(pair[side].split()).casefold() for pair in pairs] for name, pairs in split.items()}
+        for name in ("valid", "test"):
+            others = {sentence for other in split if other != name for sentence in sentences[other]}
+            assert not others.intersection(sentences[name])
+
+
+def test_the_same_seed_gives_the_same_files_and_another_seed_another_split(directory):
+    files = write(PAIRS)
+    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+        write_recipe(corpus_of(files), LANGUAGES, directory / name, seed)
+    assert split_of(directory / "first") == split_of(directory / "again") != split_of(directory / "other")
+
+
+@pytest.mark.parametrize("name, columns", [
+    ("pairs.tsv", ()), ("pairs.tsv", ("1", "2")), ("pairs.jsonl", ("left", "right"))])
+def test_one_file_with_both_sides_gives_the_same_split_as_two_files(directory, name, columns):
+    rows = (json.dumps({"left": source, "right": target}) if name.endswith("jsonl") else f"{source}\t{target}"
+            for source, target in PAIRS)
+    Path(name).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    write_recipe(corpus_of([Path(name)], *columns), LANGUAGES, directory / "table")
+    write_recipe(corpus_of(write(PAIRS)), LANGUAGES, directory / "files")
+    assert split_of(directory / "table") == split_of(directory / "files")
+
+
+REFUSED = {
+    "misaligned": (PAIRS, PAIRS[:-1], "train.xx: 211 lines; train.yy: 210 lines"),
+    "empty": (PAIRS, [], "train.yy is empty"),
+    "three pairs": (PAIRS[:3], PAIRS[:3], "3 pairs are too few for a validation and a test set"),
+}
+
+
+@pytest.mark.parametrize("sources, targets, told", REFUSED.values(), ids=REFUSED)
+def test_files_that_make_no_corpus_are_refused_and_nothing_is_written(directory, capsys, sources, targets, told):
+    write(sources, ("train.xx", "unused"))
+    write(targets, ("unused", "train.yy"))
+    assert init("train.xx", "train.yy") == 2
+    assert told in capsys.readouterr().err
+    assert not Path("mine").exists() and sorted(path.name for path in directory.iterdir()) == [
+        "train.xx", "train.yy", "unused"]
+
+
+def test_an_untranslated_target_is_refused(directory):
+    with pytest.raises(UserError, match="have the same text on both sides"):
+        write_recipe(corpus_of(write([(source, source) for source, _ in PAIRS])), LANGUAGES, directory / "mine")
+
+
+def test_an_existing_directory_is_not_overwritten(directory, capsys):
+    (directory / "mine").mkdir()
+    (directory / "mine" / "notes").write_text("mine")
+    assert init(*write(PAIRS)) == 2
+    assert "mine exists already, and nothing in it is overwritten" in capsys.readouterr().err
+    assert [path.name for path in (directory / "mine").iterdir()] == ["notes"]
+
+
+def test_without_a_terminal_what_is_missing_is_named(directory, capsys, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "lingua", None)              # not installed
+    write(PAIRS)
+    for arguments, told in (((), "the files are missing"), (("train.xx", "train.yy"), "the languages are missing"),
+                            (("train.xx", "train.yy", "--source", "xx", "--target", "yy"),
+                             "the new directory are missing")):
+        assert main(["init", *arguments]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_pairs_that_share_a_sentence_are_not_held_out():
+    pairs = [(number, f"source {number // 2}", f"target {number}") for number in range(100)]
+    assert not choose_held_out(pairs, 1, lambda source, target: True).valid
