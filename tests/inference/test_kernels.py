@@ -53,7 +53,7 @@ def build(compiler, level, target, directory):
 
 
 EVERY_BUILD = list(product(("g++", "clang++"), ("-O1", "-O2", "-O3"), TARGETS))
-QUICK = [("g++", "-O2", "native")]
+QUICK = [("g++", "-O1", "native")]                                      # compiles in half of the time of -O2
 
 
 @pytest.mark.parametrize(("compiler", "level", "target"), [
