@@ -7,17 +7,22 @@ import shutil
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("starlette", reason="the extra serve is not installed")
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
+import requests
 import uvicorn
+from random_models import recipe_text, save_random_model, trained_tokenizers
+from served import serving
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
+from seq2seq.serve.models import Group, MachineOptions, Models
 from seq2seq.serve.page import FOLDER, page_routes
 
 ATTACK = "<script>window.attacked=1</script><img src=x onerror='window.attacked=1'>"
@@ -289,7 +294,7 @@ def test_alternatives_are_shown_and_can_be_chosen(page):
 def test_uncertain_words_are_marked_and_listed_and_can_be_switched_off(page):
     page.one("confidence").click()
     page.put("a dog")
-    page.shows("uncertain", "Uncertain words: a (31 %), dog (67 %)")
+    page.shows("uncertain", "Uncertain words: \u2068a\u2069 (31 %), \u2068dog\u2069 (67 %)")
     assert page.js("return document.querySelector('#translation .doubtful').textContent") == "a"
     page.one("confidence").click()
     assert page.js("return document.querySelectorAll('#translation span').length") == 0
@@ -369,9 +374,12 @@ def test_the_keyboard_reaches_every_control_in_reading_order_with_a_visible_focu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("language, title, copy", [("de", "Übersetzung", "Kopieren"), ("zh", "翻译", "复制")])
-def test_the_interface_speaks_the_chosen_language_and_remembers_it(page, language, title, copy):
+@pytest.mark.parametrize("language, title, copy, german", [
+    ("de", "Übersetzung", "Kopieren", "Deutsch"), ("zh", "翻译", "复制", "德语")])
+def test_the_interface_speaks_the_chosen_language_and_remembers_it(page, language, title, copy, german):
     page.choose("interface", language)
+    page.shows("source", german)
+    page.shows("target", german)
     page.open()
     page.shows("copy", copy)
     assert (page.browser.title, page.js("return document.documentElement.lang")) == (title, language)
@@ -423,3 +431,34 @@ def test_the_key_is_sent_where_the_server_requires_one(stub, browser):
     page.put("a dog")
     page.shows("translation", "[de] a dog")
     assert stub.requests[-1]["api_key"] == "secret"
+
+
+@pytest.mark.slow
+def test_the_page_works_with_the_real_server_and_models(browser, tmp_path):
+    recipe = recipe_text(283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, "
+                         "max_positions: 31", "beam_size: 4, max_length_ratio: 1.0, safety_net: false")
+    back = recipe.replace("{source: de, target: en}", "{source: en, target: de}", 1)
+    tokenizers = trained_tokenizers(recipe)
+    bundles = [save_random_model(tmp_path / name, text, tokenizers, 2, noise=0.3)
+               for name, text in (("de_en", recipe), ("en_de", back))]
+    models = Models.load(bundles, MachineOptions(precision="fp32"))
+    with serving(models) as (url, _, _):
+        page = Page(browser, SimpleNamespace(address=f"{url}/"))
+        page.choose("source", "de")
+        page.one("confidence").click()
+        page.put("Ein Hund läuft.\n" + ATTACK)
+        page.shows("translation", models.translate(Group("de", "en"), ["Ein Hund läuft."])[0][0].text)
+        assert page.js("return document.querySelectorAll('#translation span').length") > 1
+        assert page.browser.find_elements("css selector", "#alternatives button")
+        page.one("swap").click()
+        until(lambda: page.js("return document.getElementById('target').value") == "de")
+        assert not page.js("return window.attacked") and not page.one("message").is_displayed()
+        (tmp_path / "text.txt").write_text("A dog runs.\n", encoding="utf-8")
+        page.one("file").send_keys(str(tmp_path / "text.txt"))
+        page.one("upload").click()
+        until(lambda: page.one("download").is_displayed())
+        answer = requests.get(page.one("download").get_property("href"), timeout=20)
+        expected = models.translate(Group("en", "de"), ["A dog runs."])[0][0].text
+        assert answer.content.decode() == f"{expected}\n"
+    page.put("Hund")
+    page.shows("message", "cannot be reached")

@@ -46,8 +46,9 @@ function applyInterface() {
     one.title = say(one.dataset.label);
     one.setAttribute("aria-label", one.title);
   }
-  const auto = byId("source").querySelector("option[value=auto]");
-  if (auto) auto.textContent = say("detect");
+  for (const one of document.querySelectorAll("#source option, #target option")) {
+    one.textContent = one.value === "auto" ? say("detect") : languageName(one.value);
+  }
   if (message) showMessage(...message);
   if (fileState) showFileState(...fileState);
   showState(state);
@@ -66,10 +67,18 @@ function option(value, text) {
   return made;
 }
 
-const languageName = (code) => languages.find((one) => one.code === code)?.name ?? code;
+/* The browser knows the names in the language of the interface. Codes that it does not know have the server's name. */
+function languageName(code) {
+  try {
+    const name = new Intl.DisplayNames([byId("interface").value], { type: "language", fallback: "none" }).of(code);
+    if (name) return name;
+  } catch { /* not a code of BCP 47 */ }
+  return languages.find((one) => one.code === code)?.name ?? code;
+}
 
 function fillSource() {
-  byId("source").replaceChildren(option("auto", say("detect")), ...languages.map((one) => option(one.code, one.name)));
+  const options = languages.map((one) => option(one.code, languageName(one.code)));
+  byId("source").replaceChildren(option("auto", say("detect")), ...options);
 }
 
 function fillTargets(wanted) {
@@ -141,7 +150,7 @@ function showTranslation() {
     const percent = Math.round(100 * word.confidence) + " %";
     const kind = word.confidence < DOUBTFUL ? "doubtful" : word.confidence < UNSURE ? "unsure" : "";
     pieces.push(span(word.text, kind, percent));
-    if (kind) uncertain.push(`${word.text} (${percent})`);
+    if (kind) uncertain.push(`\u2068${word.text}\u2069 (${percent})`);
   }
   pieces.push(document.createTextNode(translation.slice(position)));
   output.replaceChildren(...pieces);
