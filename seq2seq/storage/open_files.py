@@ -38,9 +38,9 @@ def sync(path: Path) -> None:
     only files that are open for writing.
     """
     is_directory = path.is_dir()
-    if is_directory and os.name == "nt":
+    if is_directory and sys.platform == "win32":
         return
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
