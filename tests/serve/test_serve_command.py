@@ -10,6 +10,7 @@ import time
 
 import pytest
 import requests
+from mixed_load import MixedLoad, resident
 from random_models import recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.cli import main
@@ -159,3 +160,34 @@ def test_options_reach_the_server(started, tmp_path):
     assert requests.post(f"{url}/translate", json=body | {"q": "x" * 21}, timeout=20).status_code == 400
     assert requests.post(f"{url}/suggest", json=body | {"s": "a dog"}, timeout=20).status_code == 200
     assert "'ein Hund' -> " in log()
+
+
+@pytest.mark.slow
+def test_mixed_load_gets_only_answers_of_the_interface_in_constant_memory(started):
+    start, log, _ = started
+    process, url, _ = start("--max-waiting", "40")
+    load = MixedLoad(url, [f"ein Hund läuft {number}" for number in range(100)], ("de", "en"))
+    time.sleep(10)
+    before = resident(process.pid)
+    time.sleep(20)
+    after = resident(process.pid)
+    load.stop()
+    assert not load.wrong and {("text", 200), ("list", 200), ("list", 429), ("malformed", 400)} <= set(load.counts)
+    assert not any(status == "lost" for _, status in load.counts)
+    assert after < before + 40 and "Traceback" not in log()
+
+
+@pytest.mark.slow
+def test_clients_of_a_killed_server_see_connection_errors_only_and_a_new_server_answers_them(started):
+    start, _, _ = started
+    process, url, _ = start()
+    load = MixedLoad(url, [f"ein Hund läuft {number}" for number in range(100)], ("de", "en"))
+    wait_for(lambda: load.counts["text", 200] > 50)
+    process.kill()
+    process.wait(20)
+    wait_for(lambda: load.counts["text", "lost"] > 20)
+    answered = load.counts["text", 200]
+    start("--port", url.rpartition(":")[2])
+    wait_for(lambda: load.counts["text", 200] > answered + 50)
+    load.stop()
+    assert not load.wrong
