@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from seq2seq.data.line_splitting import SPACELESS, main_language
+from seq2seq.data.line_splitting import SPACELESS
+from seq2seq.recipe.language_codes import main_language
 
 Span = tuple[int, int]
 """Character offsets in a line, (begin, end)."""

@@ -16,12 +16,13 @@ from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.report import CorpusReport, SideReport, percentiles
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import Pair, read_pairs
-from seq2seq.data.line_splitting import SPACELESS, main_language
+from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import BLOCK_PAIRS, cleaned, within_max_pieces
 from seq2seq.data.subword_sampled_epochs import sampled
 from seq2seq.errors import UserError
 from seq2seq.recipe import Corpus, Recipe
+from seq2seq.recipe.language_codes import main_language
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
 
 # For each of these values of data.cleaning.max_pieces, the report counts the pairs that the value would drop.

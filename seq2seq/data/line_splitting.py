@@ -9,21 +9,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from seq2seq.recipe.language_codes import subtags
+from seq2seq.recipe.language_codes import main_language
 
 # Codes of languages written without spaces between words.
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
-# ISO 639-3 codes of Chinese languages. In ISO 639-1, zh stands for all of them.
-CHINESE = {"cmn", "yue", "wuu", "lzh"}
-
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
 WHITE_SPACE = re.compile(r"\s+")
-
-
-def main_language(code: str) -> str:
-    """Return the code of a language without script and region: de for de-AT; zh for zh-CN, zho_Hans and cmn."""
-    main = subtags(code)[0]
-    return "zh" if main in CHINESE else main
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from seq2seq import console
 from seq2seq.data.corpus import read_pairs, read_texts
-from seq2seq.data.line_splitting import main_language
 from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
+from seq2seq.recipe.language_codes import main_language
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe

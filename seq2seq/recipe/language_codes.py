@@ -20,6 +20,9 @@ ty:tah ug:uig uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:
 """
 _TWO_LETTERS = {three: two for two, *others in (entry.split(":") for entry in _ISO_639.split()) for three in others}
 
+# ISO 639-3 codes of Chinese languages. In ISO 639-1, zh stands for all of them.
+_CHINESE = {"cmn", "yue", "wuu", "lzh"}
+
 # English names of languages with a two-letter code, and some native names: lower case, one word each.
 _NAMES = """
 afrikaans:af albanian:sq amharic:am arabic:ar armenian:hy assamese:as aymara:ay azerbaijani:az bambara:bm bashkir:ba
@@ -54,6 +57,12 @@ def subtags(code: str) -> list[str]:
     """
     language, *others = code.lower().replace("_", "-").split("-")
     return [_TWO_LETTERS.get(language, language), *others]
+
+
+def main_language(code: str) -> str:
+    """Return the code of a language without script and region: de for de-AT; zh for zh-CN, zho_Hans and cmn."""
+    main = subtags(code)[0]
+    return "zh" if main in _CHINESE else main
 
 
 def same_code(code: str, other: str) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from string import capwords
 
-from seq2seq.data.line_splitting import SPACELESS, main_language
+from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.errors import RequestError
+from seq2seq.recipe.language_codes import main_language
 from seq2seq.search.candidate_selection import RequiredPhrase
 from seq2seq.search.logits_processors import Phrase, decode_pieces, forbid_phrases
 from seq2seq.search.options import LogitsProcessor

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seq2seq.data.language_identification import is_installed
-from seq2seq.data.line_splitting import main_language
+from seq2seq.recipe.language_codes import main_language
 
 MAX_CHARACTERS = 2_000
 """Number of characters of a text that are looked at. More would take time and change nothing."""

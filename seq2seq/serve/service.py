@@ -11,12 +11,13 @@ from typing import Any
 from seq2seq.errors import CorpusError, RequestError
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.errors import ApiError, invalid
-from seq2seq.serve.languages import Directions, language_name, resolve
+from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.markup import Markup
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, SearchOptions
 from seq2seq.serve.scheduler import Scheduler
 from seq2seq.serve.texts import Document, PlainText
+from seq2seq.storage.language_names import language_name
 from seq2seq.translation.line_translator import Translation
 
 AUTO = "auto"

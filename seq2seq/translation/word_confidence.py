@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seq2seq.data.line_splitting import SPACELESS, main_language
+from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.model.interface import Stepwise
+from seq2seq.recipe.language_codes import main_language
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Vocabulary
 
 

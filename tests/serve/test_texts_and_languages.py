@@ -7,9 +7,10 @@ from seq2seq.errors import UserError
 from seq2seq.serve import detection
 from seq2seq.serve.detection import Detector
 from seq2seq.serve.errors import ApiError, SlowdownError
-from seq2seq.serve.languages import Directions, canonical, language_name, resolve
+from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.limits import Limits, read_keys
 from seq2seq.serve.texts import PlainText
+from seq2seq.storage.language_names import canonical, language_name
 
 # Sentences
 
