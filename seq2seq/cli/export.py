@@ -19,6 +19,7 @@ class Format(StrEnum):
 
     huggingface = "huggingface"
     ctranslate2 = "ctranslate2"
+    argos = "argos"
 
 
 class Quantization(StrEnum):
@@ -36,19 +37,25 @@ class Quantization(StrEnum):
 
 EXAMPLES = examples("seq2seq export runs/multi30k_de_en --to huggingface --output marian",
                     "seq2seq export runs/multi30k_de_en --to ctranslate2 --quantization int8 --output fast",
-                    "seq2seq export opus-de-en --to ctranslate2 --source dev.de --output fast")
+                    "seq2seq export opus-de-en --to ctranslate2 --source dev.de --output fast",
+                    "seq2seq export runs/multi30k_de_en --to argos --splitter de.onnx --output de_en.argosmodel")
 
 
 def export(
     model: Model,
     format: Annotated[Format, typer.Option(
         "--to", metavar="FORMAT", show_default=False,
-        help="huggingface: a Marian model of transformers. ctranslate2: a directory for CTranslate2.")],
+        help="huggingface: a Marian model of transformers. ctranslate2: a directory for CTranslate2. argos: an "
+        ".argosmodel file for Argos Translate and LibreTranslate.")],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="DIR", help="Directory to write the exported model to.", show_default=False)],
-    quantization: Annotated[Quantization, typer.Option(
-        metavar="TYPE", help="For ctranslate2: number format of the weights, one of "
-        f"{', '.join(Quantization)}.")] = Quantization.float32,
+        "--output", "-o", metavar="PATH", help="Directory to write the exported model to; for argos: file.",
+        show_default=False)],
+    quantization: Annotated[Quantization | None, typer.Option(
+        metavar="TYPE", help="For ctranslate2 and argos: number format of the weights, one of "
+        f"{', '.join(Quantization)}.", show_default="float32; for argos: int8")] = None,
+    splitter: Annotated[Path | None, typer.Option(
+        metavar="PATH", help="For argos: sentence splitter to put into the package, a directory of Stanza or an .onnx "
+        "file of MiniSBD.", show_default="none; Argos Translate downloads one")] = None,
     source: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Source lines for the comparison of the exported model with the original.",
         show_default="the recipe's validation set")] = None,
@@ -61,21 +68,33 @@ def export(
     the original model. If its results differ too much from those of the original model, nothing is written, and the
     error shows the first lines that differ.
     """
+    notes: list[str] = []
+    if splitter and format is not Format.argos:
+        raise UserError("--splitter is for --to argos. Leave the option out.")
     if format is Format.huggingface:
-        if quantization is not Quantization.float32:
-            raise UserError("--quantization is for --to ctranslate2; transformers can quantise while it loads a model. "
-                            "Leave the option out.")
+        if quantization not in (None, Quantization.float32):
+            raise UserError("--quantization is for --to ctranslate2 and argos; transformers can quantise while it "
+                            "loads a model. Leave the option out.")
         from seq2seq.interop.huggingface_export import export_model
 
         parity = export_model(model, output, source, lines)
-    else:
+    elif format is Format.ctranslate2:
         from seq2seq.interop import ctranslate2
 
-        parity = ctranslate2.export_model(model, output, quantization.value, source, lines)
+        parity = ctranslate2.export_model(model, output, (quantization or Quantization.float32).value, source, lines)
+    else:
+        from seq2seq.interop import argos
+
+        exported = argos.export_model(model, output, (quantization or Quantization.int8).value, splitter, source, lines)
+        parity, notes = exported.parity, exported.notes
     console.print_message(parity.summary())
     for difference in parity.first_differences():
         console.print_message(difference)
     if format is Format.ctranslate2:
         console.print_message(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
+    elif format is Format.argos:
+        for note in notes:
+            console.print_message(note)
+        console.print_message(f"install with: argospm install {shlex.quote(str(output))}")
     else:
         console.print_message(f"load {output} with MarianMTModel and MarianTokenizer of transformers")

@@ -1,0 +1,226 @@
+"""Export models as packages of Argos Translate, which LibreTranslate serves, too.
+
+A package is a zip file with one folder: metadata.json, a sentencepiece model for both languages, a CTranslate2 model,
+README.md, and optionally a sentence splitter. Format: https://github.com/argosopentech/argos-translate, `package.py` of
+version 1.11.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seq2seq.errors import FormatError
+from seq2seq.interop.ctranslate2 import CTRANSLATE2_DECODING_KEYS, CTranslate2Translator, convert, library, tolerance_of
+from seq2seq.interop.parity import (
+    REPORT,
+    Exportable,
+    Parity,
+    compare,
+    development_lines,
+    read_exportable,
+    require,
+)
+from seq2seq.recipe import DecodingSection
+from seq2seq.storage.atomic import replace_file
+from seq2seq.storage.directories import make_directories
+from seq2seq.storage.language_names import canonical, language_name
+from seq2seq.tokenizers.tokenizer import JOINT_FILE, Tokenizer, Tokenizers
+from seq2seq.translation.translator import Translator
+
+SUFFIX = ".argosmodel"
+PACKAGE_VERSION = "1.0"
+ARGOS_VERSION = "1.11"
+"""Version of Argos Translate with which these packages were tested."""
+TOKENIZER = "sentencepiece.model"
+MODEL = "model"
+METADATA = "metadata.json"
+README = "README.md"
+# Options with which Argos Translate calls CTranslate2, or CTranslate2's defaults, which cut longer sentences.
+BEAM_SIZE, LENGTH_PENALTY, MAX_LENGTH, MAX_INPUT_LENGTH = 4, 0.2, 256, 1024
+# Argos Translate's codes of languages for which it does not use those of `canonical`.
+CODES = {"zh-Hans": "zh", "zh-Hant": "zt", "pt-BR": "pb"}
+# Earliest time in a zip file. With a fixed time, the same model gives the same bytes.
+TIME = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class ArgosExport:
+    """Result of an export.
+
+    parity: comparison with the original model. notes: sentences about what Argos Translate does differently.
+    """
+
+    parity: Parity
+    notes: list[str]
+
+
+class PackagedTranslator(CTranslate2Translator):
+    """Model of a package. As in Argos Translate, all pieces may be generated."""
+
+    @property
+    def suppressed(self) -> list[list[str]]:
+        """Pieces that must not occur in a translation: none."""
+        return []
+
+
+def export_model(path: Path, output: Path, quantization: str = "int8", splitter: Path | None = None,
+                 source: Path | None = None, max_lines: int = 500) -> ArgosExport:
+    """Write a model as a package of Argos Translate. The package is compared with the original model, both with the
+    search options of Argos Translate, before the file appears under its name.
+
+    Args:
+        quantization: number format of the weights, one of `ctranslate2.QUANTIZATIONS`.
+        splitter: sentence splitter to include: a directory with data of Stanza, or an .onnx model of MiniSBD.
+        source: file of source lines for the comparison; None: the recipe's validation set.
+        max_lines: maximum number of lines to compare.
+    Raises:
+        FormatError: Argos Translate does not support the model, the splitter is no splitter, the output is something
+            else than a package of this function, or the package's results differ from the original's.
+    """
+    library()
+    require_replaceable(output)
+    packed = list(splitter_files(splitter))
+    exportable = read_exportable(path, "argos", CTRANSLATE2_DECODING_KEYS)
+    require_joint_sentencepiece(exportable.tokenizers)
+    lines = development_lines(exportable.recipe, source, max_lines)
+    languages = exportable.recipe.languages
+    codes = [argos_code(code or "") for code in (languages.source, languages.target)]
+    folder = f"translate-{codes[0]}_{codes[1]}-{PACKAGE_VERSION.replace('.', '_')}"
+    ours = replace(Translator.load(path, "cpu", "fp32"), decoding=DecodingSection(
+        beam_size=BEAM_SIZE, length_penalty=LENGTH_PENALTY))
+    notes = differences_of_argos(exportable, splitter)
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary) / "package"
+        convert(exportable.model, exportable.recipe.model, exportable.tokenizers, directory / MODEL, quantization)
+        (directory / TOKENIZER).write_bytes(exportable.tokenizers.source.model)
+        metadata = {"package_version": PACKAGE_VERSION, "argos_version": ARGOS_VERSION, "from_code": codes[0],
+                    "from_name": language_name(canonical(codes[0])), "to_code": codes[1],
+                    "to_name": language_name(canonical(codes[1]))}
+        (directory / METADATA).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (directory / README).write_text(readme(exportable, quantization, notes), encoding="utf-8")
+        for name, file in packed:
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, directory / name)
+        archive, installed = Path(temporary) / "package.zip", Path(temporary) / "installed"
+        with zipfile.ZipFile(archive, "w") as package:
+            for file in sorted(directory.rglob("*")):
+                if file.is_file():
+                    write_file(package, f"{folder}/{file.relative_to(directory).as_posix()}", file.read_bytes())
+        with zipfile.ZipFile(archive) as package:
+            package.extractall(installed)
+        parity = compare(ours, open_package(installed / folder, exportable), lines)
+        tolerance = tolerance_of(quantization)
+        require(parity, tolerance, f"the package for Argos Translate ({quantization})")
+        report = {**asdict(parity), "tolerance": asdict(tolerance)}
+        with zipfile.ZipFile(archive, "a") as package:
+            write_file(package, f"{folder}/{REPORT}", json.dumps(report, indent=2, ensure_ascii=False).encode())
+        try:
+            make_directories(output.parent)
+            replace_file(output, archive.read_bytes())
+        except OSError as error:
+            raise FormatError(f"{output} cannot be written: {error.strerror}. Name another file.") from error
+    return ArgosExport(parity, notes)
+
+
+def require_replaceable(output: Path) -> None:
+    """Raise FormatError unless the output has the suffix of packages and is new or an earlier export."""
+    if output.suffix != SUFFIX:
+        raise FormatError(f"{output}: a package of Argos Translate needs a name that ends in {SUFFIX}.")
+    if not output.exists():
+        return
+    try:
+        with zipfile.ZipFile(output) as package:
+            names = {name.partition("/")[2] for name in package.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        names = set()
+    if not {METADATA, REPORT} <= names:
+        raise FormatError(f"{output} exists and is not an export. It was not changed; name a new file.")
+
+
+def require_joint_sentencepiece(tokenizers: Tokenizers) -> None:
+    """Raise FormatError unless both languages have the same sentencepiece model."""
+    source, target = tokenizers.source, tokenizers.target
+    if not isinstance(source, Tokenizer) or not isinstance(target, Tokenizer):
+        raise FormatError("a package of Argos Translate needs a sentencepiece model trained by seq2seq; this model has "
+                          "another vocabulary. Export to ctranslate2.")
+    if source.model != target.model:
+        raise FormatError("a package of Argos Translate has one sentencepiece model for both languages, but this model "
+                          "has two (tokenizer.joint: false). Export to ctranslate2.")
+
+
+def splitter_files(splitter: Path | None) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a sentence splitter, each with its name in the package.
+
+    Raises:
+        FormatError: the splitter is neither an .onnx file nor a directory with data of Stanza.
+    """
+    if splitter is None:
+        return
+    if splitter.is_file() and splitter.suffix == ".onnx":
+        yield f"minisbd/{splitter.name}", splitter
+        return
+    if not (splitter / "resources.json").is_file():
+        raise FormatError(f"--splitter {splitter} is neither an .onnx file of MiniSBD nor a directory of Stanza with a "
+                          "resources.json.")
+    for file in sorted(splitter.rglob("*")):
+        if file.is_file() and file.resolve().is_relative_to(splitter.resolve()):
+            yield f"stanza/{file.relative_to(splitter).as_posix()}", file
+
+
+def argos_code(code: str) -> str:
+    """Return Argos Translate's code of a language: zh for zho and zh-CN, zt for zh-TW, pb for pt-BR, de for deu."""
+    return CODES.get(canonical(code), canonical(code))
+
+
+def differences_of_argos(exportable: Exportable, splitter: Path | None) -> list[str]:
+    """Return sentences about what Argos Translate does differently from `seq2seq translate` with this model."""
+    positions = exportable.recipe.model.max_positions
+    notes = [exportable.note] if exportable.note else []
+    notes.append(f"Argos Translate searches with a beam of {BEAM_SIZE} and a length penalty of {LENGTH_PENALTY}, and "
+                 f"does not retry faulty translations. A translation of a sentence has at most {MAX_LENGTH} pieces.")
+    if positions < MAX_INPUT_LENGTH:
+        notes.append(f"A sentence of more than {positions - 1:,} pieces is an error in Argos Translate; seq2seq splits "
+                     "it.")
+    else:
+        notes.append(f"A sentence of more than {MAX_INPUT_LENGTH - 1:,} pieces is cut by Argos Translate; seq2seq "
+                     "splits it.")
+    notes.append("Argos Translate replaces _ in translations by a space.")
+    if splitter is None:
+        notes.append("The package has no sentence splitter: Argos Translate downloads one when it first translates. To "
+                     "work without a network, pack one with --splitter.")
+    return notes
+
+
+def readme(exportable: Exportable, quantization: str, notes: list[str]) -> str:
+    """Return the README of a package."""
+    recipe = exportable.recipe
+    listed = "".join(f"- {note}\n" for note in notes)
+    return (f"# {recipe.name}: {recipe.languages.source} to {recipe.languages.target}, for Argos Translate\n\n"
+            f"Weights in {quantization}. Exported by seq2seq, which compared the results of this package with those of "
+            f"the original model: see {REPORT}.\n\n{listed}")
+
+
+def write_file(package: zipfile.ZipFile, name: str, contents: bytes) -> None:
+    """Add a file to a package, with a fixed time and fixed permissions."""
+    entry = zipfile.ZipInfo(name, TIME)
+    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+    package.writestr(entry, contents)
+
+
+def open_package(folder: Path, exportable: Exportable) -> PackagedTranslator:
+    """Load the model of an unpacked package, with the options of Argos Translate."""
+    tokenizers = Tokenizers.from_files({JOINT_FILE: (folder / TOKENIZER).read_bytes()}, str(folder))
+    recipe = exportable.recipe
+    loaded: Any = library().Translator(str(folder / MODEL), device="cpu")
+    return PackagedTranslator(
+        tokenizers, recipe.languages, DecodingSection(beam_size=BEAM_SIZE, length_penalty=LENGTH_PENALTY),
+        recipe.max_input_pieces, torch.device("cpu"), recipe.task, loaded, recipe)
