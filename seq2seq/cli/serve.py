@@ -55,6 +55,9 @@ def serve(
     beam_size: Annotated[int | None, typer.Option(
         metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",
         show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    safety_net: Annotated[bool | None, typer.Option(
+        help="Retry faulty translations, such as loops. A retry delays the other "
+        "sentences of its batch.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     batch_tokens: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum number of source tokens, by an estimate, that are translated together. "
         "A smaller number shortens the wait of short requests behind long ones.", rich_help_panel=SEARCH)] = 1024,
@@ -84,7 +87,7 @@ def serve(
     limits = Limits(read_keys(api_keys) if api_keys else {}, require_key, requests_per_minute)
     settings = Settings(character_limit, max_request_bytes, suggestions, log_text)
     with server.listen(host, port) as listening:
-        machine = MachineOptions(device, precision.value if precision else None, threads, beam_size)
+        machine = MachineOptions(device, precision.value if precision else None, threads, beam_size, safety_net)
         loaded = Models.load(models, machine)
         for line in loaded.describe():
             console.print_message(line)

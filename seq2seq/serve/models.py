@@ -46,13 +46,14 @@ class Group:
 class MachineOptions:
     """Options for loading and searching, the same for all models.
 
-    precision: None: int8 on a CPU, otherwise auto. beam_size: None: the recipe's.
+    precision: None: int8 on a CPU, otherwise auto. beam_size, safety_net: None: the recipe's.
     """
 
     device: str = "auto"
     precision: str | None = None
     threads: int | None = None
     beam_size: int | None = None
+    safety_net: bool | None = None
 
 
 @dataclass
@@ -108,8 +109,7 @@ class Models:
             raise SlowdownError("the models are being replaced. Try again")
         section = translator.decoding
         return translator.translate([Request(sentence, number=0) for sentence in sentences],
-                                    **_decoding(section, self.machine.beam_size or section.beam_size,
-                                                group.options))
+                                    **_decoding(section, self.machine, group.options))
 
     def reload(self, changed_only: bool = True) -> list[str]:
         """Load the models whose files changed since they were loaded, and replace the old ones. A model that cannot be
@@ -172,12 +172,14 @@ def _fingerprint(path: Path) -> Fingerprint | None:
         return None
 
 
-def _decoding(section: DecodingSection, beam_size: int, options: SearchOptions) -> dict[str, Any]:
+def _decoding(section: DecodingSection, machine: MachineOptions, options: SearchOptions) -> dict[str, Any]:
     """Return the overrides of a model's decoding options for a request."""
-    n_best = options.n_best
+    n_best, beam_size = options.n_best, machine.beam_size or section.beam_size
+    safety_net = section.safety_net if machine.safety_net is None else machine.safety_net
     if section.mbr:
         n_best = min(n_best, section.mbr)
     elif not section.sampling:
         beam_size = max(beam_size, n_best)
         beam_size = -(-beam_size // section.diverse_groups) * section.diverse_groups
-    return {"beam_size": beam_size, "n_best": n_best, "word_confidence": options.word_confidence}
+    return {"beam_size": beam_size, "n_best": n_best, "safety_net": safety_net,
+            "word_confidence": options.word_confidence}

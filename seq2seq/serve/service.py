@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from seq2seq.errors import CorpusError, RequestError
 from seq2seq.serve.detection import Detected, Detector
@@ -25,6 +25,10 @@ FORMATS: dict[str, Callable[[str], Document]] = {"text": PlainText, "html": Mark
 """Formats of texts."""
 MAX_ALTERNATIVES = 10
 """Maximum number of alternatives of a translation; a client that asks for more gets this number."""
+THREAD_CHARACTERS = 5_000
+"""Texts of more characters are split and joined in a thread, so that other requests do not wait. For short texts, the
+switch to a thread and back takes longer than the work."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,10 @@ class TranslatedText:
     alternatives: list[str]
     words: list[dict[str, Any]]
     detected: Detected | None
+
+
+async def _run(function: Callable[[], T], characters: int) -> T:
+    return function() if characters <= THREAD_CHARACTERS else await asyncio.to_thread(function)
 
 
 class Service:
@@ -107,7 +115,8 @@ class Service:
             raise ApiError(400, f"{format[:30]} format is not supported")
         fixed = None if source.lower() == AUTO else self.path(source, target)
         self.language(target)
-        documents: list[Document] = await asyncio.to_thread(lambda: [FORMATS[format](text) for text in texts])
+        size = sum(map(len, texts))
+        documents: list[Document] = await _run(lambda: [FORMATS[format](text) for text in texts], size)
         detected: list[Detected | None] = [None] * len(texts)
         if fixed is None:
             detected = await asyncio.to_thread(lambda: [self._detect(document.content)[0] for document in documents])
@@ -115,13 +124,13 @@ class Service:
         options = SearchOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
                                 confidence)
         found = await self._translate_sentences(documents, paths, options, arrival)
-        self.metrics.count_texts(len(texts), sum(map(len, texts)))
+        self.metrics.count_texts(len(texts), size)
 
         def finish() -> list[TranslatedText]:
             return [_translated(document, path, found, options, one)
                     for document, path, one in zip(documents, paths, detected, strict=True)]
 
-        return await asyncio.to_thread(finish)
+        return await _run(finish, size)
 
     async def _translate_sentences(self, documents: Sequence[Document], paths: Sequence[tuple[str, ...]],
                                    options: SearchOptions, arrival: float,

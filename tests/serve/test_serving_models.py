@@ -81,6 +81,17 @@ def test_the_beam_size_of_the_server_replaces_that_of_the_recipe(save):
             ["ein Hund läuft"], beam_size=1)[0]]
 
 
+@pytest.mark.parametrize("machine, expected", [(None, True), (True, True), (False, False)])
+def test_the_safety_net_of_the_server_replaces_that_of_the_recipe(save, monkeypatch, machine, expected):
+    path = save(recipe=recipe_text(283, SIZES, DECODING.replace("safety_net: false", "safety_net: true")))
+    models = Models.load([path], MachineOptions(precision="fp32", safety_net=machine))
+    asked = []
+    translator = models._loaded[0].translator
+    monkeypatch.setattr(type(translator), "translate", lambda self, requests, **options: asked.append(options) or [[]])
+    models.translate(TO_ENGLISH, ["ein Hund"])
+    assert [options["safety_net"] for options in asked] == [expected]
+
+
 def test_a_model_whose_files_changed_is_replaced(save):
     models = Models.load([save()], MACHINE)
     old = texts(models)
