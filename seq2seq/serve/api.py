@@ -14,9 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from seq2seq.recipe.language_names import language_name
 from seq2seq.serve.errors import ApiError, SlowdownError, invalid
 from seq2seq.serve.files import LIFETIME_SECONDS, SUFFIXES, FileStore, suffix_of, translated_name
-from seq2seq.serve.languages import language_name
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.parameters import flag, number, read_parameters, text, texts
 from seq2seq.serve.service import AUTO, Service, TranslatedText

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from seq2seq.errors import CorpusError, RequestError
+from seq2seq.recipe.language_names import language_name
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.errors import ApiError, invalid
-from seq2seq.serve.languages import Directions, language_name, resolve
+from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.markup import Markup
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, SearchOptions

@@ -4,10 +4,11 @@ import pytest
 
 from seq2seq.data import language_identification
 from seq2seq.errors import UserError
+from seq2seq.recipe.language_names import language_name
 from seq2seq.serve import detection
 from seq2seq.serve.detection import Detector
 from seq2seq.serve.errors import ApiError, SlowdownError
-from seq2seq.serve.languages import Directions, canonical, language_name, resolve
+from seq2seq.serve.languages import Directions, canonical, resolve
 from seq2seq.serve.limits import Limits, read_keys
 from seq2seq.serve.texts import PlainText
 
