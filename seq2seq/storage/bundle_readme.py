@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from seq2seq.cards.model_card import Sizes, model_card
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.recipe import parse_recipe
 from seq2seq.storage.directories import CARD_KEY, read_file, read_metadata, read_shapes, replace_in
-from seq2seq.storage.model_card import Sizes, model_card
 
 README = "README.md"
 MAX_README_BYTES = 1 << 20

@@ -16,11 +16,11 @@ from typing import Any
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from seq2seq import __version__
+from seq2seq.cards.bundle_usage import bundle_usage
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.language_codes import subtags
 from seq2seq.recipe.language_names import LANGUAGE_NAMES, language_name
 from seq2seq.recipe.yaml_document import write_yaml
-from seq2seq.storage.card_usage import bundle_usage
 
 NOT_STATED = "not stated"
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "exact": "Exact match",
