@@ -22,7 +22,7 @@ from seq2seq.data.corpus import Counts, Pair, read_pairs
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.json_reader import parse_json
-from seq2seq.recipe import LINE_LIMIT_KEY, Corpus, Recipe
+from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checksums import (
     Check,
@@ -236,7 +236,7 @@ def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         bool(recipe.tokenizer.subword_sampling),
         recipe.languages.model_dump(),                                          # these select the sides of a .tmx file
-        [(spec.model_dump(exclude={"weight", LINE_LIMIT_KEY}), _file_states(spec))
+        [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT}), _file_states(spec))
          for spec in recipe.resolve().data.train],
     ]
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]

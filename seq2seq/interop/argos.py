@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from seq2seq.cards.language_names import canonical, language_name
 from seq2seq.errors import FormatError
 from seq2seq.interop.ctranslate2 import CTRANSLATE2_DECODING_KEYS, CTranslate2Translator, convert, library, tolerance_of
 from seq2seq.interop.parity import (
@@ -32,7 +33,6 @@ from seq2seq.interop.parity import (
 from seq2seq.recipe import DecodingSection
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.directories import make_directories
-from seq2seq.storage.language_names import canonical, language_name
 from seq2seq.tokenizers.tokenizer import JOINT_FILE, Tokenizer, Tokenizers
 from seq2seq.translation.translator import Translator
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch import device as torch_device
 
 from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
+from seq2seq.interop.export_card import export_card
 from seq2seq.interop.parity import (
-    REPORT,
     SUPPORTED_DECODING_KEYS,
     Exportable,
     Parity,
@@ -89,7 +89,8 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
         tokenizers.save(directory)
         text = with_exported_decoding(load_bundle(resolve_model_path(path)).recipe_text, exportable)
         (directory / RECIPE).write_text(text, encoding="utf-8", newline="\n")
-        (directory / "README.md").write_text(readme(exportable, quantization), encoding="utf-8")
+        card = export_card(path, exportable, "ctranslate2", usage(exportable), directory / MODEL_FILE, quantization)
+        (directory / "README.md").write_text(card, encoding="utf-8")
 
     return write_checked_export(output, f"the export to ctranslate2 ({quantization})", write,
                                 CTranslate2Translator.open, ours, lines, tolerance_of(quantization))
@@ -182,13 +183,12 @@ def _feed_forward(spec: Any, layer: FeedForward, norm: nn.LayerNorm) -> None:
     _norm(spec.layer_norm, norm)
 
 
-README = """\
-# {name}: {source} to {target}, for CTranslate2
+USAGE = """\
+To translate with seq2seq, in this directory:
 
-Weights in {quantization}. Exported by seq2seq, which compared the results of this model with those of the original:
-see {report}.{note} To translate with seq2seq:
-
-    seq2seq translate --engine ctranslate2 DIRECTORY < text.{source} > text.{target}
+```bash
+seq2seq translate --engine ctranslate2 . < text.{source} > text.{target}
+```
 
 To translate without seq2seq, in this directory:
 
@@ -225,8 +225,8 @@ def decode(pieces):
     return " ".join(piece.removeprefix("\\u2581") for piece in pieces)"""
 
 
-def readme(exportable: Exportable, quantization: str) -> str:
-    """Return the README of an exported model, with instructions and code to run it."""
+def usage(exportable: Exportable) -> str:
+    """Return instructions and code to run an exported model, as Markdown."""
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     files = list(tokenizers.files())
     marian = isinstance(tokenizers.source, MarianVocabulary)
@@ -238,9 +238,8 @@ def readme(exportable: Exportable, quantization: str) -> str:
             files=repr((files[0], files[min(1, len(files) - 1)])), token=token,
             spaces='.replace("\\u2581", " ").strip()' if marian else "")
         imports = "\nimport sentencepiece"
-    return README.format(
-        name=recipe.name, source=recipe.languages.source, target=recipe.languages.target, quantization=quantization,
-        report=REPORT, note=exportable.note and f" {exportable.note}", imports=imports, encode=encode,
+    return USAGE.format(
+        source=recipe.languages.source, target=recipe.languages.target, imports=imports, encode=encode,
         beam_size=recipe.decoding.beam_size, length_penalty=recipe.decoding.length_penalty)
 
 

@@ -12,9 +12,9 @@ import torch
 
 from seq2seq.errors import FormatError, UserError
 from seq2seq.inference.load_model import stored_weights
+from seq2seq.interop.export_card import export_card
 from seq2seq.interop.marian import POSITIONS, marian_config, require_marian_support, weights_to_marian
 from seq2seq.interop.parity import (
-    REPORT,
     Exportable,
     Parity,
     Tolerance,
@@ -33,11 +33,8 @@ BATCH_SIZE = 32
 MAX_LENGTH = 512
 """Upper limit for max_length in generation_config.json, in tokens. OPUS-MT models set max_length to this value."""
 
-README = """\
-# {name}: {source} to {target}
-
-A Marian model for `transformers`. Exported by seq2seq, which compared the results of this model with those of the
-original: see {report}.{note} To translate in this directory:
+USAGE = """\
+A Marian model for `transformers`. To translate in this directory:
 
 ```python
 from transformers import MarianMTModel, MarianTokenizer
@@ -84,6 +81,9 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
     def write(directory: Path) -> None:
         write_tokenizer(exportable, directory)
         write_model(exportable, directory)
+        card = export_card(path, exportable, "transformers", USAGE.format(token=_token(exportable)),
+                           directory / "model.safetensors", "float32")
+        (directory / "README.md").write_text(card, encoding="utf-8")
 
     return write_checked_export(output, "the export to huggingface", write,
                                 lambda directory: MarianTranslator(directory, exportable), ours, lines, TOLERANCE)
@@ -117,7 +117,7 @@ def write_model(exportable: Exportable, directory: Path) -> None:
 
 
 def write_tokenizer(exportable: Exportable, directory: Path) -> None:
-    """Write the sentencepiece models, the vocabularies, tokenizer_config.json and the README."""
+    """Write the sentencepiece models, the vocabularies and tokenizer_config.json."""
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     sides = (tokenizers.source, tokenizers.target)
     for side, name in zip(sides, ("source.spm", "target.spm"), strict=True):
@@ -130,9 +130,6 @@ def write_tokenizer(exportable: Exportable, directory: Path) -> None:
               "model_max_length": recipe.model.max_positions,
               "unk_token": unknown, "eos_token": end, "pad_token": start}
     (directory / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2), encoding="utf-8")
-    (directory / "README.md").write_text(README.format(
-        name=recipe.name, source=recipe.languages.source, target=recipe.languages.target, report=REPORT,
-        note=exportable.note and f" {exportable.note}", token=_token(exportable)), encoding="utf-8")
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:

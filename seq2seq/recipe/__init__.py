@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from seq2seq.recipe.loading import load_recipe, parse_recipe, read_decoding_overrides
     from seq2seq.recipe.messages import decoding_with
     from seq2seq.recipe.model_section import ModelSection
-    from seq2seq.recipe.recipe_differences import LINE_LIMIT_KEY, MAY_CHANGE_ON_RESUME, Difference, differences
+    from seq2seq.recipe.recipe_differences import KEYS_WITHOUT_EFFECT, MAY_CHANGE_ON_RESUME, Difference, differences
     from seq2seq.recipe.reference_page import recipe_reference, recipe_schema
     from seq2seq.recipe.schema import Languages, Recipe, TokenizerSection
     from seq2seq.recipe.task import Metric, Task
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _MODULES = {
     "Average": "training_section", "Cleaning": "data_section", "Corpus": "data_section", "Data": "data_section",
     "DecodingOptions": "decoding_section", "DecodingSection": "decoding_section", "Difference": "recipe_differences",
-    "LINE_LIMIT_KEY": "recipe_differences", "Languages": "schema", "MAY_CHANGE_ON_RESUME": "recipe_differences",
+    "KEYS_WITHOUT_EFFECT": "recipe_differences", "Languages": "schema", "MAY_CHANGE_ON_RESUME": "recipe_differences",
     "Metric": "task", "Task": "task", "ModelSection": "model_section", "Recipe": "schema", "Section": "base_section",
     "TokenizerSection": "schema", "TrainingSection": "training_section", "decoding_with": "messages",
     "differences": "recipe_differences", "load_recipe": "loading", "parse_recipe": "loading",
     "read_decoding_overrides": "loading", "recipe_reference": "reference_page", "recipe_schema": "reference_page",
 }
 __all__ = [
-    "LINE_LIMIT_KEY",
+    "KEYS_WITHOUT_EFFECT",
     "MAY_CHANGE_ON_RESUME",
     "Average",
     "Cleaning",

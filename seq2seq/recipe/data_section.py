@@ -12,6 +12,7 @@ from seq2seq.recipe.base_section import RecipeValueError, Section
 
 # No dots, because they separate the parts of keys in `--set data.test.NAME.limit=5`.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+OneLine = Annotated[str, Field(pattern=r"^\S([^\r\n]*\S)?$", max_length=200)]
 
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", ".tmx")
 COLUMN_FORMATS = (".tsv", ".csv")
@@ -85,6 +86,10 @@ class Corpus(Section):
     back-translated text (Caswell et al. 2019)."""
     name: str | None = None
     """Name of the corpus in reports. Not set: the name of its file or data set."""
+    license: OneLine | None = None
+    """Licence of the corpus, such as `CC-BY-SA-4.0`, for the model card. It does not change the training."""
+    url: Annotated[str, Field(pattern=r"^https?://[^\s<>@|]+$")] | None = None
+    """Web page of the corpus (http or https), for the model card. It does not change the training."""
     weight: PositiveFloat = 1.0
     """Number of times that each pair occurs in an epoch. With 2, each pair occurs twice; with 0.5, each epoch contains
     a different random half of the pairs."""

@@ -8,6 +8,7 @@ from seq2seq.recipe.schema import Recipe
 
 MAY_CHANGE_ON_RESUME = (
     "name",
+    "license",
     "expected",
     "metrics",
     "decoding",
@@ -28,9 +29,9 @@ MAY_CHANGE_ON_RESUME = (
 logging or hardware."""
 
 
-LINE_LIMIT_KEY = "max_line_bytes"
-"""Key of a corpus that may also change when a run is resumed, because it does not change the text of the corpus: a line
-above the limit is an error."""
+KEYS_WITHOUT_EFFECT = ("max_line_bytes", "license", "url")
+"""Keys of a corpus that may also change when a run is resumed, because they do not change the text of the corpus: a
+line above the limit is an error, and licence and address only describe the corpus."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ def differences(old: Recipe, new: Recipe) -> list[Difference]:
 
 def may_change_on_resume(key: str) -> bool:
     """Return True if the value of the key may change when a run is resumed."""
-    return key.endswith(f".{LINE_LIMIT_KEY}") or any(key == start or key.startswith(f"{start}.")
-                                                     for start in MAY_CHANGE_ON_RESUME)
+    if key.startswith("data.") and key.rpartition(".")[2] in KEYS_WITHOUT_EFFECT:
+        return True
+    return any(key == start or key.startswith(f"{start}.") for start in MAY_CHANGE_ON_RESUME)
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from seq2seq.errors import RecipeError
 from seq2seq.recipe.base_section import RecipeValueError, Section
-from seq2seq.recipe.data_section import Data
+from seq2seq.recipe.data_section import Data, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.model_section import ModelSection
 from seq2seq.recipe.task import POINTING, TASKS, TRANSLATION, Metric, Task
@@ -124,6 +124,8 @@ class Recipe(Section):
 
     name: RunName
     """Name of the run, which is saved in `runs/<name>`."""
+    license: OneLine | None = None
+    """Licence under which you publish the model, for its model card, such as `cc-by-4.0`. Not set: not stated."""
     languages: Languages
     """Language codes of source and target."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1

@@ -14,13 +14,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from seq2seq.cards.language_names import language_name
 from seq2seq.serve.errors import ApiError, SlowdownError, invalid
 from seq2seq.serve.files import LIFETIME_SECONDS, SUFFIXES, FileStore, suffix_of, translated_name
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.parameters import flag, number, read_parameters, text, texts
 from seq2seq.serve.service import AUTO, Service, TranslatedText
 from seq2seq.serve.settings import Settings
-from seq2seq.storage.language_names import language_name
 
 logger = logging.getLogger("seq2seq.serve")
 Result = TypeVar("Result")

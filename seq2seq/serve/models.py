@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seq2seq.cards.language_names import canonical
 from seq2seq.devices import choose_device
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingSection
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.languages import Directions
 from seq2seq.storage.checkpoints import MODEL, RECIPE, TOKENIZER_FILES, resolve_model_path
-from seq2seq.storage.language_names import canonical
 from seq2seq.translation.line_translator import LineTranslator, Translation
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator

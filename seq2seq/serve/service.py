@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from seq2seq.cards.language_names import language_name
 from seq2seq.errors import CorpusError, RequestError
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.errors import ApiError, invalid
@@ -17,7 +18,6 @@ from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, SearchOptions
 from seq2seq.serve.scheduler import Scheduler
 from seq2seq.serve.texts import Document, PlainText
-from seq2seq.storage.language_names import language_name
 from seq2seq.translation.line_translator import Translation
 
 AUTO = "auto"

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from seq2seq.errors import CheckpointError, RecipeError
+from seq2seq.storage.bundle_readme import README, has_own_card, with_card, write_card
 from seq2seq.storage.checksums import CHECKSUM_KEY, with_checksum
 from seq2seq.storage.directories import (
     METADATA,
@@ -211,7 +212,7 @@ def save_bundle(
     tokenizer_files: Mapping[str, bytes],
     metadata: Mapping[str, Any],
 ) -> Path:
-    """Write a bundle, or replace an old bundle atomically. Files that users have put into the old bundle are kept.
+    """Write a bundle with its model card, or replace an old bundle atomically. Files of users in it are kept.
 
     Args:
         weights: tensors by name; tied weights are included once.
@@ -233,12 +234,15 @@ def save_bundle(
         (new / RECIPE).write_bytes(recipe_text.encode())
         for name, contents in tokenizer_files.items():
             (new / name).write_bytes(contents)
-        write_json(new / METADATA, with_checksum({**header("bundle", new), **metadata}))
+        metadata = {**header("bundle", new), **metadata}
         for file in user_files:
             if file.is_dir():
                 shutil.copytree(file, new / file.name, symlinks=True)
             else:
                 shutil.copy2(file, new / file.name, follow_symlinks=False)
+        metadata, card = with_card(new, metadata, new / RECIPE, new / MODEL)
+        write_json(new / METADATA, with_checksum(metadata))
+        write_card(new, card)
     return Path(directory)
 
 
@@ -290,7 +294,7 @@ def bundle_metadata(directory: Path) -> dict[str, Any]:
 
 
 def update_bundle_metadata(directory: Path, **fields: Any) -> None:
-    """Add or replace fields of a bundle's metadata.json, such as test scores.
+    """Add or replace fields of a bundle's metadata.json, such as test scores, and renew its model card.
 
     Raises:
         CheckpointError: there is no bundle, or its metadata.json is damaged or cannot be written.
@@ -304,8 +308,10 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
         # then calls this function again for the new bundle.
         try:
             with opened_directory(current) as opened:
-                metadata = read_metadata(current, "bundle", required=())
-                replace_json(opened, METADATA, with_checksum(metadata | fields))
+                metadata = read_metadata(current, "bundle", required=()) | fields
+                metadata, card = with_card(current, metadata, current / RECIPE, current / MODEL)
+                replace_json(opened, METADATA, with_checksum(metadata))
+                write_card(opened, card)
         except OSError as error:
             raise cannot_save(current / METADATA, error, needed=0) from error
 
@@ -391,7 +397,8 @@ def _user_files(path: Path) -> list[Path]:
         return []
     if not current_path(path).is_dir():
         raise CheckpointError(f"{path} is a file. Name a new directory for the bundle.")
-    bundle_files = {MODEL, RECIPE, METADATA, f".{METADATA}.saving", *TOKENIZER_FILES}
+    own = {README} if has_own_card(current_path(path)) else set()
+    bundle_files = {MODEL, RECIPE, METADATA, f".{METADATA}.saving", f".{README}.saving", *TOKENIZER_FILES, *own}
     user_files = [file for file in current_path(path).iterdir() if file.name not in bundle_files]
     if user_files and kind_of(path) != "bundle":
         raise CheckpointError(

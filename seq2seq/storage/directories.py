@@ -34,7 +34,9 @@ FORMAT_VERSION = 1
 """Version of the files' format. Incremented when older versions of seq2seq cannot read the new format."""
 
 METADATA = "metadata.json"
-RESERVED = ("format_version", "kind", "sha256", CHECKSUM_KEY)
+CARD_KEY = "model_card"
+"""Key of the checksums of the model cards that seq2seq has written; see bundle_readme.py."""
+RESERVED = ("format_version", "kind", "sha256", CHECKSUM_KEY, CARD_KEY)
 """Keys of metadata.json that `save_bundle` and `update_bundle_metadata` refuse in their arguments."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
@@ -179,18 +181,23 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def replace_json(directory: int | Path, name: str, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file atomically. directory: its directory, from `open_files.opened_directory`.
+    """Replace a JSON file atomically; see `replace_in`."""
+    replace_in(directory, name, as_json(values))
+
+
+def replace_in(directory: int | Path, name: str, contents: bytes) -> None:
+    """Replace a file atomically. directory: its directory, from `open_files.opened_directory`.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
     """
     if isinstance(directory, Path):
-        return replace_file(directory / name, as_json(values))
+        return replace_file(directory / name, contents)
     temporary = f".{name}.saving"
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666, dir_fd=directory)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(as_json(values))
+            file.write(contents)
             file.flush()
             os.fsync(descriptor)
         os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)

@@ -89,8 +89,15 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[
 
 
 def recipe_checksum(recipe: Recipe) -> str:
-    """Return the sha256 of the resolved recipe. It is stored in every checkpoint."""
-    return hashlib.sha256(recipe.resolve().to_yaml().encode()).hexdigest()
+    """Return the sha256 of the resolved recipe without licences and addresses. It is stored in every checkpoint."""
+    recipe = recipe.resolve()
+    undescribed = {"license": None, "url": None}
+    data = recipe.data.model_copy(update={
+        "train": tuple(corpus.model_copy(update=undescribed) for corpus in recipe.data.train),
+        "valid": recipe.data.valid.model_copy(update=undescribed),
+        "test": {name: corpus.model_copy(update=undescribed) for name, corpus in recipe.data.test.items()}})
+    text = recipe.model_copy(update={"license": None, "data": data}).to_yaml()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> None:

@@ -27,7 +27,8 @@ START = ".start"
 """File with a random text, by which ranks recognise the main rank's run directory. It is deleted after this check."""
 COPY = ".copy"
 """File that marks a run directory as the copy of one on another machine."""
-OWN_KEYS = ("data.root", "data.valid", "data.test", "training.device", "training.threads", "training.start_from")
+OWN_KEYS = ("license", "data.root", "data.valid", "data.test", "training.device", "training.threads",
+            "training.start_from")
 """Keys whose values may differ between machines. For data.valid and data.test, the text must be the same."""
 
 

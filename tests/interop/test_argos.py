@@ -111,7 +111,7 @@ def test_a_wrong_output_is_refused_before_anything_is_made(bundle, tmp_path, nam
 
 
 @pytest.mark.parametrize("settings, message", [
-    ({"joint": False, "tied_embeddings": "decoder"}, "one sentencepiece model for both languages, but this model has two"),
+    ({"joint": False, "tied_embeddings": "decoder"}, "one sentencepiece model for both languages, but this model has"),
     ({"kind": "words"}, "has another vocabulary"), ({"window": 2}, "limited to a window"),
 ])
 def test_models_that_argos_translate_cannot_run_are_refused(tmp_path, settings, message):

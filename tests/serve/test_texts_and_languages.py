@@ -2,6 +2,7 @@
 
 import pytest
 
+from seq2seq.cards.language_names import canonical, language_name
 from seq2seq.data import language_identification
 from seq2seq.errors import UserError
 from seq2seq.serve import detection
@@ -10,7 +11,6 @@ from seq2seq.serve.errors import ApiError, SlowdownError
 from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.limits import Limits, read_keys
 from seq2seq.serve.texts import PlainText
-from seq2seq.storage.language_names import canonical, language_name
 
 # Sentences
 

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,19 +79,7 @@ def windows_calls(monkeypatch):
     monkeypatch.setattr(os, "supports_dir_fd", set())
     monkeypatch.setattr("shutil._use_fd_functions", False)
     monkeypatch.setattr("seq2seq.storage.directories.exchange", lambda new, path: False)
-    monkeypatch.setattr(open_files, "os", WindowsOs(os))
-
-
-class WindowsOs:
-    """The module `os` with the name of Windows. The name is not changed in `os` itself, because pathlib reads it."""
-
-    name = "nt"
-
-    def __init__(self, module):
-        self.module = module
-
-    def __getattr__(self, name):
-        return getattr(self.module, name)
+    monkeypatch.setattr(open_files, "sys", SimpleNamespace(platform="win32"))
 
 
 def test_a_run_is_locked_with_a_warning_where_there_are_no_locks(tmp_path, without_fcntl, caplog):

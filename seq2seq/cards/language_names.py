@@ -31,7 +31,8 @@ th:Thai ti:Tigrinya tk:Turkmen tl:Tagalog tn:Tswana to:Tongan tr:Turkish ts:Tson
 ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek ve:Venda vec:Venetian vi:Vietnamese wa:Walloon war:Waray wo:Wolof xh:Xhosa
 yi:Yiddish yo:Yoruba yue:Cantonese za:Zhuang zh:Chinese zh-Hans:Chinese zh-Hant:Chinese_(traditional) zu:Zulu
 """
-_NAMES = dict(entry.split(":") for entry in _LIST.split())
+LANGUAGE_NAMES = dict(entry.split(":") for entry in _LIST.split())
+"""Name of each language by its code, with _ for spaces."""
 
 
 def canonical(code: str) -> str:
@@ -50,7 +51,7 @@ def canonical(code: str) -> str:
 
 def language_name(code: str) -> str:
     """Return the English name of a language, with its script or region if the code has one; the code if unknown."""
-    if code in _NAMES:
-        return _NAMES[code].replace("_", " ")
+    if code in LANGUAGE_NAMES:
+        return LANGUAGE_NAMES[code].replace("_", " ")
     main, _, rest = code.partition("-")
-    return f"{language_name(main)} ({rest})" if rest and main in _NAMES else code
+    return f"{language_name(main)} ({rest})" if rest and main in LANGUAGE_NAMES else code

@@ -1,0 +1,1 @@
+"""Model cards: descriptions of models, in the form that the Hugging Face hub reads; names of languages."""

@@ -1,0 +1,54 @@
+"""The section of a model card that says how to run the model of a bundle."""
+
+from __future__ import annotations
+
+from seq2seq.recipe import Recipe
+
+INSTALL = "`pip install seq2seq-mt` installs seq2seq. The commands below run in this directory."
+TRANSLATE = """\
+On the command line:
+
+```bash
+seq2seq translate . < text.{source} > text.{target}
+```
+
+In Python:
+
+```python
+from seq2seq import Translator
+
+translator = Translator.load(".")
+for line, (best, *_) in zip(lines := ["..."], translator.translate(lines)):
+    print(line, best.text, sep="\\t")
+```"""
+SERVE = """\
+As a server with LibreTranslate's interface, and a page for browsers:
+
+```bash
+seq2seq serve . &
+curl -d q='...' -d source={source} -d target={target} http://127.0.0.1:5000/translate
+```
+
+In CTranslate2, in Hugging Face's `transformers`, or in Argos Translate. Every export is compared with this model before
+it is written; a model that the other library does not support is refused with the reason:
+
+```bash
+seq2seq export . --to ctranslate2 --output ../{name}-ctranslate2
+seq2seq export . --to huggingface --output ../{name}-huggingface
+seq2seq export . --to argos --output ../{name}.argosmodel
+```"""
+GENERATE = """\
+```bash
+seq2seq generate .                                  # continues the text of standard input
+seq2seq evaluate . --text text.{target}             # perplexities
+```"""
+
+
+def bundle_usage(recipe: Recipe) -> str:
+    """Return the instructions for the type of the model, as Markdown."""
+    names = {"source": recipe.languages.source, "target": recipe.languages.target, "name": recipe.name}
+    if not recipe.task.has_source:
+        parts = [GENERATE]
+    else:
+        parts = [TRANSLATE, SERVE] if recipe.task.target_is_text else [TRANSLATE]
+    return "\n\n".join([INSTALL, *(part.format(**names) for part in parts)])

@@ -1,0 +1,28 @@
+"""Model card of an export: the card of the original model with other instructions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seq2seq.cards.model_card import Sizes, Usage, model_card
+from seq2seq.interop.parity import REPORT, Exportable
+from seq2seq.storage.checkpoints import MODEL, bundle_metadata, resolve_model_path
+from seq2seq.storage.directories import read_shapes
+
+
+def export_card(path: Path, exportable: Exportable, library: str, usage: str, weights: Path, number_format: str) -> str:
+    """Return the README of an export.
+
+    Args:
+        path: the original model, a bundle or a run.
+        library: library that runs the export, as `library_name` on the Hugging Face hub.
+        usage: instructions, as Markdown.
+        weights: file of the exported weights. number_format: number format of these weights.
+    """
+    bundle = resolve_model_path(path)
+    original = Sizes.of_tensors(read_shapes(bundle / MODEL))
+    sizes = Sizes(original.parameters, weights.stat().st_size, (number_format,), original.vocabularies)
+    note = (f"Exported by seq2seq, which compared the results of this model with those of the original: see {REPORT}."
+            f"{exportable.note and f' {exportable.note}'}")
+    return model_card(exportable.recipe, bundle_metadata(bundle), sizes,
+                      Usage(library, usage, note, lossless=number_format == "float32"))
