@@ -66,7 +66,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Usage:
-    """What differs between the cards of a bundle and of its exports.
+    """Parts in which the cards of a bundle and of its exports differ.
 
     library: library that runs the model, as `library_name` on the hub. text: Markdown of the section `How to run it`.
     note: sentences about the export, empty for a bundle. lossless: False if the weights were quantised, so that the
@@ -182,9 +182,8 @@ def _introduction(recipe: Recipe, imported: Any) -> str:
         does = f"that translates {does}" if recipe.task.target_is_text else f"that maps sequences {does}"
     else:
         does = f"of {_language(recipe.languages.target)}"
-    origin = (f", converted by [seq2seq](https://pypi.org/project/seq2seq-mt) from the model "
-              f"{_text(_file_name(imported))}." if isinstance(imported, str) and imported else
-              ", trained with [seq2seq](https://pypi.org/project/seq2seq-mt).")
+    origin = (f", converted by seq2seq from the model {_text(_file_name(imported))}."
+              if isinstance(imported, str) and imported else ", trained with seq2seq.")
     licence = (f"Licence of the model: {_text(recipe.license)}." if recipe.license is not None else
                f"Licence of the model: {NOT_STATED}. It does not follow from the licences of the data below.")
     return f"A {kind} {does}{origin}\n\n{licence}"
@@ -193,11 +192,12 @@ def _introduction(recipe: Recipe, imported: Any) -> str:
 def _data(recipe: Recipe, metadata: Mapping[str, Any], imported: Any) -> str:
     if imported:
         return "The training data are unknown: the model was trained elsewhere."
-    counts = _counts(metadata)
+    counts = _counts(metadata)      # An export has absolute paths in its recipe, but the labels of the original.
     labels = _unique_labels(recipe.data.train)
     rows = []
     for label, corpus in zip(labels, recipe.data.train, strict=True):
-        rows.append(_row(corpus, "training" + _synthetic(corpus), _pairs(counts.get(label))))
+        count = counts.get(label) or counts.get(_file_name(label))
+        rows.append(_row(corpus, "training" + _synthetic(corpus), _pairs(count)))
     rows.append(_row(recipe.data.valid, "validation", "unknown"))
     rows += [_row(corpus, f"test: {_text(name)}", "unknown") for name, corpus in recipe.data.test.items()]
     unit = "pairs" if recipe.task.has_source else "lines"

@@ -20,7 +20,15 @@ import torch
 
 from seq2seq.cards.language_names import canonical, language_name
 from seq2seq.errors import FormatError
-from seq2seq.interop.ctranslate2 import CTRANSLATE2_DECODING_KEYS, CTranslate2Translator, convert, library, tolerance_of
+from seq2seq.interop.ctranslate2 import (
+    CTRANSLATE2_DECODING_KEYS,
+    MODEL_FILE,
+    CTranslate2Translator,
+    convert,
+    library,
+    tolerance_of,
+)
+from seq2seq.interop.export_card import export_card
 from seq2seq.interop.parity import (
     REPORT,
     Exportable,
@@ -48,6 +56,17 @@ README = "README.md"
 BEAM_SIZE, LENGTH_PENALTY, MAX_LENGTH, MAX_INPUT_LENGTH = 4, 0.2, 256, 1024
 # Argos Translate's codes of languages for which it does not use those of `canonical`.
 CODES = {"zh-Hans": "zh", "zh-Hant": "zt", "pt-BR": "pb"}
+USAGE = """\
+To install the package for Argos Translate, and translate:
+
+```bash
+argospm install {file}
+argos-translate --from {source} --to {target} '...'
+```
+
+LibreTranslate serves the installed package, too. Compared with `seq2seq translate`:
+
+{notes}"""
 # Earliest time in a zip file. With a fixed time, the same model gives the same bytes.
 TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -106,7 +125,9 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
                     "from_name": language_name(canonical(codes[0])), "to_code": codes[1],
                     "to_name": language_name(canonical(codes[1]))}
         (directory / METADATA).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        (directory / README).write_text(readme(exportable, quantization, notes), encoding="utf-8")
+        weights = directory / MODEL / MODEL_FILE
+        card = export_card(path, exportable, "argostranslate", usage(codes, output.name, notes), weights, quantization)
+        (directory / README).write_text(card, encoding="utf-8")
         for name, file in packed:
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, directory / name)
@@ -200,13 +221,10 @@ def differences_of_argos(exportable: Exportable, splitter: Path | None) -> list[
     return notes
 
 
-def readme(exportable: Exportable, quantization: str, notes: list[str]) -> str:
-    """Return the README of a package."""
-    recipe = exportable.recipe
-    listed = "".join(f"- {note}\n" for note in notes)
-    return (f"# {recipe.name}: {recipe.languages.source} to {recipe.languages.target}, for Argos Translate\n\n"
-            f"Weights in {quantization}. Exported by seq2seq, which compared the results of this package with those of "
-            f"the original model: see {REPORT}.\n\n{listed}")
+def usage(codes: list[str], output: str, notes: list[str]) -> str:
+    """Return instructions to use a package, and what Argos Translate does differently, as Markdown."""
+    listed = "\n".join(f"- {note}" for note in notes)
+    return USAGE.format(file=output, source=codes[0], target=codes[1], notes=listed)
 
 
 def write_file(package: zipfile.ZipFile, name: str, contents: bytes) -> None:

@@ -90,7 +90,7 @@ def test_the_result_tells_what_argos_translate_does_differently(package):
 
 
 def test_the_same_model_gives_the_same_bytes_and_an_earlier_package_is_replaced(package, bundle, tmp_path):
-    output = tmp_path / "new" / "a.argosmodel"
+    output = tmp_path / "new" / "de_en.argosmodel"
     argos.export_model(bundle, output, "float32")
     assert output.read_bytes() == package[0].read_bytes()
     argos.export_model(bundle, output, "float32")
