@@ -18,8 +18,8 @@ In Python:
 from seq2seq import Translator
 
 translator = Translator.load(".")
-for line, (best, *_) in zip(lines := ["..."], translator.translate(lines)):
-    print(line, best.text, sep="\\t")
+for best, *_ in translator.translate(["..."]):
+    print(best.text)
 ```"""
 SERVE = """\
 As a server with LibreTranslate's interface, and a page for browsers:

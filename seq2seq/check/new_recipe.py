@@ -305,6 +305,7 @@ def _recipe_text(output: Path, languages: tuple[str, str], corpus: Corpus, scann
 name: {name}
 languages: {{source: {source}, target: {target}}}
 data:
+  # The keys license and url of a corpus appear in the model card, such as {{…, license: CC-BY-4.0, url: https://…}}.
   train: [{files["train"]}]  # {pairs["train"]:,} pairs
   # No sentence of these two sets occurs in the training text. Replace them by your own sets if you have some.
   valid: {files["valid"]}  # {pairs["valid"]:,} pairs
