@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seq2seq.recipe import Recipe
 
-INSTALL = "`pip install seq2seq-mt` installs seq2seq. The commands below run in this directory."
+INSTALL = "The commands below need seq2seq, and run in this directory."
 TRANSLATE = """\
 On the command line:
 
@@ -29,18 +29,18 @@ seq2seq serve . &
 curl -d q='...' -d source={source} -d target={target} http://127.0.0.1:5000/translate
 ```
 
-In CTranslate2, in Hugging Face's `transformers`, or in Argos Translate. Every export is compared with this model before
-it is written; a model that the other library does not support is refused with the reason:
+In CTranslate2, in Hugging Face's `transformers`, or in Argos Translate. Every export is compared with this model on the
+lines of `--source` before it is written; a model that the other library does not support is refused with the reason:
 
 ```bash
-seq2seq export . --to ctranslate2 --output ../{name}-ctranslate2
-seq2seq export . --to huggingface --output ../{name}-huggingface
-seq2seq export . --to argos --output ../{name}.argosmodel
+seq2seq export . --to ctranslate2 --source text.{source} --output ../{name}-ctranslate2
+seq2seq export . --to huggingface --source text.{source} --output ../{name}-huggingface
+seq2seq export . --to argos --source text.{source} --output ../{name}.argosmodel
 ```"""
 GENERATE = """\
 ```bash
-seq2seq generate .                                  # continues the text of standard input
-seq2seq evaluate . --text text.{target}             # perplexities
+seq2seq generate . --samples 5                 # new texts; --prompt TEXT continues a text
+seq2seq evaluate . --text text.{target}        # perplexity
 ```"""
 
 
