@@ -52,8 +52,10 @@ TOKENIZER = "sentencepiece.model"
 MODEL = "model"
 METADATA = "metadata.json"
 README = "README.md"
-# Options with which Argos Translate calls CTranslate2, or CTranslate2's defaults, which cut longer sentences.
-BEAM_SIZE, LENGTH_PENALTY, MAX_LENGTH, MAX_INPUT_LENGTH = 4, 0.2, 256, 1024
+DECODING = DecodingSection(beam_size=4, length_penalty=0.2, min_length=1)
+"""Search options of Argos Translate: those that it gives to CTranslate2, and CTranslate2's default of `min_length`."""
+# CTranslate2's maximum lengths of translations and sentences. Longer sentences are cut.
+MAX_LENGTH, MAX_INPUT_LENGTH = 256, 1024
 # Argos Translate's codes of languages for which it does not use those of `canonical`.
 CODES = {"zh-Hans": "zh", "zh-Hant": "zt", "pt-BR": "pb"}
 USAGE = """\
@@ -114,8 +116,7 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
     languages = exportable.recipe.languages
     codes = [argos_code(code or "") for code in (languages.source, languages.target)]
     folder = f"translate-{codes[0]}_{codes[1]}-{PACKAGE_VERSION.replace('.', '_')}"
-    ours = replace(Translator.load(path, "cpu", "fp32"), decoding=DecodingSection(
-        beam_size=BEAM_SIZE, length_penalty=LENGTH_PENALTY))
+    ours = replace(Translator.load(path, "cpu", "fp32"), decoding=DECODING)
     notes = differences_of_argos(exportable, splitter)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary) / "package"
@@ -206,8 +207,9 @@ def differences_of_argos(exportable: Exportable, splitter: Path | None) -> list[
     """Return sentences about what Argos Translate does differently from `seq2seq translate` with this model."""
     positions = exportable.recipe.model.max_positions
     notes = [exportable.note] if exportable.note else []
-    notes.append(f"Argos Translate searches with a beam of {BEAM_SIZE} and a length penalty of {LENGTH_PENALTY}, and "
-                 f"does not retry faulty translations. A translation of a sentence has at most {MAX_LENGTH} pieces.")
+    notes.append(f"Argos Translate searches with a beam of {DECODING.beam_size}, a length penalty of "
+                 f"{DECODING.length_penalty} and a minimum length of {DECODING.min_length}, and does not retry faulty "
+                 f"translations. A translation of a sentence has at most {MAX_LENGTH} pieces.")
     if positions < MAX_INPUT_LENGTH:
         notes.append(f"A sentence of more than {positions - 1:,} pieces is an error in Argos Translate; seq2seq splits "
                      "it.")
@@ -218,6 +220,8 @@ def differences_of_argos(exportable: Exportable, splitter: Path | None) -> list[
     if splitter is None:
         notes.append("The package has no sentence splitter: Argos Translate downloads one when it first translates. To "
                      "work without a network, pack one with --splitter.")
+    elif splitter.is_dir():
+        notes.append("LibreTranslate ignores splitters of Stanza; for LibreTranslate, pack an .onnx file of MiniSBD.")
     return notes
 
 
@@ -240,5 +244,5 @@ def open_package(folder: Path, exportable: Exportable) -> PackagedTranslator:
     recipe = exportable.recipe
     loaded: Any = library().Translator(str(folder / MODEL), device="cpu")
     return PackagedTranslator(
-        tokenizers, recipe.languages, DecodingSection(beam_size=BEAM_SIZE, length_penalty=LENGTH_PENALTY),
-        recipe.max_input_pieces, torch.device("cpu"), recipe.task, loaded, recipe)
+        tokenizers, recipe.languages, DECODING, recipe.max_input_pieces, torch.device("cpu"), recipe.task, loaded,
+        recipe)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from seq2seq import console
 from seq2seq.cards.model_card import Sizes, model_card
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.recipe import parse_recipe
@@ -43,6 +44,10 @@ def with_card(directory: Path, metadata: Mapping[str, Any], recipe: Path, model:
         text = model_card(parse_recipe(read_file(recipe).decode(), recipe, alone=True), metadata,
                           Sizes.of_tensors(read_shapes(model)))
     except (CheckpointError, RecipeError, UnicodeDecodeError):          # whoever loads the model gets the message
+        return dict(metadata), None
+    except Exception as error:                                          # a model is never lost because of its card
+        console.warn(f"the model card (README.md) was not written: {type(error).__name__}: {error}. The model itself "
+                     "is complete. This is a bug in seq2seq; please report it.")
         return dict(metadata), None
     card = text.encode()
     checksum = hashlib.sha256(card).hexdigest()

@@ -163,6 +163,16 @@ def test_a_bundle_whose_recipe_is_unreadable_gets_no_card(tmp_path):
     assert not (save(tmp_path / "bundle", text="name: [") / "README.md").exists()
 
 
+def test_a_model_is_saved_although_its_card_fails(tmp_path, monkeypatch, capsys):
+    def fail(*arguments):
+        raise KeyError("bug")
+
+    monkeypatch.setattr("seq2seq.storage.bundle_readme.model_card", fail)
+    path = save(tmp_path / "bundle", step=3)
+    assert load_bundle(path).metadata["step"] == 3 and not (path / "README.md").exists()
+    assert "the model card (README.md) was not written: KeyError: 'bug'" in capsys.readouterr().err
+
+
 def test_a_directory_named_readme_is_kept(tmp_path):
     path = save(tmp_path / "bundle")
     (path / "README.md").unlink()
