@@ -224,7 +224,8 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
     # Use only options that every library supports, and the same length limit for all lines.
     options = DecodingSection(beam_size=ours.decoding.beam_size, length_penalty=ours.decoding.length_penalty,
                               min_length=min(ours.decoding.min_length, longest), max_length=longest,
-                              max_length_offset=longest, safety_net=False, batch_tokens=ours.decoding.batch_tokens).model_dump()
+                              max_length_offset=longest, safety_net=False,
+                              batch_tokens=ours.decoding.batch_tokens).model_dump()
     our_texts, their_texts = (
         [best.text for best, *_ in translator.translate(lines, **options)] for translator in (ours, theirs))
     pairs = ours.scorable_pairs(list(zip(lines, our_texts, strict=True)))
