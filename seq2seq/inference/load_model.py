@@ -78,8 +78,9 @@ def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Pa
         with torch.device("meta"), SkipInitialization():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
     except (ValueError, RuntimeError, MemoryError) as error:                    # inconsistent or too large sizes
-        raise CheckpointError(f"{recipe_path}: the model cannot be built ({str(error).splitlines()[0]}). Copy the "
-                              "bundle again from its original location.") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f"{recipe_path}: the model cannot be built ({reason}). Copy the bundle again from its "
+                              "original location.") from error
 
 
 def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: Path) -> dict[str, Tensor]:

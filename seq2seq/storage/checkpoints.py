@@ -357,7 +357,7 @@ def resolve_model_path(path: Path) -> Path:
             f"{path} is a run without {BEST}/, which is written at the first validation. Continue the training, "
             "or make a bundle of its checkpoints with `seq2seq average`."
         )
-    names = sorted(entry.name for entry in path.iterdir())
+    names = sorted(entry.name for entry in current_path(path).iterdir())
     contents = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
     raise CheckpointError(f"{path} contains {contents}. {expected}")
 

@@ -553,6 +553,7 @@ def test_a_path_that_is_not_a_model_is_described_in_the_error(tmp_path):
     for name in "abcdefg":
         (tmp_path / "photos" / name).touch()
     (tmp_path / "empty").mkdir()
+    (tmp_path / ".half.replaced").mkdir()
     (save_best(tmp_path / "damaged", 2) / "metadata.json").write_text("{")
     expected = {
         tmp_path / "nowhere": "does not exist",
@@ -563,6 +564,7 @@ def test_a_path_that_is_not_a_model_is_described_in_the_error(tmp_path):
         tmp_path / "damaged": "best is not a bundle: its metadata.json is missing or damaged",
         tmp_path / "photos": "contains a, b, c, d, e and 2 more. A model is a bundle",
         tmp_path / "empty": "contains nothing",
+        tmp_path / "half": "contains nothing",
     }
     for path, text in expected.items():
         with pytest.raises(CheckpointError) as caught:
