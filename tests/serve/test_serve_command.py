@@ -60,6 +60,11 @@ def test_answers_are_not_delayed_by_nagle_s_algorithm():
         assert listening.proto == socket.IPPROTO_TCP                            # asyncio then sets TCP_NODELAY
 
 
+def heed_interrupts():
+    """Undo that programs in the background ignore SIGINT, which child processes inherit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def started(tmp_path):
     """Function that starts the command and returns the process, the URL, and the path of the model."""
@@ -71,7 +76,8 @@ def started(tmp_path):
     def start(*options):
         with log.open("wb") as file:
             process = subprocess.Popen([sys.executable, "-m", "seq2seq", "serve", str(model), "--port", "0",
-                                        "--precision", "fp32", "--threads", "1", *options], stderr=file)
+                                        "--precision", "fp32", "--threads", "1", *options], stderr=file,
+                                       preexec_fn=heed_interrupts)
         processes.append(process)
         end = time.monotonic() + 60
         while not (found := re.search(r"listening on (http://[\d.:]+),", log.read_text())):
