@@ -217,10 +217,17 @@ def mutate(contents: bytes, draw: random.Random) -> bytes:
     return draw.choice([b"", b"\0" * 1000, b"{}", contents * 2])
 
 
-@settings(max_examples=500, deadline=None, derandomize=True,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 2**32), name=st.sampled_from(FILES), signed=st.booleans())
-def test_a_mutated_bundle_loads_or_is_refused_with_its_name_in_the_error(sound, tmp_path, seed, name, signed):
+def with_mutations(count):
+    """Decorator that runs a test with random mutations of the files of a bundle."""
+    def decorate(test):
+        fixed = settings(max_examples=count, deadline=None, derandomize=True,
+                         suppress_health_check=[HealthCheck.function_scoped_fixture])
+        return fixed(given(seed=st.integers(0, 2**32), name=st.sampled_from(FILES), signed=st.booleans())(test))
+
+    return decorate
+
+
+def check_mutation(sound, tmp_path, seed, name, signed):
     bundle = tmp_path / "bundle"
     shutil.rmtree(bundle, ignore_errors=True)
     shutil.copytree(sound, bundle)
@@ -241,6 +248,17 @@ def test_a_mutated_bundle_loads_or_is_refused_with_its_name_in_the_error(sound, 
     else:
         assert isinstance(found[0][0].text, str)
         assert signed or name == "metadata.json" or not changed
+
+
+@with_mutations(150)
+def test_a_mutated_bundle_loads_or_is_refused_with_its_name_in_the_error(sound, tmp_path, seed, name, signed):
+    check_mutation(sound, tmp_path, seed, name, signed)
+
+
+@pytest.mark.slow
+@with_mutations(500)
+def test_any_mutated_bundle_loads_or_is_refused_with_its_name_in_the_error(sound, tmp_path, seed, name, signed):
+    check_mutation(sound, tmp_path, seed, name, signed)
 
 
 # Loading draws nothing

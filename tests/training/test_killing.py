@@ -24,6 +24,7 @@ def kill(folder: Path, seed: int, kills: int) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_resuming_after_a_kill_gives_the_same_results(tmp_path):
     found = kill(tmp_path, seed=3, kills=1)
     assert found["differences"] == []
