@@ -182,6 +182,17 @@ def test_a_directory_named_readme_is_kept(tmp_path):
     assert (path / "README.md").is_dir() and load_bundle(path).metadata == {"step": 7}
 
 
+def test_an_export_has_the_counts_of_the_original_although_its_paths_are_absolute():
+    text = RECIPE.replace("    - {target: mono.en, translated_by: /home/anna/runs/en_de/best}\n", "").replace(
+        "    - {hub: wmt/wmt14, config: de-en, split: train, source: de, target: en}\n",
+        "    - {source: /home/anna/more/train.de, target: /home/anna/more/train.en}\n")
+    counts = {"a/train.de": {"lines": 1009, "kept": 1007}, "more/train.de": {"lines": 503, "kept": 499}}
+    card = model_card(recipe(text), {"corpora": counts}, SIZES)
+    rows = [line.split(" | ")[2] for line in card.splitlines() if line.startswith("| train.de")]
+    assert rows == ["1,007 of 1,009", "499 of 503"] and "Trained on 1,506 pairs" in card
+    assert "Trained on" not in model_card(recipe(text), {"corpora": {"a/train.de": {"kept": 1007}}}, SIZES)
+
+
 # Licences in a recipe
 
 
