@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,28 +16,10 @@ from seq2seq.storage.locks import lock_run, require_lockable
 from seq2seq.storage.open_files import lock_file, opened_directory, sync
 from seq2seq.translation.text_io import writing
 
-# All packages are imported before the calls are removed, because other packages may need the calls. Then the modules of
-# seq2seq are imported again.
+TESTS = Path(__file__).parents[1]
 IMITATION = """\
-import importlib, os, pkgutil, signal, sys
-import seq2seq
-
-def import_all():
-    for module in pkgutil.walk_packages(seq2seq.__path__, "seq2seq."):
-        if not module.name.endswith((".__main__", ".loss_kernel")):
-            importlib.import_module(module.name)
-
-import_all()
-for name in [name for name in sys.modules if name.startswith("seq2seq.")]:
-    del sys.modules[name]
-for name in ("fcntl", "resource", "pwd", "grp", "termios"):
-    sys.modules[name] = None
-for module, names in ((os, "register_at_fork fork pread pwrite uname O_DIRECTORY sched_getaffinity"),
-                      (signal, "SIGKILL SIGALRM SIGHUP SIGUSR1 setitimer ITIMER_REAL")):
-    for name in names.split():
-        delattr(module, name)
-sys.platform = "win32"
-import_all()
+import signal
+import like_windows
 from seq2seq.check.measure import _peak_of_process
 from seq2seq.inference.kernel_library import CompilationError, library
 from seq2seq.signals import SIGKILL, stopping_by_signal
@@ -144,6 +127,7 @@ def test_files_and_directories_are_replaced_with_the_calls_that_windows_has(tmp_
 
 @pytest.mark.slow
 def test_every_module_is_imported_without_the_calls_of_linux():
-    result = subprocess.run([sys.executable, "-c", IMITATION], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", IMITATION], capture_output=True, text=True, timeout=120,
+                            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])})
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout == "they are compiled on Linux and macOS only\n"
