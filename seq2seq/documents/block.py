@@ -1,0 +1,109 @@
+"""Blocks: the texts of a document that are translated, with their inline tags.
+
+A format turns a file into blocks and puts the translated blocks back (`Document`). What happens in between (sentences,
+placeholders, terms, translation, placement of the tags) knows no format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from seq2seq.errors import UserError
+
+MAX_BYTES = 100_000_000
+"""Maximum size of a document, unpacked. It is held in memory several times."""
+MAX_BLOCK_CHARACTERS = 1_000_000
+"""Maximum length of a block."""
+MAX_DEPTH = 1_000
+"""Maximum depth of nested elements."""
+
+
+class DocumentError(UserError):
+    """A document is malformed, too large, or of another format. The message begins with the place, such as `line 12`."""
+
+
+@dataclass(frozen=True)
+class Tag:
+    """Inline tag.
+
+    position: character of the block's text before which the tag stands. raw: the tag as it stands in the document.
+    kind: "alone" is an element without contents, such as a line break or an image. pair: number that a tag and its
+    counterpart share; None: the counterpart is outside of the block, or the tag is alone.
+    """
+
+    position: int
+    raw: str
+    kind: Literal["open", "close", "alone"] = "alone"
+    pair: int | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Text that is translated as a whole, such as a paragraph, a heading or a message.
+
+    text: without escapes, so that `&amp;` is `&`. tags: in the order in which they stand in the document; their
+    positions never decrease. place: for messages, such as `line 12`. split: True if the text is a paragraph that is
+    divided into sentences; False if it is one sentence, such as a title.
+    """
+
+    text: str
+    tags: tuple[Tag, ...] = ()
+    place: str = ""
+    split: bool = True
+
+    def __post_init__(self) -> None:
+        if len(self.text) > MAX_BLOCK_CHARACTERS:
+            raise DocumentError(f"{self.place or 'the document'}: a text of {len(self.text):,} characters; a block may "
+                                f"have {MAX_BLOCK_CHARACTERS:,}. Divide it into paragraphs.")
+
+    def serialize(self, escape: Callable[[str], str]) -> str:
+        """Return the text with its tags. escape: function that escapes a text for the format."""
+        parts, last = [], 0
+        for tag in self.tags:
+            parts += [escape(self.text[last:tag.position]), tag.raw]
+            last = tag.position
+        return "".join([*parts, escape(self.text[last:])])
+
+
+class Document(Protocol):
+    """Parsed document.
+
+    blocks: texts to translate, in the order of the document. A block has no text that must not be translated.
+    """
+
+    blocks: list[Block]
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """Return the document with its blocks replaced.
+
+        A block that equals the original one leaves its bytes as they were. Otherwise only the text of the block
+        changes, and what the format says about translated text, such as the flag `fuzzy`.
+
+        translations: one for each of `blocks`, with the same tags, each exactly once, and well-formed.
+        """
+
+
+def pair_tags(tags: Sequence[tuple[int, str, Literal["open", "close", "alone"], str]]) -> tuple[Tag, ...]:
+    """Return tags with the numbers of their pairs.
+
+    Args:
+        tags: position, raw text, kind and name of each tag, in order. A closing tag belongs to the last open tag of its
+            name; tags that are opened after that one and are still open have no counterpart.
+    """
+    pairs: dict[int, int] = {}
+    stack: list[int] = []
+    open_names: dict[str, int] = {}
+    for index, (_, _, kind, name) in enumerate(tags):
+        if kind == "open":
+            stack.append(index)
+            open_names[name] = open_names.get(name, 0) + 1
+        elif kind == "close" and open_names.get(name):
+            while True:
+                begin = stack.pop()
+                open_names[tags[begin][3]] -= 1
+                if tags[begin][3] == name:
+                    pairs[begin] = pairs[index] = begin
+                    break
+    return tuple(Tag(position, raw, kind, pairs.get(index)) for index, (position, raw, kind, _) in enumerate(tags))

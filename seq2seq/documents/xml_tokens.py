@@ -1,0 +1,150 @@
+"""XML as a list of tokens whose raw texts, one after another, are the document.
+
+Expat, the parser of Python, checks the document and tells where each token begins. No tree is built, so depth and size
+cost little, and nothing is written that was not there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from xml.parsers import expat
+
+from seq2seq.documents.block import MAX_BYTES, MAX_DEPTH, DocumentError
+
+XmlKind = Literal["open", "close", "alone", "text", "comment", "other"]
+_DECLARED = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+
+@dataclass(frozen=True)
+class XmlToken:
+    """Piece of an XML document.
+
+    raw: text in the document. kind: "alone" is an empty element `<br/>`; "other" is a declaration, a processing
+    instruction or a document type. name: of the element, with its prefix. text: character data without escapes.
+    line: from 1.
+    """
+
+    kind: XmlKind
+    raw: str
+    line: int
+    name: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+
+    @property
+    def local_name(self) -> str:
+        """Name of the element without its prefix."""
+        return self.name.rpartition(":")[2]
+
+
+def decode_xml(data: bytes) -> tuple[str, str]:
+    """Return the text of an XML document and its encoding, with which the text must be encoded again.
+
+    Raises:
+        DocumentError: the bytes are not in the declared encoding.
+    """
+    if len(data) > MAX_BYTES:
+        raise DocumentError(f"the document has {len(data):,} bytes, but {MAX_BYTES:,} are the maximum. Divide it.")
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16-le" if data.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
+    else:
+        declared = _DECLARED.match(data.removeprefix(codecs.BOM_UTF8)[:200])
+        encoding = declared[1].decode().lower() if declared else "utf-8"
+    try:
+        if not codecs.lookup(encoding)._is_text_encoding:
+            raise LookupError
+        return data.decode(encoding), encoding
+    except UnicodeDecodeError as error:
+        line = data[:error.start].count(b"\n") + 1
+        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document, or correct "
+                            "the encoding in its first line.") from error
+    except LookupError:
+        raise DocumentError(f"line 1: the encoding '{encoding}' is not known. Convert the document to UTF-8.") from None
+
+
+def xml_tokens(text: str) -> list[XmlToken]:
+    """Return the tokens of an XML document. Joining their `raw` gives `text`.
+
+    White space outside of the root element belongs to the token before it. A CDATA section is a text.
+
+    Raises:
+        DocumentError: the document is malformed, declares entities, or nests elements too deeply.
+    """
+    data = text.removeprefix("\ufeff").encode("utf-8", "surrogatepass")
+    bom = text[: len(text) - len(text.removeprefix("\ufeff"))]
+    # (begin, line, kind, name, attributes, text) of each token
+    events: list[tuple[int, int, XmlKind, str, dict[str, str], str]] = []
+    parser = expat.ParserCreate("utf-8")
+    parser.buffer_text = False
+    depth = 0
+    text_is_complete = False                                        # True after the end of a CDATA section
+
+    def add(kind: XmlKind, name: str = "", attributes: dict[str, str] | None = None, content: str = "") -> None:
+        events.append((parser.CurrentByteIndex, parser.CurrentLineNumber, kind, name, attributes or {}, content))
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise DocumentError(f"line {parser.CurrentLineNumber}: elements are nested more than {MAX_DEPTH:,} deep.")
+        add("open", name, attributes)
+
+    def end(name: str) -> None:
+        nonlocal depth
+        depth -= 1
+        begin, line, kind, opened, attributes, _ = events[-1]
+        if kind == "open" and data[parser.CurrentByteIndex - 2:parser.CurrentByteIndex] == b"/>":
+            events[-1] = (begin, line, "alone", opened, attributes, "")
+        else:
+            add("close", name)
+
+    def cdata(begins: bool) -> None:
+        nonlocal text_is_complete
+        if begins:
+            add("text")
+        text_is_complete = not begins
+
+    def characters(content: str) -> None:
+        nonlocal text_is_complete
+        last = events[-1]
+        if last[2] == "text" and not text_is_complete:
+            events[-1] = (*last[:5], last[5] + content)
+        else:
+            add("text", content=content)
+            text_is_complete = False
+
+    def refuse_entities(*_: object) -> None:
+        raise DocumentError(f"line {parser.CurrentLineNumber}: the document declares entities, which are not accepted. "
+                            "Remove the declarations.")
+
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
+    parser.StartCdataSectionHandler, parser.EndCdataSectionHandler = lambda: cdata(True), lambda: cdata(False)
+    parser.CommentHandler = lambda content: add("comment")
+    parser.ProcessingInstructionHandler = lambda target, content: add("other")
+    parser.XmlDeclHandler = lambda *_: add("other")
+    parser.StartDoctypeDeclHandler = lambda *_: add("other")
+    parser.EntityDeclHandler = parser.ExternalEntityRefHandler = refuse_entities
+    parser.SkippedEntityHandler = refuse_entities
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as error:
+        raise DocumentError(f"line {error.lineno}, column {error.offset + 1}: {expat.ErrorString(error.code)}. The "
+                            "document is not well-formed XML.") from error
+    ends = [event[0] for event in events[1:]] + [len(data)]
+    tokens = [XmlToken(kind, data[begin:end].decode("utf-8", "surrogatepass"), line, name, attributes, content)
+              for (begin, line, kind, name, attributes, content), end in zip(events, ends, strict=True)]
+    if bom:
+        tokens.insert(0, XmlToken("other", bom, 1))
+    if events[0][0] > 0:
+        tokens.insert(len(bom), XmlToken("other", data[:events[0][0]].decode(), 1))
+    return tokens
+
+
+def escape_xml(text: str) -> str:
+    """Escape &, < and > for character data."""
+    return re.sub("[&<>]", lambda match: _ESCAPES[match[0]], text)
