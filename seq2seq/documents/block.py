@@ -20,8 +20,11 @@ MAX_DEPTH = 1_000
 """Maximum depth of nested elements."""
 
 
+TagKind = Literal["open", "close", "alone"]
+
+
 class DocumentError(UserError):
-    """A document is malformed, too large, or of another format. The message begins with the place, such as `line 12`."""
+    """Error of a malformed or oversized document. The message begins with the place, such as `line 12`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Tag:
 
     position: int
     raw: str
-    kind: Literal["open", "close", "alone"] = "alone"
+    kind: TagKind = "alone"
     pair: int | None = None
 
 
@@ -85,7 +88,7 @@ class Document(Protocol):
         """
 
 
-def pair_tags(tags: Sequence[tuple[int, str, Literal["open", "close", "alone"], str]]) -> tuple[Tag, ...]:
+def pair_tags(tags: Sequence[tuple[int, str, TagKind, str]]) -> tuple[Tag, ...]:
     """Return tags with the numbers of their pairs.
 
     Args:
@@ -107,3 +110,25 @@ def pair_tags(tags: Sequence[tuple[int, str, Literal["open", "close", "alone"], 
                     pairs[begin] = pairs[index] = begin
                     break
     return tuple(Tag(position, raw, kind, pairs.get(index)) for index, (position, raw, kind, _) in enumerate(tags))
+
+
+def require_size(data: bytes) -> None:
+    """Raise DocumentError if a document is too large."""
+    if len(data) > MAX_BYTES:
+        raise DocumentError(f"the document has {len(data):,} bytes; {MAX_BYTES:,} are the maximum. Divide it.")
+
+
+def decode(data: bytes, encoding: str) -> str:
+    """Decode a document.
+
+    Raises:
+        DocumentError: the encoding is not known, or the bytes are not in it.
+    """
+    try:
+        return str(data, encoding)
+    except UnicodeDecodeError as error:
+        line = data[:error.start].count(b"\n") + 1
+        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document, or correct "
+                            "the encoding that it declares.") from error
+    except LookupError:
+        raise DocumentError(f"line 1: the encoding '{encoding}' is not known. Convert the document to UTF-8.") from None

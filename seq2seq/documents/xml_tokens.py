@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from xml.parsers import expat
 
-from seq2seq.documents.block import MAX_BYTES, MAX_DEPTH, DocumentError
+from seq2seq.documents.block import MAX_DEPTH, DocumentError, decode, require_size
 
 XmlKind = Literal["open", "close", "alone", "text", "comment", "other"]
 _DECLARED = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
@@ -46,25 +46,15 @@ def decode_xml(data: bytes) -> tuple[str, str]:
     """Return the text of an XML document and its encoding, with which the text must be encoded again.
 
     Raises:
-        DocumentError: the bytes are not in the declared encoding.
+        DocumentError: the document is too large, or not in its encoding.
     """
-    if len(data) > MAX_BYTES:
-        raise DocumentError(f"the document has {len(data):,} bytes, but {MAX_BYTES:,} are the maximum. Divide it.")
+    require_size(data)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16-le" if data.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
     else:
         declared = _DECLARED.match(data.removeprefix(codecs.BOM_UTF8)[:200])
         encoding = declared[1].decode().lower() if declared else "utf-8"
-    try:
-        if not codecs.lookup(encoding)._is_text_encoding:
-            raise LookupError
-        return data.decode(encoding), encoding
-    except UnicodeDecodeError as error:
-        line = data[:error.start].count(b"\n") + 1
-        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document, or correct "
-                            "the encoding in its first line.") from error
-    except LookupError:
-        raise DocumentError(f"line 1: the encoding '{encoding}' is not known. Convert the document to UTF-8.") from None
+    return decode(data, encoding), encoding
 
 
 def xml_tokens(text: str) -> list[XmlToken]:

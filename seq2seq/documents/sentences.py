@@ -1,10 +1,8 @@
-"""Plain text as sentences to translate, and the translated text from their translations."""
+"""Division of text into sentences."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Protocol
 
 from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, divide
 
@@ -16,19 +14,6 @@ o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
 _ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
 _LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
 _LOOK_BACK = 40
-
-
-class Document(Protocol):
-    """Text that was split into sentences.
-
-    sentences: texts to translate, without white space around them. content: text for the detection of its language.
-    """
-
-    sentences: list[str]
-    content: str
-
-    def join(self, translations: Sequence[str], target_language: str) -> str:
-        """Return the translated text. translations: one for each of `sentences`."""
 
 
 def is_translatable(text: str) -> bool:
@@ -59,19 +44,3 @@ def split_sentences(line: str) -> DividedLine:
                        for match in SENTENCE_END.finditer(text))
 
     return divide(line, is_one_sentence)
-
-
-class PlainText:
-    """Plain text. Each line is translated by itself; its white space and the empty lines are kept."""
-
-    def __init__(self, text: str) -> None:
-        self.content = text
-        self._lines = [split_sentences(line) for line in text.split("\n")]
-        self.sentences = [sentence for line in self._lines for sentence in line.texts if is_translatable(sentence)]
-
-    def join(self, translations: Sequence[str], target_language: str) -> str:
-        """See `Document.join`."""
-        remaining = iter(translations)
-        return "\n".join(
-            line.join([next(remaining) if is_translatable(text) else text for text in line.texts], target_language)
-            for line in self._lines)

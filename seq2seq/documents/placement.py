@@ -1,0 +1,280 @@
+"""Placement of inline tags in a translation, by word alignment.
+
+Each element (a pair of tags) is put around the words of the translation that are aligned with its contents: the
+interval with the largest sum of (share of attention to the contents - 1/2), inside the interval of the element around
+it and outside of its siblings. The result is therefore always well-formed, every tag occurs once, and elements may
+change their order as words do. A tag without contents follows its neighbours (Bergamot's rule).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from seq2seq.documents.block import Tag
+
+Span = tuple[int, int]
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han. Each character is a unit.
+_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_UNIT = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|[^\w\s]")
+MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
+"""Limits above which tags keep their order and are placed by position: tags of a sentence, depth of nested elements,
+and units of the source times units of the translation. They bound the time."""
+_DIAGONAL_WIDTH = 0.1
+
+
+def alignment_units(text: str) -> list[Span]:
+    """Return the spans of the units that are aligned: words, punctuation marks, and single characters of scripts
+    without spaces. Units are smaller than words between spaces, because a tag may stand between word and comma."""
+    return [match.span() for match in _UNIT.finditer(text)]
+
+
+def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.ndarray | None = None) -> list[Tag]:
+    """Return the tags of a sentence with their positions in its translation, in the order of the translation.
+
+    Args:
+        tags: tags with positions in `source`. An opening or closing tag whose counterpart is not among them
+            belongs to an element that ends after the sentence or begins before it.
+        weights: (units of the translation, units of the source), attention of each unit of the translation; see
+            `alignment_units`. None: no alignment is known; units at the same share of the length are aligned.
+    """
+    if not tags:
+        return []
+    old, new = alignment_units(source), alignment_units(translation)
+    if not old or not new:
+        return [replace(tag, position=0 if not new else len(translation) * (tag.position > 0)) for tag in tags]
+    root = _tree(tags, old)
+    if len(tags) > MAX_TAGS or len(old) * len(new) > MAX_CELLS or _depth(root) > MAX_DEPTH:
+        return _in_order(tags, old, new)
+    placement = _Placement(source, tags, translation, old, new, _shares(weights, len(new), len(old)))
+    placement.place(root)
+    return placement.emit(root)
+
+
+@dataclass
+class _Node:
+    """Element or tag without contents. opened, closed: indices of its tags; None: outside of the sentence. begin, end:
+    units of the source. low, high: units of the translation. alone: True for a single tag."""
+
+    opened: int | None
+    closed: int | None
+    begin: int
+    end: int
+    children: list[_Node] = field(default_factory=list)
+    alone: bool = False
+    low: int = 0
+    high: int = 0
+
+
+def _tree(tags: Sequence[Tag], units: list[Span]) -> _Node:
+    unit_begins, unit_ends = [begin for begin, _ in units], [end for _, end in units]
+    root = _Node(None, None, 0, len(units))
+    stack = [root]
+    open_pairs: set[int | None] = set()
+    for index, tag in enumerate(tags):
+        begins, ends = bisect_right(unit_ends, tag.position), bisect_left(unit_begins, tag.position)
+        if tag.kind == "alone":
+            stack[-1].children.append(_Node(index, None, begins, begins, alone=True))
+        elif tag.kind == "open":
+            node = _Node(index, None, begins, len(units))
+            stack[-1].children.append(node)
+            stack.append(node)
+            if tag.pair is not None:
+                open_pairs.add(tag.pair)
+        elif tag.pair in open_pairs:
+            while True:
+                node = stack.pop()
+                pair = None if node.opened is None else tags[node.opened].pair
+                open_pairs.discard(pair)                        # elements that overlap wrongly lose their counterpart
+                if pair == tag.pair:
+                    break
+            node.closed, node.end = index, max(ends, node.begin)
+        else:                                                                   # opened before the sentence
+            stack[-1].children = [_Node(None, index, 0, ends, stack[-1].children)]
+    return root
+
+
+def _depth(root: _Node) -> int:
+    depth, level = 0, [root]
+    while level := [child for node in level for child in node.children]:
+        depth += 1
+    return depth
+
+
+def _shares(weights: np.ndarray | None, new: int, old: int) -> np.ndarray:
+    """Return the weights with rows that sum to 1: (units of the translation, units of the source)."""
+    if weights is None or weights.shape != (new, old):
+        distance = (np.arange(new)[:, None] + 0.5) / new - (np.arange(old)[None] + 0.5) / old
+        weights = np.exp(-(distance / _DIAGONAL_WIDTH) ** 2 / 2)
+    return weights / np.maximum(weights.sum(1, keepdims=True), 1e-9)
+
+
+class _Placement:
+    def __init__(self, source: str, tags: Sequence[Tag], translation: str, old: list[Span], new: list[Span],
+                 shares: np.ndarray) -> None:
+        self.source, self.tags, self.translation, self.old, self.new = source, tags, translation, old, new
+        self.shares = shares
+
+    def place(self, root: _Node) -> None:
+        """Choose the interval of every node."""
+        root.low, root.high = 0, len(self.new)
+        pending = [root]
+        while pending:
+            node = pending.pop()
+            elements = [child for child in node.children if child.begin < child.end]
+            # Elements that continue in another sentence are first, because they need an edge; then those with the
+            # clearest alignment.
+            elements.sort(key=lambda child: (child.opened is not None and child.closed is not None,
+                                             -self._gain(child, node.low, node.high)[0]))
+            free = [(node.low, node.high)]
+            for child in elements:
+                child.low, child.high = self._interval(child, node, free)
+                free = [part for low, high in free for part in (
+                    [(low, high)] if child.high <= low or child.low >= high else
+                    [(low, child.low), (child.high, high)]) if part[0] < part[1]]
+            taken = [(child.low, child.high) for child in elements]
+            for child in node.children:
+                if child.begin == child.end:
+                    child.low = child.high = self._gap(child, node, taken)
+            pending += [child for child in node.children if child.children]
+
+    def _interval(self, child: _Node, node: _Node, free: list[Span]) -> Span:
+        """Return the interval of an element in the free parts of the element around it."""
+        if (child.begin, child.end) == (node.begin, node.end) and free == [(node.low, node.high)]:
+            return node.low, node.high
+        if child.closed is None or child.opened is None:
+            return self._edge(child, node, free)
+        candidates = [(*self._gain(child, low, high), low) for low, high in free]
+        found = self._same_text(child, free)
+        if found is not None:
+            return found
+        gain, low, high, _ = max(candidates, key=lambda one: one[0], default=(0.0, 0, 0, 0))
+        if gain > 0:
+            return low, high
+        # No unit attends mostly to the contents: the unit that attends most to them, if it is free.
+        mass = self.shares[:, child.begin:child.end].sum(1)
+        units = [unit for low, high in free for unit in range(low, high)]
+        if not units:
+            gap = self._gap(child, node, [])
+            return gap, gap
+        best = max(units, key=lambda unit: float(mass[unit]))
+        return best, best + 1
+
+    def _edge(self, child: _Node, node: _Node, free: list[Span]) -> Span:
+        """Return the interval of an element that continues before or after the sentence."""
+        values = self._values(child)
+        if child.closed is None and child.opened is None:
+            return node.low, node.high
+        if child.closed is None:
+            low, high = next(((low, high) for low, high in free if high == node.high), (node.high, node.high))
+            sums = [float(values[begin:high].sum()) for begin in range(low, high + 1)]
+            return low + int(np.argmax(sums)), high
+        low, high = next(((low, high) for low, high in free if low == node.low), (node.low, node.low))
+        sums = [float(values[low:end].sum()) for end in range(low, high + 1)]
+        return low, low + int(len(sums) - 1 - np.argmax(sums[::-1]))
+
+    def _values(self, child: _Node) -> np.ndarray:
+        return np.asarray(self.shares[:, child.begin:child.end].sum(1) - 0.5)
+
+    def _gain(self, child: _Node, low: int, high: int) -> tuple[float, int, int]:
+        """Return the largest sum of values of an interval within [low, high), and the interval."""
+        best, total, begin = (-np.inf, low, low), 0.0, low
+        for unit, value in enumerate(self._values(child)[low:high].tolist(), start=low):
+            if total <= 0:
+                total, begin = 0.0, unit
+            total += value
+            if total > best[0]:
+                best = total, begin, unit + 1
+        return float(best[0]), best[1], best[2]
+
+    def _same_text(self, child: _Node, free: list[Span]) -> Span | None:
+        """Return the interval that has the same text as the element, such as a name. Of several, that with the most
+        attention."""
+        text = self.source[self.old[child.begin][0]:self.old[child.end - 1][1]]
+        if len(text) < 2 or not (len(text) > 3 or any(map(str.isdigit, text)) or text != text.lower()):
+            return None
+        begins = {begin: unit for unit, (begin, _) in enumerate(self.new)}
+        ends = {end: unit + 1 for unit, (_, end) in enumerate(self.new)}
+        found, at = [], self.translation.find(text)
+        while at >= 0 and len(found) < 20:
+            low, high = begins.get(at), ends.get(at + len(text))
+            if low is not None and high is not None and any(a <= low and high <= b for a, b in free):
+                found.append((float(self._values(child)[low:high].sum()), low, high))
+            at = self.translation.find(text, at + 1)
+        return max(found)[1:] if found else None
+
+    def _follows(self, child: _Node) -> bool:
+        """Return True if a tag without contents belongs to the unit before it, False if to the unit after it."""
+        index = child.closed if child.opened is None else child.opened
+        assert index is not None
+        position = self.tags[index].position
+        before, after = self.source[position - 1:position], self.source[position:position + 1]
+        return bool(before.strip()) and not after.isalnum()
+
+    def _gap(self, child: _Node, node: _Node, taken: list[Span]) -> int:
+        """Return the unit of the translation before which a tag without contents stands."""
+        follows = self._follows(child)
+        neighbour = child.begin - 1 if follows else child.begin
+        if not node.begin <= neighbour < node.end:
+            gap = node.low if neighbour < node.begin else node.high
+        else:
+            column = self.shares[node.low:node.high, neighbour]
+            gap = node.low + (int(np.argmax(column)) + follows if len(column) else 0)
+        inside = next(((low, high) for low, high in taken if low < gap < high), None)
+        if inside is not None:
+            gap = inside[0] if gap - inside[0] <= inside[1] - gap else inside[1]
+        return gap
+
+    def emit(self, root: _Node) -> list[Tag]:
+        """Return the tags in the order of the translation."""
+        placed: list[Tag] = []
+        lowest = 0
+
+        def add(index: int | None, position: int) -> None:
+            nonlocal lowest
+            lowest = max(lowest, position)
+            if index is not None:
+                placed.append(replace(self.tags[index], position=lowest))
+
+        def visit(node: _Node) -> None:
+            if node.alone:
+                add(node.opened, self._position(node))
+                return
+            empty = node.low == node.high
+            add(node.opened, self._position(node) if empty else self.new[node.low][0])
+            for child in sorted(node.children, key=lambda child: (child.low, child.high > child.low)):
+                visit(child)
+            add(node.closed, lowest if empty else self.new[node.high - 1][1])
+
+        for child in sorted(root.children, key=lambda child: (child.low, child.high > child.low)):
+            visit(child)
+        return placed
+
+    def _position(self, node: _Node) -> int:
+        """Return the position of a tag without contents."""
+        if node.low == len(self.new):
+            return self.new[-1][1]
+        if node.low and self._follows(node):
+            return self.new[node.low - 1][1]
+        return self.new[node.low][0]
+
+
+def _in_order(tags: Sequence[Tag], old: list[Span], new: list[Span]) -> list[Tag]:
+    """Place each tag at the same share of the units. The order of the tags does not change."""
+    begins, ends = np.array([begin for begin, _ in old]), np.array([end for _, end in old])
+    placed = []
+    for tag in tags:
+        if tag.kind == "close":
+            share = int(np.searchsorted(begins, tag.position)) / len(old)
+            unit = min(max(1, round(share * len(new))), len(new))
+            placed.append((new[unit - 1][1], tag))
+        else:
+            share = int(np.searchsorted(ends, tag.position, side="right")) / len(old)
+            unit = round(share * len(new))
+            placed.append((new[unit][0] if unit < len(new) else new[-1][1], tag))
+    positions = np.maximum.accumulate([position for position, _ in placed])
+    return [replace(tag, position=int(position)) for position, (_, tag) in zip(positions, placed, strict=True)]

@@ -1,0 +1,157 @@
+"""Translation of a document: its blocks are divided into sentences, translated together and put back.
+
+The steps are a generator that asks for translations and for alignments, so that a command line, a server and a test can
+answer in their own ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from seq2seq.data.line_splitting import join_translations, split_margins
+from seq2seq.documents.block import Block, Document, Tag
+from seq2seq.documents.placement import place_tags
+from seq2seq.documents.sentences import is_translatable, split_sentences
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Sentence of a block. begin: position in the block's text. tags: with positions in `text`."""
+
+    text: str
+    begin: int
+    tags: tuple[Tag, ...] = ()
+
+
+@dataclass(frozen=True)
+class Alignments:
+    """Question for the attention of sentence pairs, (source, translation). The answer is a list: for each pair, weights
+    as `placement.place_tags` needs them, or None."""
+
+    pairs: list[tuple[str, str]]
+
+
+Steps = Generator[list[str] | Alignments, Sequence[str] | Sequence[np.ndarray | None], bytes]
+"""Generator that yields sentences to translate, whose translations are sent back, or `Alignments`; it returns the
+translated document."""
+
+
+@dataclass(frozen=True)
+class _DividedBlock:
+    """Block as its sentences and what stands between them. gaps: white space and tags before the first sentence,
+    between sentences and after the last one; positions of these tags count from the beginning of the gap."""
+
+    block: Block
+    sentences: list[Sentence]
+    gaps: list[tuple[str, tuple[Tag, ...]]]
+
+
+def divide_block(block: Block) -> _DividedBlock:
+    """Divide a block into sentences.
+
+    A tag at the edge of a sentence belongs to the sentence if its counterpart is inside of the sentence, and otherwise
+    to the gap.
+    """
+    text = block.text
+    before, core, after = split_margins(text)
+    if block.split:
+        line = split_sentences(core)
+        texts, between = line.texts, line.gaps
+    else:
+        texts, between = ([core] if core else []), []
+    begins, position = [], len(before)
+    for sentence, gap in zip(texts, [*between, ""], strict=True):
+        begins.append(position)
+        position += len(sentence) + len(gap)
+    sentence_tags: list[list[Tag]] = [[] for _ in texts]
+    gap_tags: list[list[Tag]] = [[] for _ in range(len(texts) + 1)]
+    positions: dict[int, list[int]] = {}
+    for tag in block.tags:
+        if tag.pair is not None:
+            positions.setdefault(tag.pair, []).append(tag.position)
+    number = 0
+    for tag in block.tags:
+        while number < len(texts) and tag.position > begins[number] + len(texts[number]):
+            number += 1
+        if number == len(texts) or tag.position < begins[number]:
+            gap_tags[number].append(tag)
+            continue
+        begin, end = begins[number], begins[number] + len(texts[number])
+        low, high = min(positions[tag.pair]) if tag.pair is not None else 0, (
+            max(positions[tag.pair]) if tag.pair is not None else 0)
+        whole = tag.pair is None or low <= begin and high >= end
+        if tag.position == begin and (whole or tag.kind == "close"):
+            # Tags at the begin stay in the gap only while no tag of the sentence was before them.
+            (sentence_tags[number] if sentence_tags[number] else gap_tags[number]).append(tag)
+        elif tag.position == end and (whole or tag.kind == "open") or gap_tags[number + 1]:
+            gap_tags[number + 1].append(tag)
+        else:
+            sentence_tags[number].append(tag)
+    ends = [0, *(begin + len(sentence) for begin, sentence in zip(begins, texts, strict=True))]
+    gaps = []
+    for index, (end, begin) in enumerate(zip(ends, [*begins, len(text)], strict=True)):
+        gaps.append((text[end:begin], tuple(replace(tag, position=tag.position - end) for tag in gap_tags[index])))
+    sentences = [Sentence(sentence, begin, tuple(replace(tag, position=tag.position - begin) for tag in tags))
+                 for sentence, begin, tags in zip(texts, begins, sentence_tags, strict=True)]
+    return _DividedBlock(block, sentences, gaps)
+
+
+def translation_steps(document: Document, target_language: str) -> Steps:
+    """Translate a document; see `Steps`. Sentences without letters are not translated."""
+    divided = [divide_block(block) for block in document.blocks]
+    sentences = [sentence for each in divided for sentence in each.sentences if is_translatable(sentence.text)]
+    answer = yield [sentence.text.replace("\n", " ") for sentence in sentences]
+    translations = [str(text) for text in answer]
+    tagged = [(sentence, translation) for sentence, translation in zip(sentences, translations, strict=True)
+              if sentence.tags and sentence.text != translation]
+    weights: list[np.ndarray | None] = []
+    if tagged:
+        answer = yield Alignments([(sentence.text, translation) for sentence, translation in tagged])
+        weights = [each if isinstance(each, np.ndarray) else None for each in answer]
+    aligned, translated = iter(weights), iter(translations)
+    blocks = []
+    for each in divided:
+        texts, tags = [], []
+        for sentence in each.sentences:
+            translation = next(translated) if is_translatable(sentence.text) else sentence.text
+            same = translation == sentence.text.replace("\n", " ")
+            texts.append(sentence.text if same else translation)
+            tags.append(list(sentence.tags) if same or not sentence.tags else
+                        place_tags(sentence.text, sentence.tags, translation, next(aligned)))
+        blocks.append(_joined(each, texts, tags, target_language))
+    return document.render(blocks, target_language)
+
+
+def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequence[Tag]], target_language: str) -> Block:
+    """Return the translated block."""
+    text, placed = "", []
+    for index, (gap, gap_tags) in enumerate(divided.gaps):
+        if 0 < index < len(texts) and texts != [sentence.text for sentence in divided.sentences]:
+            # As many spaces as the target language needs between sentences.
+            joined = join_translations([("", gap), ("", "")], target_language)
+        else:
+            joined = gap
+        placed += [replace(tag, position=len(text) + min(tag.position, len(joined))) for tag in gap_tags]
+        text += joined
+        if index < len(texts):
+            placed += [replace(tag, position=len(text) + tag.position) for tag in tags[index]]
+            text += texts[index]
+    return replace(divided.block, text=text, tags=tuple(placed))
+
+
+def run_steps(steps: Steps, translate: Callable[[list[str]], Sequence[str]],
+              align: Callable[[list[tuple[str, str]]], Sequence[np.ndarray | None]] | None = None) -> bytes:
+    """Answer the questions of `translation_steps` and return its result. align: None: no alignments are known."""
+    answer: Sequence[str] | Sequence[np.ndarray | None] | None = None
+    try:
+        while True:
+            question = next(steps) if answer is None else steps.send(answer)
+            if isinstance(question, Alignments):
+                answer = [None] * len(question.pairs) if align is None else align(question.pairs)
+            else:
+                answer = translate(question)
+    except StopIteration as stop:
+        return bytes(stop.value)

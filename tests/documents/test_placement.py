@@ -1,0 +1,102 @@
+"""Inline tags are placed by alignment: every tag once, well-formed, around the words aligned with its contents."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.documents.block import Block, Tag, pair_tags
+from seq2seq.documents.placement import alignment_units, place_tags
+
+
+def tagged(text):
+    """Parse a text with tags such as <b>, </b> and <br/>."""
+    plain, found = "", []
+    while text:
+        if text[0] == "<":
+            raw, text = text[:text.index(">") + 1], text[text.index(">") + 1:]
+            kind = "close" if raw[1] == "/" else "alone" if raw[-2] == "/" else "open"
+            found.append((len(plain), raw, kind, raw.strip("</>")))
+        else:
+            plain, text = plain + text[0], text[1:]
+    return plain, pair_tags(found)
+
+
+def placed(source, translation, links=None):
+    """Return the translation with the tags of the source. links: pairs of units, (source, translation)."""
+    text, tags = tagged(source)
+    weights = None
+    if links is not None:
+        weights = np.full((len(alignment_units(translation)), len(alignment_units(text))), 0.01)
+        for old, new in links:
+            weights[new, old] = 1
+    return Block(translation, tuple(place_tags(text, tags, translation, weights))).serialize(str)
+
+
+@pytest.mark.parametrize(("source", "translation", "links", "expected"), [
+    ("the <b>red</b> dog", "le chien rouge", [(0, 0), (1, 2), (2, 1)], "le chien <b>rouge</b>"),
+    ("<b>the red</b> dog", "rouge chien la", [(0, 2), (1, 0), (2, 1)], "<b>rouge chien la</b>"),
+    ("a <b>b</b> <i>c</i>", "x y z", [(0, 0), (1, 2), (2, 1)], "x <i>y</i> <b>z</b>"),
+    ("a <b>b <i>c</i> d</b> e", "x y z v w", [(0, 4), (1, 1), (2, 0), (3, 2), (4, 3)], "<b><i>x</i> y z</b> v w"),
+    ("press <b>OK</b>, then go", "dann OK, drücken", [(0, 3), (3, 0)], "dann <b>OK</b>, drücken"),
+    ("one<br/> two", "zwei eins", [(0, 1), (1, 0)], "zwei eins<br/>"),
+    ("one <br/>two", "zwei eins", [(0, 1), (1, 0)], "<br/>zwei eins"),
+    ("<b></b>one two", "zwei eins", [(0, 1), (1, 0)], "zwei <b></b>eins"),
+    ("one <b>two", "zwei eins", [(0, 1), (1, 0)], "<b>zwei eins"),
+    ("one</b> two", "zwei eins", [(0, 1), (1, 0)], "zwei eins</b>"),
+    ("see <a>狗</a>.", "看狗。", [(0, 0), (1, 1), (2, 2)], "看<a>狗</a>。"),
+    ("<b><i>all of it</i></b>", "alles", [(0, 0)], "<b><i>alles</i></b>"),
+    ("no <b>letters</b>", "", None, "<b></b>"),
+    ("so <b>many</b> words", "tant de mots", [(0, 0), (2, 2)], "tant <b>de</b> mots"),
+])
+def test_tags_are_around_the_aligned_words(source, translation, links, expected):
+    assert placed(source, translation, links) == expected
+
+
+def test_a_name_that_occurs_unchanged_is_found_without_an_alignment():
+    assert placed("ein <b>Kuhn</b> kommt spät", "late comes Kuhn") == "late comes <b>Kuhn</b>"
+
+
+fragments = st.recursive(st.sampled_from(["a ", "b. ", "Kuhn ", "12 ", "狗", "<br/>", ", "]), lambda inner: st.tuples(
+    st.sampled_from("biu"), st.lists(inner, max_size=3)).map(lambda one: f"<{one[0]}>{''.join(one[1])}</{one[0]}>"),
+    max_leaves=12)
+
+
+def check_any_fragment(source, words, seed):
+    text, tags = tagged(source)
+    translation = " ".join(words)
+    shape = len(alignment_units(translation)), len(alignment_units(text))
+    result = place_tags(text, tags, translation, np.random.default_rng(seed).random(shape))
+    assert sorted(tag.raw for tag in result) == sorted(tag.raw for tag in tags)
+    positions = [tag.position for tag in result]
+    assert positions == sorted(positions) and all(0 <= position <= len(translation) for position in positions)
+    stack = []
+    for tag in result:
+        if tag.kind == "open":
+            stack.append(tag.raw[1:])
+        elif tag.kind == "close":
+            assert stack.pop() == tag.raw[2:]
+    assert not stack
+
+
+any_fragment = (st.lists(fragments, max_size=5).map("".join),
+                st.lists(st.sampled_from(["x", "Kuhn", "zwei,", "狗跑", "12"]), max_size=8), st.integers(0, 2**32))
+
+
+@given(*any_fragment)
+@settings(max_examples=60, deadline=None)
+def test_any_fragment_stays_well_formed_with_every_tag_once(source, words, seed):
+    check_any_fragment(source, words, seed)
+
+
+@pytest.mark.slow
+@given(*any_fragment)
+@settings(max_examples=4000, deadline=None)
+def test_thousands_of_fragments_stay_well_formed(source, words, seed):
+    check_any_fragment(source, words, seed)
+
+
+def test_elements_that_overlap_keep_every_tag():
+    tags = [Tag(0, "<1>", "open", 1), Tag(2, "<2>", "open", 2), Tag(3, "</1>", "close", 1), Tag(5, "</2>", "close", 2)]
+    result = place_tags("a b c", tags, "x y z", np.eye(3))
+    assert sorted(tag.raw for tag in result) == ["</1>", "</2>", "<1>", "<2>"]
