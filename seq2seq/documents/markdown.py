@@ -246,7 +246,8 @@ def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...
         elif token.type == "softbreak":
             content = " "
         elif token.type == "hardbreak":
-            begin = len(source[:begin].rstrip(" ")) if source[begin] == "\n" else begin
+            while source[begin - 1:begin] == " ":
+                begin -= 1
             tags.append((length, source[begin:source.index("\n", begin) + 1], "alone", ""))
             content = " "
         elif token.markup == "autolink":
