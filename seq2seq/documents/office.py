@@ -318,4 +318,4 @@ def _order(name: str) -> tuple[bool, str, int]:
     """Return the key that sorts the parts: the document first, and slides by their numbers."""
     match = re.fullmatch(r"(.*?)(\d{0,9})\.xml", name)
     kind, number = (match[1], int(match[2] or 0)) if match else (name, 0)
-    return not kind.endswith("word/document"), kind, number
+    return not kind.endswith(("word/document", "/slides/slide")), kind, number

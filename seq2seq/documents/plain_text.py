@@ -37,8 +37,8 @@ def encode_text(text: str, encoding: str) -> bytes:
 
 
 def one_line(text: str) -> str:
-    """Return a text with each run of line ends and of white space around them as one space."""
-    return re.sub(r"\s*+[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*+", " ", text) if text.splitlines() != [text] else text
+    """Return a text with each line end, and white space around it, as one space."""
+    return re.sub(r"\s+", lambda match: " " if len(f"{match[0]}.".splitlines()) > 1 else match[0], text)
 
 
 def has_letters(text: str) -> bool:

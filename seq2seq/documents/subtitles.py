@@ -312,6 +312,9 @@ def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> li
     borders = {_border(index) for index in range(1, len(cues))}
     tags = [tag for tag in new.tags if tag.raw not in borders]
     places = sorted(tag.position for tag in new.tags if tag.raw in borders)
+    if not spaceless:                                                   # no border inside of a word
+        places = [_nearest(text, place, 0, len(text), False) if text[place - 1:place + 1].isalnum() and place else place
+                  for place in places]
     sums = list(accumulate(len(cue.words) for cue in cues))
     parts = [text[begin:end].strip() for begin, end in zip([0, *places], [*places, len(text)], strict=True)]
     if any(not part or len(part) > MAX_SHARE * max(1, len(cue.words) / sums[-1] * len(text))
