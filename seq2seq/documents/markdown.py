@@ -36,6 +36,9 @@ _ESCAPES: tuple[re.Pattern[str], ...] = (
 """Characters to escape: as few as suffice."""
 _LINE_MARKUP = re.compile(r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)|[>|<]|```|~~~|:?-+:?\s*\|"
                           r"|---|\[(?=[^\]]*\]:)|(?:[*_-][ \t]*){3,}$")
+_Kind = Literal["line", "underlined", "heading", "cell", "row"]
+"""Place of a text: "line" begins a line; "underlined" is a heading above a line; "heading" follows #; "row" is a cell
+that begins a line."""
 _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
 
@@ -44,13 +47,13 @@ _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
 class _Span:
     """Place of a block in the source.
 
-    begin, end: characters. kind: "line" begins a line, "heading" follows #. prefix: line end and text before the
-    continuation lines. text, tags: all of the span; core: see `find_core`.
+    begin, end: characters. prefix: line end and text before the continuation lines. text, tags: all of the span; core:
+    see `find_core`.
     """
 
     begin: int
     end: int
-    kind: Literal["line", "heading", "cell"]
+    kind: _Kind
     prefix: str
     text: str
     tags: tuple[Tag, ...]
@@ -105,12 +108,12 @@ class MarkdownDocument:
         begins = [0, *(match.end() for match in _LINE_END.finditer(source)), len(source)]
         ends = [*(match.start() for match in _LINE_END.finditer(source)), len(source)]
         text = "\n" * len(_LINE_END.findall(source, 0, start)) + source[start:]
-        kind: Literal["line", "heading", "cell"] = "line"
+        kind: _Kind = "line"
         position = 0
         row = -1
         for token in _parser().parse(text, self._environment):
             if token.type == "heading_open":
-                kind = "heading" if token.markup.startswith("#") else "line"
+                kind = "heading" if token.markup.startswith("#") else "underlined"
             elif token.type == "paragraph_open":
                 kind = "line"
             elif token.type in ("td_open", "th_open"):
@@ -119,13 +122,14 @@ class MarkdownDocument:
                 first, lines = token.map[0], token.content.split("\n")
                 begin = max(start, begins[first])
                 prefix = ""
-                if kind == "cell":
+                if kind in ("cell", "row"):
                     position = position if row == first else begin
                     row = first
                     found = _find_cell(source, position, ends[first], token.content)
                     if found is None:
                         continue
                     begin, end = found
+                    kind = "cell" if "|" in source[begins[first]:begin] else "row"
                     position = end
                 else:
                     line_end = _end_of_text(source[begin:ends[first]], lines[0], kind) + begin
@@ -159,7 +163,7 @@ class MarkdownDocument:
         return self._finish(result, span)
 
     def _finish(self, result: str, span: _Span) -> str:
-        if span.kind == "cell":
+        if span.kind in ("cell", "row"):
             return result.replace("|", "\\|")
         return result.replace("\n", span.prefix) if span.prefix else result
 
@@ -177,19 +181,21 @@ def _write(text: str, tags: Sequence[Tag], special: re.Pattern[str], kind: str) 
     """Return text with tags. special: characters that are escaped."""
     parts: list[str] = []
     last = 0
-    starts_line = kind == "line"
+    starts_line = kind in ("line", "underlined", "row")
     for position, raw in [*((tag.position, tag.raw) for tag in tags), (len(text), "")]:
         is_break = raw.endswith("\n")
         part = text[last:position]
         part = special.sub(r"\\\g<0>", part.rstrip(" ") if is_break else part)
         if parts and parts[-1].endswith("\n"):
             part = part.lstrip(" ")
-        if part and starts_line:
+        if kind == "underlined":
+            part = part.replace("|", "\\|")                             # the line below would make it a table
+        if part and starts_line and not (kind == "row" and part.startswith("|")):
             part = _escape_start(part)
         parts += [part, raw]
-        starts_line = kind == "line" and (is_break)
+        starts_line = is_break
         last = position
-    result = "".join(parts)
+    result = "".join(parts).lstrip(" \t")
     return _CLOSING.sub(r"\\#", result) if kind == "heading" else result
 
 

@@ -19,7 +19,8 @@ from seq2seq.documents.office import DocxDocument, OdtDocument, PptxDocument
 from tests.documents.translators import shortened, translated
 
 TYPES = ('<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override PartName="/word/docu'
-         'ment.xml" ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>')
+         'ment.xml" ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/>'
+         '</Types>')
 WORD = ('xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
         'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006" xmlns:r="r" xmlns:m="m"')
 OPEN_DOCUMENT = ('xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" xmlns:text="urn:oasis:names:tc:opendo'
@@ -283,7 +284,8 @@ SMALL = word("<w:p/>")
     (b"", "no zip archive"), (SMALL[:200], "damaged"), (BOMB, "500 times"),
     (with_header(SMALL, 24, "<I", 2**31), "unpacked"), (with_header(SMALL, 8, "<H", 1), "encrypted"),
     (archive([("../a", "")]), "leads out"), (archive([("/a", "")]), "leads out"),
-    (archive([("c:/a", "")]), "leads out"), (archive([("a\\..\\b", "")]), "leads out"), (with_two_names_equal(), "same name"),
+    (archive([("c:/a", "")]), "leads out"), (archive([("a\\..\\b", "")]), "leads out"),
+    (with_two_names_equal(), "same name"),
     (archive([("a", "b")]), "has no"),
     (archive([("[Content_Types].xml", "<Types/>")]), "no part with the text"),
     (word("<w:p>"), "word/document.xml, line 1"), (with_header(SMALL, 42, "<I", 5), "damaged"),
