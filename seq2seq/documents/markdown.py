@@ -152,7 +152,7 @@ class MarkdownDocument:
         change = len(text) - len(span.text)
         tags = [*span.tags[:first], *(Tag(tag.position + begin, tag.raw, tag.kind, tag.pair) for tag in new.tags),
                 *(Tag(max(tag.position, end) + change, tag.raw, tag.kind, tag.pair) for tag in span.tags[last:])]
-        tags = _without_inner_spaces(text, tags)
+        tags = _without_empty_lines(text, _without_inner_spaces(text, tags))
         result = ""
         for rename in (str, lambda raw: raw.replace("_", "*"), None):
             renamed = [Tag(tag.position, _renamed(tag, rename), tag.kind) for tag in tags]
@@ -189,7 +189,7 @@ def _write(text: str, tags: Sequence[Tag], special: re.Pattern[str], kind: str) 
         if parts and parts[-1].endswith("\n"):
             part = part.lstrip(" ")
         if kind == "underlined":
-            part = part.replace("|", "\\|")                             # the line below would make it a table
+            part = part.replace("|", "&#124;")                           # the line below would make it a table
         if part and starts_line and not (kind == "row" and part.startswith("|")):
             part = _escape_start(part)
         parts += [part, raw]
@@ -235,6 +235,19 @@ def _without_inner_spaces(text: str, tags: Sequence[Tag]) -> list[Tag]:
                     position -= 1
         moved.append(Tag(position, tag.raw, tag.kind, tag.pair))
     return moved
+
+
+def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
+    """Return tags without the line breaks that have no text before or after them, which would end the paragraph."""
+    kept: list[Tag] = []
+    last = 0
+    for tag in tags:
+        if not tag.raw.endswith("\n"):
+            kept.append(tag)
+        elif text[tag.position:].strip() and (tag.raw[0] == "\\" or text[last:tag.position].strip()):
+            kept.append(tag)
+            last = tag.position
+    return kept
 
 
 def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...]]:

@@ -143,6 +143,7 @@ def test_blocks_and_tags_are_found_again_in_many_documents(source):
 @settings(max_examples=2000, deadline=None)
 @given(SOURCES, st.text("ab *_`[]()<>&#-+1.|~!\\\n", max_size=20))
 def test_no_translation_changes_the_blocks(source, text):
+    source = source.replace("<", "")            # tags that a translation moves to the begin may begin an HTML block
     document = MarkdownDocument(source.encode())
     result = translated(document, lambda old: f"{text}a").decode()
     kinds = [kind for kind, _ in structure(source) if kind.endswith("_open")]
