@@ -148,9 +148,11 @@ class MarkdownDocument:
     def _render(self, span: _Span, new: Block) -> str:
         """Return the source of a span. Text is escaped only if the parser would read it as markup otherwise."""
         begin, end, first, last = span.core
-        text = span.text[:begin] + one_line(new.text) + span.text[end:]
+        core = one_line(new.text)
+        text = span.text[:begin] + core + span.text[end:]
         change = len(text) - len(span.text)
-        tags = [*span.tags[:first], *(Tag(tag.position + begin, tag.raw, tag.kind, tag.pair) for tag in new.tags),
+        tags = [*span.tags[:first], *(Tag(min(tag.position, len(core)) + begin, tag.raw, tag.kind, tag.pair)
+                                      for tag in new.tags),
                 *(Tag(max(tag.position, end) + change, tag.raw, tag.kind, tag.pair) for tag in span.tags[last:])]
         tags = _without_empty_lines(text, _without_inner_spaces(text, tags))
         result = ""
@@ -241,13 +243,24 @@ def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
     """Return tags without the line breaks that have no text before or after them, which would end the paragraph."""
     kept: list[Tag] = []
     last = 0
+    end = len(text.rstrip())
+    filled = False                                                      # the line has an image, code or another tag
+    filled_later = sum(_fills_line(tag) for tag in tags)
     for tag in tags:
         if not tag.raw.endswith("\n"):
+            filled_later -= _fills_line(tag)
+            filled = filled or _fills_line(tag)
             kept.append(tag)
-        elif text[tag.position:].strip() and (tag.raw[0] == "\\" or text[last:tag.position].strip()):
+        elif (filled or tag.raw[0] == "\\" or text[last:tag.position].strip()) and (
+                filled_later or tag.position < end):
             kept.append(tag)
-            last = tag.position
+            last, filled = tag.position, False
     return kept
+
+
+def _fills_line(tag: Tag) -> bool:
+    """Return True if a line with nothing but this tag is not empty."""
+    return not tag.raw.endswith("\n") and (tag.kind == "alone" or tag.raw.startswith("<"))
 
 
 def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...]]:
@@ -265,7 +278,7 @@ def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...
         elif token.type == "softbreak":
             content = " "
         elif token.type == "hardbreak":
-            while source[begin - 1:begin] == " ":
+            while source[begin] in " \n" and source[begin - 1:begin] == " ":
                 begin -= 1
             tags.append((length, source[begin:source.index("\n", begin) + 1], "alone", ""))
             content = " "
