@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from io import BytesIO
+from lzma import LZMAError
 
 from seq2seq.documents.block import MAX_BYTES, DocumentError
 
@@ -38,7 +39,7 @@ class Archive:
         self._data = data
         try:
             self._archive = zipfile.ZipFile(BytesIO(data))
-        except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+        except (zipfile.BadZipFile, ValueError, RuntimeError, OSError, struct.error) as error:
             raise DocumentError(f"the document is a damaged zip archive ({error}). Save it again.") from error
         self._members = {info.filename: info for info in self._archive.infolist()}
         self._check()
@@ -100,7 +101,7 @@ class Archive:
         try:
             with self._archive.open(info) as file:
                 content = file.read(info.file_size + 1)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        except (zipfile.BadZipFile, zlib.error, LZMAError, EOFError, ValueError, RuntimeError, OSError) as error:
             raise DocumentError(f"{name}: the member of the archive is damaged ({error}). Save the document again."
                                 ) from error
         if len(content) != info.file_size:

@@ -1,6 +1,7 @@
 """Office documents: text is translated with its formatting, all else keeps its bytes, and archives are not trusted."""
 
 import io
+import random
 import struct
 import time
 import zipfile
@@ -363,3 +364,17 @@ def test_five_thousand_paragraphs_take_seconds():
     begin = time.perf_counter()
     assert body(translated(DocxDocument(data))).count("FETTER") == 5_000
     assert time.perf_counter() - begin < 10
+
+
+@pytest.mark.slow
+def test_damaged_archives_are_refused_or_read():
+    data = word(f"<w:p>{run('a')}</w:p>")
+    chooser = random.Random(7)
+    for _ in range(5_000):
+        damaged = bytearray(data)
+        for _ in range(chooser.randint(1, 4)):
+            damaged[chooser.randrange(len(damaged))] = chooser.randrange(256)
+        try:
+            translated(DocxDocument(bytes(damaged)))
+        except DocumentError:
+            continue
