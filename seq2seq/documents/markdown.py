@@ -1,0 +1,369 @@
+"""Markdown (CommonMark with tables, front matter and footnotes) as blocks.
+
+markdown-it finds the blocks and their inline tokens; only the spans of changed blocks are replaced in the source, which
+is never rendered again. Each inline rule notes where its token begins and ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from seq2seq.documents.block import Block, DocumentError, Tag, pair_tags
+from seq2seq.documents.inline import find_core, match_tags, shift_tags
+from seq2seq.documents.plain_text import decode_text, encode_text, has_letters, one_line
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_inline import StateInline
+    from markdown_it.token import Token
+
+MAX_CHARACTERS = 10_000_000
+"""Maximum length of a document, because the parser takes several kB of memory for each line."""
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_FRONT_MATTER = re.compile(r"(?:---[ \t]*\r?\n(?:(?!---|\.\.\.).*\r?\n)*+(?:---|\.\.\.)|"
+                           r"\+\+\+[ \t]*\r?\n(?:(?!\+\+\+).*\r?\n)*+\+\+\+)[ \t]*(?=\r?\n|\Z)")
+_KEPT = re.compile(r"\[\^[^\]\s]{1,200}\]|\[![A-Za-z]{1,30}\]")
+_KEPT_FIRST = re.compile(r"\[\^[^\]\s]{1,200}\]:[ \t]*|\[[ xX]\](?=\s)")
+"""Text that is kept: footnotes and alerts, such as [^1] and [!NOTE]; at the beginning, definitions and task boxes."""
+_HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
+_VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
+_ESCAPES: tuple[re.Pattern[str], ...] = (
+    re.compile("(?!)"), re.compile(r"[\\&<]"), re.compile(r"[\\`*\[\]<>&~!]|(?<!\w)_|_(?!\w)"))
+"""Characters to escape: as few as suffice."""
+_LINE_MARKUP = re.compile(r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)|[>|<]|```|~~~|:?-+:?\s*\|"
+                          r"|---|\[(?=[^\]]*\]:)|(?:[*_-][ \t]*){3,}$")
+_Kind = Literal["line", "underlined", "heading", "cell", "row"]
+"""Place of a text: "line" begins a line; "underlined" is a heading above a line; "heading" follows #; "row" is a cell
+that begins a line."""
+_CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
+_ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Place of a block in the source.
+
+    begin, end: characters. prefix: line end and text before the continuation lines. text, tags: all of the span; core:
+    see `find_core`.
+    """
+
+    begin: int
+    end: int
+    kind: _Kind
+    prefix: str
+    text: str
+    tags: tuple[Tag, ...]
+    core: tuple[int, int, int, int]
+
+
+class MarkdownDocument:
+    """Markdown, with the interface of `block.Document`."""
+
+    def __init__(self, data: bytes) -> None:
+        """Read a document.
+
+        Raises:
+            DocumentError: the document is not UTF-8, or too large.
+        """
+        self._data = data
+        self._source, self._encoding = decode_text(data)
+        if len(self._source) > MAX_CHARACTERS:
+            raise DocumentError(f"the document has {len(self._source):,} characters, but {MAX_CHARACTERS:,} are the "
+                                "maximum. Divide it.")
+        self._environment: dict[str, Any] = {}
+        self.blocks: list[Block] = []
+        self._spans: list[_Span] = []
+        for span, line in self._find_spans():
+            begin, end, first, last = span.core
+            if has_letters(span.text):
+                self.blocks.append(Block(span.text[begin:end], shift_tags(span.tags[first:last], begin, end),
+                                         f"line {line}"))
+                self._spans.append(span)
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `block.Document.render`."""
+        if len(translations) != len(self.blocks):
+            raise ValueError(f"{len(translations)} translations for {len(self.blocks)} blocks")
+        parts, last = [], 0
+        for span, old, new in zip(self._spans, self.blocks, translations, strict=True):
+            if (new.text, new.tags) != (old.text, old.tags):
+                match_tags(old.tags, new.tags)
+                parts += [self._source[last:span.begin], self._render(span, new)]
+                last = span.end
+        if not parts:
+            return self._data
+        return encode_text("".join([*parts, self._source[last:]]), self._encoding)
+
+    def _find_spans(self) -> Iterator[tuple[_Span, int]]:
+        """Yield the spans of text, and their lines."""
+        source = self._source
+        start = len(source) - len(source.removeprefix("\ufeff"))
+        front = _FRONT_MATTER.match(source, start)
+        if front:
+            start = front.end()
+        begins = [0, *(match.end() for match in _LINE_END.finditer(source)), len(source)]
+        ends = [*(match.start() for match in _LINE_END.finditer(source)), len(source)]
+        text = "\n" * len(_LINE_END.findall(source, 0, start)) + source[start:]
+        kind: _Kind = "line"
+        position = 0
+        row = -1
+        for token in _parser().parse(text, self._environment):
+            if token.type == "heading_open":
+                kind = "heading" if token.markup.startswith("#") else "underlined"
+            elif token.type == "paragraph_open":
+                kind = "line"
+            elif token.type in ("td_open", "th_open"):
+                kind = "cell"
+            elif token.type == "inline" and token.map and token.children:
+                first, lines = token.map[0], token.content.split("\n")
+                begin = max(start, begins[first])
+                prefix = ""
+                if kind in ("cell", "row"):
+                    position = position if row == first else begin
+                    row = first
+                    found = _find_cell(source, position, ends[first], token.content)
+                    if found is None:
+                        continue
+                    begin, end = found
+                    kind = "cell" if "|" in source[begins[first]:begin] else "row"
+                    position = end
+                else:
+                    line_end = _end_of_text(source[begin:ends[first]], lines[0], kind) + begin
+                    begin = line_end - len(lines[0])
+                    if source[begin:line_end] != lines[0]:
+                        continue
+                    end = line_end
+                    if len(lines) > 1:
+                        number = first + len(lines) - 1
+                        end = _end_of_text(source[begins[number]:ends[number]], lines[-1], kind) + begins[number]
+                        second = source[begins[first + 1]:ends[first + 1]]
+                        prefix = source[ends[first]:begins[first + 1]] + second[:max(0, second.find(lines[1].strip()))]
+                content, tags = _inline(token.children, token.content)
+                yield _Span(begin, end, kind, prefix, content, tags, find_core(content, tags)), first + 1
+
+    def _render(self, span: _Span, new: Block) -> str:
+        """Return the source of a span. Text is escaped only if the parser would read it as markup otherwise."""
+        begin, end, first, last = span.core
+        core = one_line(new.text)
+        text = span.text[:begin] + core + span.text[end:]
+        change = len(text) - len(span.text)
+        tags = [*span.tags[:first], *(Tag(min(tag.position, len(core)) + begin, tag.raw, tag.kind, tag.pair)
+                                      for tag in new.tags),
+                *(Tag(max(tag.position, end) + change, tag.raw, tag.kind, tag.pair) for tag in span.tags[last:])]
+        tags = _without_empty_lines(text, _without_inner_spaces(text, tags))
+        result = ""
+        for rename in (str, lambda raw: raw.replace("_", "*"), None):
+            renamed = [Tag(tag.position, _renamed(tag, rename), tag.kind) for tag in tags]
+            for special in _ESCAPES:
+                result = _write(text, renamed, special, span.kind)
+                if _reads_as(result, text, renamed, self._environment):
+                    return self._finish(result, span)
+        return self._finish(result, span)
+
+    def _finish(self, result: str, span: _Span) -> str:
+        if span.kind in ("cell", "row"):
+            return result.replace("|", "\\|")
+        return result.replace("\n", span.prefix) if span.prefix else result
+
+
+def _renamed(tag: Tag, rename: Callable[[str], str] | None) -> str:
+    """Return the raw text of a tag. rename: changes the marks of emphasis; None writes them as HTML."""
+    if tag.raw not in _ELEMENTS:
+        return tag.raw
+    if rename is None:
+        return f"<{'/' * (tag.kind == 'close')}{_ELEMENTS[tag.raw]}>"
+    return rename(tag.raw)
+
+
+def _write(text: str, tags: Sequence[Tag], special: re.Pattern[str], kind: str) -> str:
+    """Return text with tags. special: characters that are escaped."""
+    parts: list[str] = []
+    last = 0
+    starts_line = kind in ("line", "underlined", "row")
+    for position, raw in [*((tag.position, tag.raw) for tag in tags), (len(text), "")]:
+        is_break = raw.endswith("\n")
+        part = text[last:position]
+        part = special.sub(r"\\\g<0>", part.rstrip(" ") if is_break else part)
+        if parts and parts[-1].endswith("\n"):
+            part = part.lstrip(" ")
+        if kind == "underlined":
+            part = part.replace("|", "&#124;")                           # the line below would make it a table
+        if part and starts_line and not (kind == "row" and part.startswith("|")):
+            part = _escape_start(part)
+        parts += [part, raw]
+        starts_line = is_break
+        last = position
+    result = "".join(parts).lstrip(" \t")
+    return _CLOSING.sub(r"\\#", result) if kind == "heading" else result
+
+
+def _escape_start(part: str) -> str:
+    """Escape a text that begins a line, if it would begin a block, such as a list."""
+    stripped = part.lstrip()
+    match = _LINE_MARKUP.match(stripped)
+    if match is None:
+        return part
+    at = len(part) - len(stripped) + (len(match["number"]) if match["number"] else 0)
+    return f"{part[:at]}\\{part[at:]}"
+
+
+def _reads_as(result: str, text: str, tags: Sequence[Tag], environment: dict[str, Any]) -> bool:
+    """Return True if the parser finds this text and these tags in a source."""
+    children = _parser().parseInline(result, environment)[0].children or []
+    read, found = _inline(children, result)
+    expected = [tag.raw for tag in tags]
+    return read.split() == text.split() and [tag.raw for tag in found] == expected and all(
+        len(read[:one.position].split()) == len(text[:other.position].split())
+        for one, other in zip(found[:50], tags[:50], strict=True))
+
+
+def _without_inner_spaces(text: str, tags: Sequence[Tag]) -> list[Tag]:
+    """Move marks of emphasis over white space inside of them, where Markdown does not accept it."""
+    moved: list[Tag] = []
+    for index, tag in enumerate(tags):
+        position = tag.position
+        if tag.raw in _ELEMENTS:
+            lowest = moved[-1].position if moved else 0
+            highest = tags[index + 1].position if index + 1 < len(tags) else len(text)
+            if tag.kind == "open":
+                while position < highest and text[position].isspace():
+                    position += 1
+            else:
+                while position > lowest and text[position - 1].isspace():
+                    position -= 1
+        moved.append(Tag(position, tag.raw, tag.kind, tag.pair))
+    return moved
+
+
+def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
+    """Return tags without the line breaks that have no text before or after them, which would end the paragraph."""
+    kept: list[Tag] = []
+    last = 0
+    end = len(text.rstrip())
+    filled = False                                                      # the line has an image, code or another tag
+    filled_later = sum(_fills_line(tag) for tag in tags)
+    for tag in tags:
+        if not tag.raw.endswith("\n"):
+            filled_later -= _fills_line(tag)
+            filled = filled or _fills_line(tag)
+            kept.append(tag)
+        elif (filled or tag.raw[0] == "\\" or text[last:tag.position].strip()) and (
+                filled_later or tag.position < end):
+            kept.append(tag)
+            last, filled = tag.position, False
+    return kept
+
+
+def _fills_line(tag: Tag) -> bool:
+    """Return True if a line with nothing but this tag is not empty."""
+    return not tag.raw.endswith("\n") and (tag.kind == "alone" or tag.raw.startswith("<"))
+
+
+def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...]]:
+    """Return the text and the tags of inline tokens."""
+    texts: list[str] = []
+    tags: list[tuple[int, str, Literal["open", "close", "alone"], str]] = []
+    length = cursor = 0
+    hidden = False                                                      # inside of an address <https://...>
+    for token in children:
+        begin, end = token.meta.get("source", (cursor, cursor))
+        content = ""
+        if token.type == "text" or token.type == "text_special":
+            content = "" if hidden else token.content
+            end = max(end, cursor + len(token.content)) if token.type == "text" else end
+        elif token.type == "softbreak":
+            content = " "
+        elif token.type == "hardbreak":
+            while source[begin] in " \n" and source[begin - 1:begin] == " ":
+                begin -= 1
+            tags.append((length, source[begin:source.index("\n", begin) + 1], "alone", ""))
+            content = " "
+        elif token.markup == "autolink":
+            hidden = token.nesting > 0
+            if hidden:
+                tags.append((length, source[begin:end], "alone", ""))
+            else:
+                end = cursor
+        elif token.type == "link_open":
+            tags.append((length, "[", "open", "["))
+            end = begin + 1
+        elif token.type == "link_close":
+            tags.append((length, source[cursor:end], "close", "["))
+        elif token.type.endswith(("_open", "_close")):
+            tags.append((length, token.markup, "open" if token.nesting > 0 else "close", token.markup))
+            end = cursor + len(token.markup)
+        else:
+            html = _HTML.match(token.content) if token.type == "html_inline" else None
+            name = html["name"].lower() if html else ""
+            alone = not html or name in _VOID or token.content.endswith("/>")
+            tags.append((length, source[begin:end], "alone" if alone else "close" if html and html["end"] else "open",
+                         name))
+        texts.append(content)
+        length += len(content)
+        cursor = end if not hidden or token.type == "link_open" else cursor
+    return "".join(texts), pair_tags(tags)
+
+
+def _end_of_text(line: str, text: str, kind: str) -> int:
+    """Return the end of a text that ends a line, or is followed by the end # of a heading."""
+    line = line.rstrip(" \t")
+    if not line.endswith(text.rstrip(" \t")) and kind == "heading":
+        line = line.rstrip("#").rstrip(" \t")
+    return len(line) + len(text) - len(text.rstrip(" \t"))
+
+
+def _find_cell(source: str, position: int, end: int, content: str) -> tuple[int, int] | None:
+    """Return the place of the next cell of a table row that has this content; None if there is none."""
+    written = content.replace("|", "\\|")
+    while written and (begin := source.find(written, position, end)) >= 0:
+        after = source[begin + len(written):end].lstrip(" \t")[:1]
+        before = source[position:begin].rstrip(" \t")[-1:]
+        if after in ("", "|") and (before in ("", "|") or not before.isalnum()):
+            return begin, begin + len(written)
+        position = begin + 1
+    return None
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """Return the parser. Each inline token says where it stands: `meta["source"]`."""
+    from markdown_it import MarkdownIt, rules_inline
+
+    def placed(rule: Callable[[StateInline, bool], bool]) -> Callable[[StateInline, bool], bool]:
+        def place(state: StateInline, silent: bool) -> bool:
+            begin, count = state.pos, len(state.tokens)
+            if not rule(state, silent):
+                return False
+            if len(state.tokens) > count and not silent:
+                opened = next((token for token in state.tokens[count:] if token.type != "text"), None)
+                for token in (opened, state.tokens[-1]):
+                    if token is not None:
+                        token.meta["source"] = begin, state.pos
+            return True
+
+        return place
+
+    def keep(state: StateInline, silent: bool) -> bool:
+        match = _KEPT_FIRST.match(state.src) if state.pos == 0 else None
+        match = match or _KEPT.match(state.src, state.pos)
+        if match is None:
+            return False
+        if not silent:
+            state.push("kept", "", 0)
+        state.pos = match.end()
+        return True
+
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.disable("text_join")
+    rules: dict[str, Any] = {"escape": rules_inline.escape, "backticks": rules_inline.backtick,
+                             "link": rules_inline.link, "image": rules_inline.image,
+                             "autolink": rules_inline.autolink, "html_inline": rules_inline.html_inline,
+                             "entity": rules_inline.entity, "newline": rules_inline.newline}
+    for name, rule in rules.items():
+        parser.inline.ruler.at(name, placed(rule))
+    parser.inline.ruler.before("link", "kept", placed(keep))
+    return parser

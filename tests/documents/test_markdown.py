@@ -1,0 +1,159 @@
+"""Markdown: text is translated; code, links, tables, prefixes and front matter keep their bytes."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from seq2seq.documents.block import DocumentError
+from seq2seq.documents.markdown import MarkdownDocument
+from tests.documents.translators import translated
+
+
+def upper(source):
+    return translated(MarkdownDocument(source.encode())).decode()
+
+
+def structure(source):
+    """Return the types of the tokens of a document, those of inline tokens included, but for breaks of lines."""
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(source)
+    return [(token.type, [child.type for child in token.children or [] if child.type not in ("text", "softbreak")])
+            for token in tokens]
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ("ein Hund", "EIN HUND"), ("# Ein *Hund* ##\n", "# EIN *HUND* ##\n"), ("Ein\nHund\n===\n", "EIN HUND\n===\n"),
+    ("> ein\n> **zwei**\n> drei\n", "> EIN **ZWEI** DREI\n"), ("> a  \n> b\n", "> A  \n> B\n"),
+    ("- a\\\n  b\n", "- A\\\n  B\n"), ("1. a\n   - b\n", "1. A\n   - B\n"), ("- [ ] a\n- [x] b", "- [ ] A\n- [x] B"),
+    ("a [b](c 'd') e\r\n", "A [B](c 'd') E\r\n"), ("[a][b] c\n\n[b]: d\n", "[A][b] C\n\n[b]: d\n"),
+    ("![a](b) c `d e` f", "![a](b) C `d e` F"), ("<http://a.b> c", "<http://a.b> C"),
+    ("a <b class=x>c</b><br/> d", "A <b class=x>C</b><br/> D"), ("a ~~b~~ __c__ _d_", "A ~~B~~ __C__ _D_"),
+    ("|a|b|\n|-|-|\n|c \\| d| **e** |\n", "|A|B|\n|-|-|\n|C \\| D| **E** |\n"),
+    ("a | b\n-|-\nb | a\n", "A | B\n-|-\nB | A\n"),
+    ("> a | b\n> -|-\n> b |\n", "> A | B\n> -|-\n> B |\n"),
+    ("a[^1] b\n\n[^1]: Ein Satz.\n", "A[^1] B\n\n[^1]: EIN SATZ.\n"),
+    ("> [!NOTE]\n> a\n", "> [!NOTE] A\n"), ("---\na: b\n---\nc\n", "---\na: b\n---\nC\n"),
+    ("+++\na\n+++\nb", "+++\na\n+++\nB"),
+    ("a \\* b &amp; c", "A \\* B & C"), ("ein &lt;b> c", "EIN \\<B> C"), ("a_b snake_case", "A_B SNAKE_CASE"),
+    ("\ufeff# a", "\ufeff# A"), ("# 1 #", "# 1 #"), ("# #", "# #"), ("a\n\n\tcode\n", "A\n\n\tcode\n"),
+])
+def test_text_is_translated_and_markup_is_kept(source, expected):
+    document = MarkdownDocument(source.encode())
+    assert document.render(document.blocks, "en") == source.encode()
+    if "\\*" in source:
+        expected = expected.replace("\\*", "*")
+    assert upper(source) == expected
+
+
+@pytest.mark.parametrize("kept", ["```py\ncode\n```\n", "    code\n", "<div>\ntext\n</div>\n", "[a]: b 'c'\n",
+                                  "---\n", "", "\n\n",
+                                  "<!-- a -->\n", "***\n", "`a`\n", "![a](b)\n", "12 % 3\n", "\r\n\r\n"])
+def test_blocks_that_are_no_text_are_kept(kept):
+    assert MarkdownDocument(kept.encode()).blocks == []
+    assert upper(f"a\n\n{kept}\n\nb\n") == f"A\n\n{kept}\n\nB\n"
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("# a", "\\# a"), ("1. a", "1\\. a"), ("- a", "\\- a"), ("> a", "\\> a"), ("+ a", "\\+ a"),
+    ("a *b* c", "a \\*b\\* c"),
+    ("a * b", "a * b"), ("[a](b)", "\\[a\\](b)"), ("2 < 3", "2 < 3"), ("<b>", "\\<b>"), ("a\n\n# b", "a # b"),
+    ("`a`", "\\`a\\`"), ("&amp;", "\\&amp;"), ("a_b_c", "a_b_c"), ("***", "\\***"), ("---", "\\---"),
+    ("| a |", "\\| a |"),
+    ("12 a", "12 a"), ("#a", "#a"), ("a # b", "a # b"), ("<https://a.b>", "\\<https://a.b>"), ("=", "\\="),
+])
+def test_text_is_escaped_only_where_it_would_be_markup(text, expected):
+    result = translated(MarkdownDocument(b"x\n"), lambda old: text).decode()
+    assert result == expected + "\n"
+    assert structure(result) == structure("x\n") or "\\" in expected
+
+
+def test_a_heading_that_ends_in_a_hash_and_a_cell_with_a_bar_are_escaped():
+    assert translated(MarkdownDocument(b"# x\n"), lambda old: "C #").decode() == "# C \\#\n"
+    assert translated(MarkdownDocument(b"|x|\n|-|\n"), lambda old: "a|b").decode() == "|a\\|b|\n|-|\n"
+
+
+def test_emphasis_that_markdown_would_not_recognise_is_written_as_html():
+    document = MarkdownDocument(b"a **b** c\n")
+    block, = document.blocks
+
+    def rendered(text, *positions):
+        tags = tuple(replace(tag, position=position) for tag, position in zip(block.tags, positions, strict=True))
+        return document.render([replace(block, text=text, tags=tags)], "en").decode()
+
+    assert rendered("x y z", 2, 3) == "x **y** z\n"
+    assert rendered("x y z", 1, 4) == "x **y** z\n"                     # white space moves out
+    assert rendered("x(y)z", 1, 4) == "x<strong>(y)</strong>z\n"
+
+
+def test_underscores_inside_of_words_become_asterisks():
+    document = MarkdownDocument(b"a _b_ c\n")
+    block, = document.blocks
+    tags = tuple(replace(tag, position=position) for tag, position in zip(block.tags, (2, 4), strict=True))
+    assert document.render([replace(block, text="xyzuv", tags=tags)], "en") == b"xy*zu*v\n"
+
+
+def test_a_link_over_two_lines_keeps_the_prefix_of_its_lines():
+    assert upper("> [a](b\n> 'c') d\n") == "> [A](b\n> 'c') D\n"
+
+
+def test_documents_that_are_too_long_are_refused():
+    with pytest.raises(DocumentError, match="maximum"):
+        MarkdownDocument(b"a" * 10_000_001)
+    with pytest.raises(DocumentError, match="line 2: byte 3 is not UTF-8"):
+        MarkdownDocument(b"a\n\xff")
+
+
+SOURCES = st.lists(st.sampled_from([
+    "a", "b c", " ", "\n", "\n\n", "*", "**", "_", "`", "~~", "[", "](x)", "![", "> ", "- ", "1. ", "# ", "|",
+    "\n|-|-|\n", "\\",
+    "&amp;", "<b>", "</b>", "<", "  \n", "\\\n", "\t", "    ", "\r\n", "[^1]", "[x]: y", "---\n", "```\n", "=", "ä"]),
+    max_size=20).map("".join)
+
+
+def check_structure(source):
+    document = MarkdownDocument(source.encode())
+    assert document.render(document.blocks, "en") == source.encode()
+    for block in document.blocks:
+        assert block.text == block.text.strip()
+    result = translated(document, str.swapcase).decode()
+    again = MarkdownDocument(result.encode())
+    assert [block.text.split() for block in again.blocks] == [
+        block.text.swapcase().split() for block in document.blocks]
+    assert [[tag.kind for tag in block.tags] for block in again.blocks] == [
+        [tag.kind for tag in block.tags] for block in document.blocks]
+
+
+@settings(max_examples=50, deadline=None)
+@given(SOURCES)
+def test_blocks_and_tags_are_found_again(source):
+    check_structure(source)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(SOURCES)
+def test_blocks_and_tags_are_found_again_in_many_documents(source):
+    check_structure(source)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(SOURCES, st.text("ab *_`[]()<>&#-+1.|~!\\\n", max_size=20))
+def test_no_translation_changes_the_blocks(source, text):
+    source = source.replace("<", "")            # tags that a translation moves to the begin may begin an HTML block
+    document = MarkdownDocument(source.encode())
+    result = translated(document, lambda old: f"{text}a").decode()
+    kinds = [kind for kind, _ in structure(source) if kind.endswith("_open")]
+    assert [kind for kind, _ in structure(result) if kind.endswith("_open")] == kinds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", ["[", "![](", "*a ", "*a_ ", "<a ", "`a``", "> ", "- a\n", "a  \n", "|a", "[a](b",
+                                   "&", "]", "\\"])
+def test_hostile_markup_takes_seconds(piece):
+    begin = time.perf_counter()
+    translated(MarkdownDocument((piece * (40_000 // len(piece))).encode()))
+    assert time.perf_counter() - begin < 20

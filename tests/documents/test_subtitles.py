@@ -1,0 +1,192 @@
+"""Subtitles: cues are joined into sentences and divided again; times, numbers, notes and styles keep their bytes."""
+
+import re
+import time
+from dataclasses import replace
+
+import pysubs2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.documents.block import DocumentError
+from seq2seq.documents.subtitles import AssDocument, SrtDocument, VttDocument
+from tests.documents.translators import shortened, translated
+
+SRT = """\ufeff1
+00:00:01,000 --> 00:00:02,500
+<i>I went to
+the big</i> town
+
+2
+00:00:02,600 --> 00:00:04,000 X1:0
+{\\an8}to buy bread.\x20
+
+3
+00:00:05,000 --> 00:00:06,000
+- Hello.
+- Hi <b>you</b>!
+
+4
+00:00:15,000 --> 00:00:16,000
+♪♪
+""".replace("\n", "\r\n").encode()
+VTT = b"""WEBVTT - x
+
+STYLE
+::cue { color: red }
+
+NOTE a note
+
+id-1
+00:01.000 --> 00:02.000 align:start
+<v Anna>Fish &amp; <c.x>chips</c> are
+good
+
+00:02.000 --> 00:03.000
+<v Bob>Yes.
+"""
+ASS = b"""[Script Info]
+Title: x
+
+[V4+ Styles]
+Format: Name, Fontname
+Style: Default,Arial
+
+[Events]
+Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
+Comment: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,a comment
+Dialogue: 0,0:00:01.00,0:00:02.00,Default,,0,0,0,,{\\an8}One {\\i1}two{\\i0},\\Nthree
+Dialogue: 0,0:00:02.00,0:00:03.00,Default,,0,0,0,,four\\hfive.
+Dialogue: 0,0:00:04.00,0:00:05.00,Default,,0,0,0,,{\\p1}m 0 0 l 1 1{\\p0}
+"""
+
+
+def cues(*texts, gap=0.1):
+    """Return an SRT of cues of a second each."""
+    stamp = "00:{:02}:{:06.3f}"
+    begins = [(1 + gap) * index for index in range(len(texts))]
+    return "\n".join(f"{index}\n{stamp.format(int(begin // 60), begin % 60)} --> "
+                     f"{stamp.format(int((begin + 1) // 60), (begin + 1) % 60)}\n{text}\n"
+                     for index, (text, begin) in enumerate(zip(texts, begins, strict=True), 1)).encode()
+
+
+def read(data, form="srt"):
+    return [event.text for event in pysubs2.SSAFile.from_string(data.decode(), format_=form)]
+
+
+@pytest.mark.parametrize(("kind", "data"), [(SrtDocument, SRT), (VttDocument, VTT), (AssDocument, ASS),
+                                            (SrtDocument, b""), (VttDocument, b"WEBVTT"), (AssDocument, b"[Events]\n")])
+def test_unchanged_subtitles_keep_their_bytes(kind, data):
+    document = kind(data)
+    assert document.render(document.blocks, "en") == data
+
+
+def test_srt_is_joined_translated_and_divided():
+    document = SrtDocument(SRT)
+    assert [block.text for block in document.blocks] == ["I went to the big town to buy bread.", "Hello.", "Hi you!"]
+    assert [tag.raw for tag in document.blocks[0].tags] == ["<i>", "</i>", "\x1e1\x1e"]
+    expected = SRT.decode().replace("I went to\r\nthe big", "I WENT TO\r\nTHE BIG").replace(" town", " TOWN").replace(
+        "to buy bread", "TO BUY BREAD").replace("Hello", "HELLO").replace("Hi ", "HI ").replace("you", "YOU")
+    assert translated(document).decode() == expected
+
+
+def test_vtt_keeps_notes_styles_settings_and_voices():
+    document = VttDocument(VTT)
+    assert [block.text for block in document.blocks] == ["Fish & chips are good", "Yes."]
+    result = translated(document).decode()
+    assert result == VTT.decode().replace("Fish &amp; <c.x>chips</c> are\ngood",
+                                          "FISH &amp;\n<c.x>CHIPS</c> ARE GOOD").replace("Yes", "YES")
+
+
+def test_ass_changes_only_the_text_of_dialogue():
+    document = AssDocument(ASS)
+    assert [block.text for block in document.blocks] == ["One two, three four\u00a0five."]
+    expected = ASS.decode().replace("One ", "ONE ").replace("two", "TWO").replace("Nthree", "NTHREE").replace(
+        "four\\hfive", "FOUR\\hFIVE")
+    assert translated(document).decode() == expected
+
+
+@pytest.mark.parametrize(("texts", "gap", "expected"), [
+    (["One two", "three.", "Four"], 0.1, ["One two three.", "Four"]), (["One", "two"], 3.1, ["One", "two"]),
+    (["One", "- two"], 0.1, ["One", "two"]), (["a"] * 11, 0.1, [" ".join("a" * 8), "a a a"]),
+    (["One", "<v Bob>two"], 0.1, ["One", "two"]), (["日本", "語"], 0.1, ["日本語"]),
+    (["One", "123", "two"], 0.1, ["One", "two"]),
+    (["[sighs]", "one"], 0.1, ["[sighs]", "one"]), (["What?\"", "one"], 0.1, ["What?\"", "one"]),
+    (["-5 a", "b"], 0.1, ["-5 a b"]),
+])
+def test_a_block_ends_at_a_sentence_a_gap_or_another_speaker(texts, gap, expected):
+    kind = VttDocument if "<v" in texts[1] else SrtDocument
+    assert [block.text for block in kind(cues(*texts, gap=gap)).blocks] == expected
+
+
+def test_a_translation_without_balanced_borders_is_divided_by_shares():
+    document = SrtDocument(cues("one two", "three four five six."))
+    block, = document.blocks
+    for position in (0, 1, len("eins zwei drei vier fünf")):
+        moved = replace(block, text="eins zwei drei vier fünf", tags=(replace(block.tags[0], position=position),))
+        assert read(document.render([moved], "de")) == ["eins", "zwei drei vier fünf"]
+    moved = replace(block, text="一二三四五六七八九", tags=(replace(block.tags[0], position=0),))
+    assert read(document.render([moved], "zh")) == ["一二", "三四五六七八九"]
+
+
+def test_a_tag_around_a_border_is_closed_and_opened_again():
+    document = SrtDocument(cues("a <i>b c</i>", "d e."))
+    block, = document.blocks
+    opened, closed, border = block.tags
+    tags = (replace(opened, position=2), replace(border, position=4), replace(closed, position=5))
+    result = document.render([replace(block, text="x y z u.", tags=tags)], "en").decode()
+    assert "x <i>y</i>\n" in result and "<i>z</i> u." in result
+
+
+def test_text_cannot_become_markup():
+    assert read(translated(SrtDocument(cues("one")), lambda text: "a --> b\n\nc")) == ["a \u2192 b c"]
+    assert b"a &lt;b&gt; --&gt;" in translated(VttDocument(b"WEBVTT\n\n" + cues("one")), lambda text: "a <b> -->")
+    assert b"\\{\\i1}\\\xe2\x81\xa0N" in translated(AssDocument(ASS), lambda text: "{\\i1}\\N" * 4)
+
+
+def test_a_number_without_an_empty_line_before_it_is_no_text():
+    data = cues("one.", "two.").replace(b"one.\n\n", b"one.\n")
+    document = SrtDocument(data)
+    assert [block.text for block in document.blocks] == ["one.", "two."]
+    assert translated(document) == data.replace(b"one", b"ONE").replace(b"two", b"TWO")
+
+
+def test_other_encodings_are_refused_with_the_line():
+    with pytest.raises(DocumentError, match="line 3: byte .* is not UTF-8"):
+        SrtDocument("1\n00:00:01,000 --> 00:00:02,000\nä".encode("latin-1"))
+
+
+TIMES = re.compile(rb"^00:.*-->.*$", re.MULTILINE)
+TEXTS = st.lists(st.text("ab .<i>/\n{\\an8}-\u00e4日\x0b", max_size=20), max_size=9)
+
+
+def check_structure(texts, translate):
+    for kind, data in ((SrtDocument, cues(*texts)), (VttDocument, b"WEBVTT\n\n" + cues(*texts))):
+        document = kind(data)
+        assert document.render(document.blocks, "en") == data
+        result = translated(document, translate)
+        assert TIMES.findall(result) == TIMES.findall(data)
+
+
+@settings(max_examples=50, deadline=None)
+@given(TEXTS)
+def test_times_stay(texts):
+    check_structure(texts, str.upper)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None)
+@given(TEXTS, st.sampled_from([str.upper, shortened, lambda text: text * 5, lambda text: ""]))
+def test_times_stay_in_many_subtitles(texts, translate):
+    check_structure(texts, translate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["<" * 100_000, "{\\" * 50_000, "<i>" * 30_000, "a\n" * 50_000, "-" * 100_000,
+                                  "\\N-" * 9_999])
+def test_any_input_takes_linear_time(text):
+    begin = time.perf_counter()
+    translated(SrtDocument(cues(text)))
+    translated(AssDocument(ASS.replace(b"four", text.replace("\n", " ").encode())))
+    assert time.perf_counter() - begin < 5
