@@ -20,7 +20,7 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", '"': '"'}
 _ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in _CONTROLS.items()})
-_CHARSET = re.compile(rb'"[^"\n]*?Content-Type:[^"\n]*?charset=([\w.:-]+)', re.IGNORECASE)
+_CHARSET = re.compile(rb'"[^"\n]{0,99}?Content-Type:[^"\n]{0,99}?charset=([\w.:-]+)', re.IGNORECASE)
 _MAX_PLURALS = 10
 _WIDTH = 77
 """Characters of a wrapped line between its quotes, as written by gettext."""

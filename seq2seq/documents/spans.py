@@ -8,11 +8,17 @@ from dataclasses import replace
 
 from seq2seq.documents.block import MAX_BYTES, Block, DocumentError
 
-# Single words that programs read: addresses, colours, languages such as en_US, identifiers and paths.
+# Words that programs read: addresses, colours, languages such as en-US, dotted names, camelCase and paths. They are
+# matched with words without white space, for which the time is linear.
 _NOT_A_MESSAGE = re.compile(
-    r"[a-zA-Z][a-zA-Z0-9+.-]*+:(?://)?+\S*[/@.]\S*+|www\.\S++|[^\s@]++@\S++|#[0-9a-fA-F]{3,8}|(?:rgb|hsl)a?\(.*+\)"
-    r"|[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[\w$.:/-]*?_[\w$.:/-]*+|[\w$-]++(?:\.[\w$-]++)++"
-    r"|[a-z]++(?:[A-Z][a-z0-9]*+)++|[.~]{0,2}/\S*+|true|false|null", re.DOTALL)
+    r"[a-zA-Z][a-zA-Z0-9+.-]*+:(?://\S++|\S*[/@.]\S*+)|www\.\S++|[^\s@]++@\S++|#[0-9a-fA-F]{3,8}"
+    r"|[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[\w$-]++(?:\.[\w$-]++)++"
+    r"|(?:[a-z][a-z0-9]*+|[A-Z][a-z0-9]++)(?:[A-Z][a-z0-9]*+)++|(?=\S*\.\w+\Z)[\w.-]++(?:/[\w.-]++)++"
+    r"|[.~]{0,2}/\S*+|true|false|null")
+_COLOR = re.compile(r"(?:rgb|hsl)a?\([^()]*+\)")
+_MAX_ASCII_WORD = 60
+"""Maximum length of a word of Latin letters that is text; longer ones are keys, hashes or encoded data."""
+_NAME = re.compile(r"[\w$.:/-]++")
 
 
 def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
@@ -45,7 +51,14 @@ def is_text(text: str) -> bool:
 
 def is_message(text: str) -> bool:
     """Return True if a string of a file that also has other data is text, not an address, identifier or colour."""
-    return is_text(text) and not _NOT_A_MESSAGE.fullmatch(text.strip())
+    word = text.strip()
+    if not is_text(word) or _COLOR.fullmatch(word):
+        return False
+    if any(map(str.isspace, word)):
+        return True
+    if len(word) > _MAX_ASCII_WORD and word.isascii():
+        return False
+    return not (_NOT_A_MESSAGE.fullmatch(word) or ("_" in word and _NAME.fullmatch(word)))
 
 
 def wrap(text: str, width: int) -> list[str]:
@@ -89,3 +102,9 @@ def encode_text(text: str, encoding: str) -> bytes:
         line = text[:error.start].count("\n") + 1
         raise DocumentError(f"line {line}: the translation has {text[error.start]!r}, which the document's encoding "
                             f"{encoding} does not have. Convert the document to UTF-8.") from error
+
+
+def join_surrogates(text: str) -> str:
+    r"""Join the halves of surrogate pairs, which are left by escapes such as `\ud83d\ude00`."""
+    return re.sub("[\ud800-\udbff][\udc00-\udfff]",
+                  lambda match: match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)

@@ -98,7 +98,7 @@ class XliffDocument:
             key = attributes.get("startRef", attributes.get("id", ""))
         if name == "mrk" and (attributes.get("mtype") == "protected" or attributes.get("translate") == "no"):
             return "whole", ""
-        return roles.get(name, "element"), f"{name[0]} {key}"
+        return roles.get(name, "element"), f"{name[1:]} {key}"
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `Document.render`. A missing target language is filled in."""

@@ -190,3 +190,11 @@ def test_polib_reads_every_text_as_it_was_written(text, context):
 def test_a_catalogue_of_a_hundred_thousand_lines_is_parsed_in_seconds():
     assert len(entry('msgid "a"\n' + '"b"\n' * 100_000 + 'msgstr ""\n').blocks[0].text) == 100_001
     assert len(entry('msgid "a"\nmsgstr ""\n\n' * 33_000).blocks) == 33_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ['"' + "a" * 1_000_000, '"' * 1_000_001, "msgid " + '"a" ' * 200_000 + "x",
+                                  "domain " + '"" ' * 200_000 + "x", '"' + "Content-Type:" * 8_000, " " * 1_000_000 + "x"])
+def test_a_hostile_line_is_refused_in_linear_time(text):
+    with pytest.raises(DocumentError, match="line 1"):
+        PoDocument(text.encode())

@@ -29,7 +29,7 @@ XLIFF_1 = '''<?xml version="1.0" encoding="UTF-8"?>
         <trans-unit id="8" translate="yes"><source>Text</source></trans-unit></group>
       <trans-unit id="9"><source>Old</source><target>Alt</target>
         <alt-trans><source>Wrong</source></alt-trans></trans-unit>
-      <trans-unit id="10" xml:space="preserve"><source>  <bpt id="1">&lt;b&gt;</bpt>bold<ept id="1">&lt;/b&gt;</ept>, <bx
+      <trans-unit id="10"><source>  <bpt id="1">&lt;b&gt;</bpt>bold<ept id="1">&lt;/b&gt;</ept>, <bx
  id="3"/>slanted<ex id="4" rid="3"/><it id="5" pos="open">{i</it> </source></trans-unit>
       <trans-unit id="11">
         <source>One. Two.</source>
@@ -81,8 +81,8 @@ def test_targets_of_version_1_follow_their_sources_and_ask_for_review():
         .replace('<target state="new">Open', state + "OPEN") \
         .replace("Empty</source><target/>", f"Empty</source>{state}EMPTY</target>") \
         .replace("Text</source>", f"Text</source>{state}TEXT</target>") \
-        .replace("{i</it> </source>", f'''{{i</it> </source>{state}  <bpt id="1">&lt;b&gt;</bpt>BOLD<ept id="1">&lt;/b&gt;'''
-                 f'''</ept>, <bx
+        .replace("{i</it> </source>", f'''{{i</it> </source>{state}  <bpt id="1">&lt;b&gt;</bpt>BOLD'''
+                 f'''<ept id="1">&lt;/b&gt;</ept>, <bx
  id="3"/>SLANTED<ex id="4" rid="3"/><it id="5" pos="open">{{i</it> </target>''') \
         .replace("</seg-source>", f'''</seg-source>
         {state}<mrk mid="0" mtype="seg">ONE.</mrk> <mrk mid="1" mtype="seg">TWO.</mrk></target>''')
@@ -104,7 +104,7 @@ def test_translate_toolkit_reads_the_targets():
     targets = {unit.xmlelement.get("id"): str(unit.target) for unit in units}
     assert {number: targets[number] for number in ("1", "2", "3", "6", "11")} == {
         "1": "SAVE & CLOSE NOW", "2": "OPEN", "3": "Fertig", "6": "EMPTY", "11": "ONE. TWO."}
-    assert units[0].target.strings == ["SAVE & CLOSE NOW"] and units[0].isfuzzy() is False
+    assert units[0].xmlelement.find("{*}target").get("state") == "needs-review-translation"
 
 
 def test_a_document_with_a_prefix_gets_targets_with_the_prefix():
@@ -164,3 +164,12 @@ def test_every_tag_of_a_source_is_in_the_target_once(fragment):
 @given(fragments())
 def test_every_tag_of_a_thousand_sources_is_in_the_target_once(fragment):
     check_fragment(fragment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["<bx id='1'/>" * 50_000 + "a" + "<ex id='2'/>" * 50_000, "<g id='1'>a</g>" * 30_000,
+                                     "<g id='1'>" * 900 + "a" + "</g>" * 900, "<bx id='1'/><ex id='1'/>" * 30_000 + "a",
+                                     "<g " + " ".join(f"a{number}=''" for number in range(20_000)) + ">a</g>"])
+def test_hostile_sources_take_linear_time(content):
+    text = f"<xliff version='1.2'><trans-unit id='1'><source>{content}</source></trans-unit></xliff>"
+    assert upper(XliffDocument(text.encode())).count(b"<target") == 1
