@@ -128,7 +128,7 @@ class AndroidDocument:
 
 
 def _role(token: XmlToken) -> tuple[Role, str]:
-    return ("whole" if token.name.startswith("xliff:") else "element"), ""
+    return ("whole" if ":" in token.name else "element"), ""           # <xliff:g>
 
 
 def _html(token: XmlToken, decoder: _Decoder) -> Block:

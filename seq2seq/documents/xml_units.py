@@ -95,8 +95,8 @@ class XmlFile:
                 kind, name = roles(token)
                 last = self.ends[index] if kind != "element" else index
             if token.kind == "close" or kind == "close":
-                name = "" if token.kind == "close" else f"={name}"
-                while token.kind == "close" and stack[-1][1]:              # markers that end outside of the element
+                name = "" if token.kind == "close" else f"={name}"      # elements are "" in the stack
+                while token.kind == "close" and stack[-1][1]:           # markers that end outside of the element
                     stack.pop()
                 if stack and stack[-1][1] == name:
                     pairs[len(tags)] = stack[-1][0]

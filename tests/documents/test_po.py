@@ -194,7 +194,8 @@ def test_a_catalogue_of_a_hundred_thousand_lines_is_parsed_in_seconds():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ['"' + "a" * 1_000_000, '"' * 1_000_001, "msgid " + '"a" ' * 200_000 + "x",
-                                  "domain " + '"" ' * 200_000 + "x", '"' + "Content-Type:" * 8_000, " " * 1_000_000 + "x"])
+                                  "domain " + '"" ' * 200_000 + "x", '"' + "Content-Type:" * 8_000,
+                                  " " * 1_000_000 + "x"])
 def test_a_hostile_line_is_refused_in_linear_time(text):
     with pytest.raises(DocumentError, match="line 1"):
         PoDocument(text.encode())

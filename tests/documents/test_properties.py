@@ -91,8 +91,9 @@ def test_every_translation_is_read_as_it_was_written(text, continued):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["\\" * 1_000_001, "a=" + "\\\n" * 500_000, " \\\n" * 300_000, "a=b\\\n" * 200_000 + "c",
-                                  "a" * 1_000_000, ":" * 900_000, "a=b \\\n\n" * 100_000, "a=" + "\\\\" * 400_000 + "b c"])
+@pytest.mark.parametrize("text", [
+    "\\" * 1_000_001, "a=" + "\\\n" * 500_000, " \\\n" * 300_000, "a=b\\\n" * 200_000 + "c", "a" * 1_000_000,
+    ":" * 900_000, "a=b \\\n\n" * 100_000, "a=" + "\\\\" * 400_000 + "b c"])
 def test_hostile_properties_take_linear_time(text):
     document = PropertiesDocument(text.encode())
     upper(document)

@@ -3,7 +3,7 @@
 import pytest
 from translate.storage import ts2
 
-from seq2seq.documents.block import DocumentError
+from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.qt_ts import TsDocument
 from tests.documents.identity import texts, unchanged, upper
 
@@ -68,6 +68,12 @@ def test_a_message_without_numerus_forms_gets_as_many_as_the_others():
     text = TS.replace("<message>\n        <source>Save", '<message numerus="yes">\n        <source>Save')
     assert b'"unfinished"><numerusform>SAVE</numerusform><numerusform>SAVE</numerusform><' in \
         upper(TsDocument(text.encode()))
+
+
+def test_characters_that_the_encoding_does_not_have_are_references():
+    document = TsDocument(TS.replace("utf-8", "iso-8859-1").encode("iso-8859-1"))
+    result = document.render([*document.blocks[:-1], Block("Öф")], "ru")
+    assert '"unfinished">Ö&#1092;</translation>'.encode("iso-8859-1") in result
 
 
 @pytest.mark.parametrize(("text", "message"), [("<TS>\n<a></TS>", "line 2"), ("\n<ts/>", "line 2: <ts> is not <TS>")])

@@ -114,6 +114,21 @@ def test_a_document_with_a_prefix_gets_targets_with_the_prefix():
     assert b'<x:target state="needs-review-translation">A</x:target></x:trans-unit>' in upper(document)
 
 
+def test_a_target_keeps_the_white_space_of_its_source():
+    text = '<xliff version="1.2"><trans-unit id="1"><source xml:space="preserve"> a\n</source></trans-unit></xliff>'
+    assert b'<target xml:space="preserve" state="needs-review-translation"> A\n</target>' in \
+        upper(XliffDocument(text.encode()))
+
+
+@pytest.mark.parametrize("codes", [
+    "<bx id='1'/>a<g id='2'>b<ex id='1'/>c</g>",
+    "<g id='2'><bx id='1'/>a</g>b<ex id='1'/>"])
+def test_codes_that_overlap_an_element_have_no_counterpart(codes):
+    text = f"<xliff version='1.2'><trans-unit><source>{codes}</source></trans-unit></xliff>"
+    block = XliffDocument(text.encode()).blocks[0]
+    assert {tag.raw[1:3]: tag.kind for tag in block.tags} == {"bx": "alone", "ex": "alone", "g ": "open", "/g": "close"}
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("<xliff version='1.2'>\n<a></xliff>", "line 2, column .*mismatched"), ("<a/>", "line 1: <a> of version ''"),
     ("\n<xliff version='3'/>", "line 2: <xliff> of version '3'"), ("", "line 1"), ("<xliff version='1.2'>", "line 1")])
@@ -167,9 +182,10 @@ def test_every_tag_of_a_thousand_sources_is_in_the_target_once(fragment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("content", ["<bx id='1'/>" * 50_000 + "a" + "<ex id='2'/>" * 50_000, "<g id='1'>a</g>" * 30_000,
-                                     "<g id='1'>" * 900 + "a" + "</g>" * 900, "<bx id='1'/><ex id='1'/>" * 30_000 + "a",
-                                     "<g " + " ".join(f"a{number}=''" for number in range(20_000)) + ">a</g>"])
+@pytest.mark.parametrize("content", [
+    "<bx id='1'/>" * 50_000 + "a" + "<ex id='2'/>" * 50_000, "<g id='1'>a</g>" * 30_000,
+    "<g id='1'>" * 900 + "a" + "</g>" * 900, "<bx id='1'/><ex id='1'/>" * 30_000 + "a",
+    "<g " + " ".join(f"a{number}=''" for number in range(20_000)) + ">a</g>"])
 def test_hostile_sources_take_linear_time(content):
     text = f"<xliff version='1.2'><trans-unit id='1'><source>{content}</source></trans-unit></xliff>"
     assert upper(XliffDocument(text.encode())).count(b"<target") == 1
