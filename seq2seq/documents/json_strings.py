@@ -72,9 +72,8 @@ class JsonDocument:
             elif token != ":" and not level.value_kept:
                 line += self._text.count("\n", counted, match.start())
                 counted = match.start()
-                _, block, _ = trim(Block(json.loads(token), place=f"line {line}"))
-                if is_message(block.text):
-                    self.blocks.append(block)
+                if is_message(text := json.loads(token)):
+                    self.blocks.append(trim(Block(text, place=f"line {line}"))[1])
                     self._strings.append(match.span())
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:

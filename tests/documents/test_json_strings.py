@@ -54,6 +54,10 @@ def test_a_malformed_document_is_an_error_with_its_place(data, message):
         JsonDocument(data)
 
 
+def test_encoded_data_longer_than_a_block_is_not_text():
+    assert JsonDocument(b'["' + b"QUJD" * 300_000 + b'"]').blocks == []
+
+
 VALUES = st.recursive(st.none() | st.integers() | st.text("ab {}[],:\"\\\n", max_size=20), lambda inner: st.lists(
     inner, max_size=4) | st.dictionaries(st.text("ab@\"", max_size=3), inner, max_size=4), max_leaves=20)
 
