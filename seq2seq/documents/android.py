@@ -1,0 +1,147 @@
+"""Android's strings.xml: strings, arrays of strings and plurals.
+
+Format: https://developer.android.com/guide/topics/resources/string-resource
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from seq2seq.documents.block import Block, DocumentError, pair_tags
+from seq2seq.documents.spans import is_message, join_surrogates, trim
+from seq2seq.documents.xml_tokens import XmlToken
+from seq2seq.documents.xml_units import Role, XmlFile
+
+_PIECE = re.compile(r"\\(u[0-9a-fA-F]{4}|.|\Z)|(\")|(\s++)|[^\\\"\s]++", re.DOTALL)
+_CONTROLS = {"n": "\n", "t": "\t"}
+_REFERENCE = re.compile(r"[@?]\+?(?:[\w.]++:)?\w++(?:/[\w.]++)?")
+_HTML_TAG = re.compile(r"<![^<>]*+>|<(/?)([a-zA-Z][^\s<>/]*+)[^<>]*+>")
+_VOID = {"br", "hr", "img", "wbr"}
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
+
+
+@dataclass
+class _String:
+    """Element with a text. quoted: the text is in double quotes. cdata: index of the CDATA section that is the text."""
+
+    element: int
+    quoted: bool
+    cdata: int | None
+    before: str = ""
+    after: str = ""
+
+
+class _Decoder:
+    """Decoder of the escapes of one string. White space outside of quotes is one space."""
+
+    def __init__(self) -> None:
+        self.quotes = 0
+
+    def decode(self, text: str) -> str:
+        return join_surrogates(_PIECE.sub(self._piece, text))
+
+    def _piece(self, match: re.Match[str]) -> str:
+        escape, quote, space = match.groups()
+        if quote:
+            self.quotes += 1
+            return ""
+        if escape is not None:
+            return chr(int(escape[1:], 16)) if len(escape) == 5 else _CONTROLS.get(escape, escape)
+        return " " if space and self.quotes % 2 == 0 else match[0]
+
+
+class AndroidDocument:
+    """Resources of Android, with the interface `Document`. An xliff:g element is one tag, with its contents."""
+
+    def __init__(self, data: bytes) -> None:
+        """Parse resources.
+
+        Raises:
+            DocumentError: the document is not well-formed, or has no <resources>.
+        """
+        self._xml = xml = XmlFile(data)
+        root = xml.tokens[xml.root]
+        if root.name != "resources":
+            raise DocumentError(f"line {root.line}: <{root.name}> is not <resources> of Android. Check the format of "
+                                "the file.")
+        self.blocks: list[Block] = []
+        self._strings: list[_String] = []
+        for element in xml.children(xml.root, "string", "string-array", "plurals"):
+            if xml.tokens[element].attributes.get("translatable") != "false":
+                inner = [element] if xml.tokens[element].name == "string" else xml.children(element, "item")
+                for one in inner:
+                    if xml.tokens[one].kind == "open" and xml.tokens[one].attributes.get("translatable") != "false":
+                        self._add(one)
+
+    def _add(self, element: int) -> None:
+        xml = self._xml
+        inside = range(element + 1, xml.ends[element])
+        filled = [index for index in inside if xml.tokens[index].raw.strip()]
+        texts = [xml.tokens[index].text for index in filled if xml.tokens[index].kind == "text"]
+        cdata = filled[0] if len(filled) == 1 and xml.tokens[filled[0]].raw.startswith(_CDATA) else None
+        decoder = _Decoder()
+        if cdata is not None:
+            block = _html(xml.tokens[cdata], decoder)
+        else:
+            block = xml.content(element, _role, lambda token: decoder.decode(token.text))
+        quoted = decoder.quotes == 2 and texts[0].lstrip().startswith('"') and texts[-1].rstrip().endswith('"')
+        before, block, after = trim(block)
+        string = _String(element, quoted, cdata, before, after)
+        if not quoted:                                                          # spaces at the edges are not shown
+            string.before, string.after = (space if space.strip(" ") else "" for space in (before, after))
+        is_reference = len(filled) == 1 == len(texts) and _REFERENCE.fullmatch(texts[0].strip())
+        if is_message(block.text) and not is_reference:
+            self.blocks.append(block)
+            self._strings.append(string)
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `Document.render`."""
+        edits = [self._replaced(string, new) for string, new, block
+                 in zip(self._strings, translations, self.blocks, strict=True) if new != block]
+        return self._xml.encode(edits)
+
+    def _replaced(self, string: _String, new: Block) -> tuple[int, int, str]:
+        xml = self._xml
+
+        def escape(text: str) -> str:
+            escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+            if not string.quoted:
+                escaped = escaped.replace("'", "\\'").replace("  ", " \\u0020").replace("  ", " \\u0020")
+            return escaped.replace(_CDATA_END, "]]]]><![CDATA[>") if string.cdata is not None else xml.escape(escaped)
+
+        text = escape(string.before) + new.serialize(escape) + escape(string.after)
+        if not string.quoted and text.startswith(("@", "?")):
+            text = "\\" + text
+        if string.quoted:
+            text = f'"{text}"'
+        if string.cdata is not None:
+            begin, end = xml.span(string.cdata, string.cdata)
+            raw = xml.text[begin:end]
+            begin, end = begin + len(_CDATA), begin + raw.rindex(_CDATA_END)
+        else:
+            begin, end = xml.span(string.element + 1, xml.ends[string.element] - 1)
+        raw = xml.text[begin:end]
+        return begin + len(raw) - len(raw.lstrip()), begin + len(raw.rstrip()), text
+
+
+def _role(token: XmlToken) -> tuple[Role, str]:
+    return ("whole" if ":" in token.name else "element"), ""           # <xliff:g>
+
+
+def _html(token: XmlToken, decoder: _Decoder) -> Block:
+    """Return the text of a CDATA section, with its HTML as tags."""
+    parts: list[str] = []
+    tags: list[tuple[int, str, Literal["open", "close", "alone"], str]] = []
+    last = length = 0
+    for match in _HTML_TAG.finditer(token.text):
+        parts.append(decoder.decode(token.text[last:match.start()]))
+        length += len(parts[-1])
+        last = match.end()
+        name = (match[2] or "").lower()
+        alone = not name or name in _VOID or match[0].endswith("/>")
+        tags.append((length, match[0], "close" if match[1] else "alone" if alone else "open", name))
+    parts.append(decoder.decode(token.text[last:]))
+    return Block("".join(parts), pair_tags(tags), place=f"line {token.line}")

@@ -1,0 +1,86 @@
+"""JSON and ARB: strings that are text are replaced in the source; keys, layout and numbers stay.
+
+Metadata of ARB, whose keys begin with @, stays:
+https://github.com/google/app-resource-bundle/wiki/ApplicationResourceBundleSpecification
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seq2seq.documents.block import MAX_DEPTH, Block, DocumentError
+from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
+
+
+@dataclass
+class _Level:
+    """Object or array. kept: True if its texts stay. key_follows: the next string is a key. value_kept: kept, or the
+    value of the last key stays."""
+
+    is_object: bool
+    kept: bool
+    key_follows: bool
+    value_kept: bool
+
+
+class JsonDocument:
+    """JSON, with the interface `Document`."""
+
+    def __init__(self, data: bytes) -> None:
+        """Parse JSON.
+
+        Raises:
+            DocumentError: the document is not JSON in UTF-8, or is nested too deeply.
+        """
+        self._text = decode_text(data)
+        content = self._text.removeprefix("\ufeff")
+        try:
+            json.loads(content)
+        except json.JSONDecodeError as error:
+            raise DocumentError(f"line {error.lineno}, column {error.colno}: {error.msg}. The document is not JSON.") \
+                from error
+        except (RecursionError, ValueError) as error:                           # ValueError: a number of 4,300 digits
+            problem = str(error) if isinstance(error, ValueError) else "values are nested too deeply"
+            raise DocumentError(f"the document: {problem}. Simplify it.") from None
+        self._ensure_ascii = "\\u" in content and content.isascii()
+        self.blocks: list[Block] = []
+        self._strings: list[tuple[int, int]] = []                               # span of each block
+        self._scan()
+
+    def _scan(self) -> None:
+        """Find the strings that are text, in JSON that is known to be valid."""
+        levels = [_Level(False, False, False, False)]
+        line, counted = 1, 0
+        for match in _TOKEN.finditer(self._text):
+            token, level = match[0], levels[-1]
+            if token in "{[":
+                levels.append(_Level(token == "{", level.value_kept, token == "{", level.value_kept))
+                if len(levels) > MAX_DEPTH:
+                    raise DocumentError(f"line {line}: values are nested more than {MAX_DEPTH:,} deep. Simplify it.")
+            elif token in "}]":
+                levels.pop()
+            elif token == ",":
+                level.key_follows = level.is_object
+            elif token != ":" and level.key_follows:
+                level.key_follows = False
+                level.value_kept = level.kept or token.startswith('"@')
+            elif token != ":" and not level.value_kept:
+                line += self._text.count("\n", counted, match.start())
+                counted = match.start()
+                if is_message(text := json.loads(token)):
+                    self.blocks.append(trim(Block(text, place=f"line {line}"))[1])
+                    self._strings.append(match.span())
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `Document.render`. Other characters than ASCII are escaped if the document has only escaped ones."""
+        edits = []
+        for (begin, end), new, block in zip(self._strings, translations, self.blocks, strict=True):
+            if new != block:
+                before, _, after = trim(Block(json.loads(self._text[begin:end])))
+                edits.append((begin, end, json.dumps(before + new.text + after, ensure_ascii=self._ensure_ascii)))
+        return encode_text(replace_spans(self._text, edits), "utf-8")

@@ -1,0 +1,89 @@
+r"""Java's .properties: values are replaced; keys, separators and comments stay.
+
+Format: https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/Properties.html#load(java.io.Reader)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.spans import decode_text, encode_text, is_message, join_surrogates, replace_spans, trim, wrap
+
+_SPACE = r"(?:[ \t\f]|\\(?:\r\n|\r|\n)[ \t\f]*+)*+"
+_LINE = re.compile(rf"[ \t\f]*+(?:[#!][^\r\n]*+|(?:[^\\ \t\f=:\r\n]|\\(?:\r\n|[\s\S]|\Z))*+{_SPACE}[=:]?+{_SPACE}"
+                   r"(?P<value>(?:[^\\\r\n]|\\(?:\r\n|[\s\S]|\Z))*+))(?:\r\n|\r|\n|\Z)")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|((?:\r\n|\r|\n)[ \t\f]*+)|([\s\S])|\Z)")
+_CONTINUATION = re.compile(r"(?:^|[^\\])(?:\\\\)*+\\(\r\n|\r|\n)([ \t\f]*+)")
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+_ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in _CONTROLS.items()} | {"\\": "\\\\"})
+_WIDTH = 77
+"""Characters of a continued line."""
+
+
+class PropertiesDocument:
+    r"""Properties, with the interface `Document`. Values of several lines are written on several lines.
+
+    The encoding is UTF-8, or else ISO-8859-1. If the file has only ASCII, other characters are written as \uXXXX.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Parse properties.
+
+        Raises:
+            DocumentError: an escape is malformed.
+        """
+        try:
+            self._text, self._encoding = decode_text(data), "ascii" if data.isascii() else "utf-8"
+        except DocumentError:
+            self._text, self._encoding = decode_text(data, "iso-8859-1"), "iso-8859-1"
+        self.blocks: list[Block] = []
+        self._values: list[tuple[int, int]] = []                                # span of each block
+        line, begin = 1, int(self._text.startswith("\ufeff"))
+        while begin < len(self._text):
+            match = _LINE.match(self._text, begin)
+            assert match is not None                                            # all parts are optional
+            if match["value"]:
+                line_of_value = line + len(re.findall(r"\r\n|\r|\n", self._text[begin:match.start("value")]))
+                text = _unescape(match["value"], line_of_value)
+                if is_message(text):
+                    self.blocks.append(trim(Block(text, place=f"line {line_of_value}"))[1])
+                    self._values.append(match.span("value"))
+            line += len(re.findall(r"\r\n|\r|\n", match[0]))
+            begin = match.end()
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `Document.render`."""
+        edits = []
+        for (begin, end), new, block in zip(self._values, translations, self.blocks, strict=True):
+            if new != block:
+                old = self._text[begin:end]
+                before, _, after = trim(Block(_unescape(old, 0)))
+                edits.append((begin, end, self._value(before + new.text + after, _CONTINUATION.search(old))))
+        return encode_text(replace_spans(self._text, edits), "utf-8" if self._encoding == "ascii" else self._encoding)
+
+    def _value(self, text: str, continuation: re.Match[str] | None) -> str:
+        """Return a value with escapes. continuation: first continued line of the original."""
+        lines = [line.translate(_ESCAPED) for line in (wrap(text, _WIDTH) if continuation else [text])]
+        lines = [f"\\{line}" if line.startswith(" ") else line for line in lines]
+        value = f"\\{continuation[1]}{continuation[2]}".join(lines) if continuation else lines[0]
+        if self._encoding == "utf-8":
+            return value
+        limit = "\x7f" if self._encoding == "ascii" else "\xff"
+        return "".join(one if one <= limit else _unicode_escape(one) for one in value)
+
+
+def _unicode_escape(character: str) -> str:
+    return re.sub("(....)", r"\\u\1", character.encode("utf-16-be").hex())
+
+
+def _unescape(value: str, line: int) -> str:
+    def character(match: re.Match[str]) -> str:
+        code, continuation, letter = match.groups()
+        if letter == "u":
+            number = line + value.count("\n", 0, match.start())
+            raise DocumentError(f"line {number}: \\u is not followed by four hexadecimal digits. Write \\\\u, or add "
+                                "the digits.")
+        return chr(int(code, 16)) if code else _CONTROLS.get(letter, letter) if letter else ""
+    return join_surrogates(_ESCAPE.sub(character, value)) if "\\" in value else value

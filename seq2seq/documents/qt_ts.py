@@ -1,0 +1,80 @@
+"""Qt Linguist's .ts: unfinished messages without a translation are filled in and stay unfinished.
+
+Format: https://doc.qt.io/qt-6/linguist-ts-file-format.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.spans import is_text, trim
+from seq2seq.documents.xml_tokens import XmlToken
+from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
+
+
+class TsDocument:
+    """Catalogue of Qt Linguist, with the interface `Document`. All numerus forms get the same translation."""
+
+    def __init__(self, data: bytes) -> None:
+        """Parse a catalogue.
+
+        Raises:
+            DocumentError: the document is not well-formed, or not a catalogue of Qt.
+        """
+        self._xml = XmlFile(data)
+        root = self._xml.tokens[self._xml.root]
+        if root.local_name != "TS":
+            raise DocumentError(f"line {root.line}: <{root.name}> is not <TS> of Qt Linguist. Check the format of the "
+                                "file.")
+        self.blocks: list[Block] = []
+        self._messages: list[tuple[int, int, bool]] = []                        # source, translation, numerus
+        self._forms = 1                                                         # maximum of the numerus forms
+        for message, token in enumerate(self._xml.tokens):
+            if token.kind == "open" and token.local_name == "message":
+                self._add(message)
+
+    def _add(self, message: int) -> None:
+        found = {self._xml.tokens[child].local_name: child for child in self._xml.children(message)}
+        if "source" not in found or "translation" not in found:
+            return
+        translation = found["translation"]
+        forms = list(self._xml.children(translation))
+        numerus = self._xml.tokens[message].attributes.get("numerus") == "yes"
+        self._forms = max(self._forms, len(forms))
+        if self._xml.tokens[translation].attributes.get("type") != "unfinished" \
+                or not all(map(self._xml.is_empty, forms or [translation])) \
+                or any(not numerus or self._xml.tokens[form].local_name != "numerusform" for form in forms):
+            return
+        _, block, _ = trim(self._xml.content(found["source"], _role))
+        if is_text(block.text):
+            self.blocks.append(block)
+            self._messages.append((found["source"], translation, numerus))
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `Document.render`. A missing language is filled in."""
+        xml = self._xml
+        edits: list[tuple[int, int, str]] = []
+        for (source, translation, numerus), new, block in zip(self._messages, translations, self.blocks, strict=True):
+            if new == block:
+                continue
+            before, _, after = trim(xml.content(source, _role))
+            text = self._escape(before) + new.serialize(self._escape) + self._escape(after)
+            if forms := list(xml.children(translation)):
+                edits += [xml.filled(form, text) for form in forms]
+            else:
+                one = f"<numerusform>{text}</numerusform>"
+                edits.append(xml.filled(translation, one * self._forms if numerus else text))
+        token = xml.tokens[xml.root]
+        if edits and not token.attributes.get("language"):
+            raw = with_attribute(token.raw, "language", target_language.replace("-", "_"))
+            edits.append((*xml.span(xml.root, xml.root), raw))
+        return xml.encode(edits)
+
+    def _escape(self, text: str) -> str:
+        """Escape a text as lupdate does."""
+        return self._xml.escape(text).replace('"', "&quot;").replace("'", "&apos;")
+
+
+def _role(token: XmlToken) -> tuple[Role, str]:
+    return "whole", ""                                                          # <byte value="x1b"/>

@@ -1,0 +1,110 @@
+"""Helpers of several formats: spans of a text that are replaced, margins of blocks, and strings that are text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from seq2seq.documents.block import MAX_BYTES, Block, DocumentError
+
+# Words that programs read: addresses, colours, languages such as en-US, dotted names, camelCase and paths. They are
+# matched with words without white space, for which the time is linear.
+_NOT_A_MESSAGE = re.compile(
+    r"[a-zA-Z][a-zA-Z0-9+.-]*+:(?://\S++|\S*[/@.]\S*+)|www\.\S++|[^\s@]++@\S++|#[0-9a-fA-F]{3,8}"
+    r"|[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[\w$-]++(?:\.[\w$-]++)++"
+    r"|(?:[a-z][a-z0-9]*+|[A-Z][a-z0-9]++)(?:[A-Z][a-z0-9]*+)++|(?=\S*\.\w+\Z)[\w.-]++(?:/[\w.-]++)++"
+    r"|[.~]{0,2}/\S*+|true|false|null")
+_COLOR = re.compile(r"(?:rgb|hsl)a?\([^()]*+\)")
+_MAX_ASCII_WORD = 60
+"""Maximum length of a word of Latin letters that is text; longer ones are keys, hashes or encoded data."""
+_NAME = re.compile(r"[\w$.:/-]++")
+
+
+def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """Return the text with spans replaced. edits: (begin, end, new text), which do not overlap, in any order."""
+    parts, last = [], 0
+    for begin, end, new in sorted(edits, key=lambda edit: edit[:2]):
+        parts += [text[last:begin], new]
+        last = end
+    return "".join([*parts, text[last:]])
+
+
+def trim(block: Block) -> tuple[str, Block, str]:
+    """Return the white space before a block's text, the block without it, and the white space after it.
+
+    White space on the far side of a tag at the edge belongs to the block.
+    """
+    text, tags = block.text, block.tags
+    begin = len(text) - len(text.lstrip())
+    end = max(begin, len(text.rstrip()))
+    if tags:
+        begin, end = min(begin, tags[0].position), max(end, tags[-1].position)
+    moved = tuple(replace(tag, position=tag.position - begin) for tag in tags)
+    return text[:begin], replace(block, text=text[begin:end], tags=moved), text[end:]
+
+
+def is_text(text: str) -> bool:
+    """Return True if a string has a letter, and no half of a surrogate pair, which no file could hold."""
+    return any(map(str.isalpha, text)) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))
+
+
+def is_message(text: str) -> bool:
+    """Return True if a string of a file that also has other data is text, not an address, identifier or colour."""
+    word = text.strip()
+    if not is_text(word) or _COLOR.fullmatch(word):
+        return False
+    if any(map(str.isspace, word)):
+        return True
+    if len(word) > _MAX_ASCII_WORD and word.isascii():
+        return False
+    return not (_NOT_A_MESSAGE.fullmatch(word) or ("_" in word and _NAME.fullmatch(word)))
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Divide a text into lines of up to `width` characters, after spaces and always after a line feed.
+
+    Joining the lines gives the text. A longer word is a line of its own.
+    """
+    lines = [""]
+    for word in re.findall(r"[^ \n]*+(?:\n| ++\n?+)|[^ \n]++", text):
+        if lines[-1].endswith("\n") or (lines[-1] and len(lines[-1]) + len(word.rstrip()) > width):
+            lines.append("")
+        lines[-1] += word
+    return lines
+
+
+def decode_text(data: bytes, encoding: str = "utf-8") -> str:
+    """Decode a document.
+
+    Raises:
+        DocumentError: the document is too large, or has bytes that are not in the encoding.
+    """
+    if len(data) > MAX_BYTES:
+        raise DocumentError(f"the document has {len(data):,} bytes, but {MAX_BYTES:,} are the maximum. Divide it.")
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data[:error.start].count(b"\n") + 1
+        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document to UTF-8.") \
+            from error
+
+
+def encode_text(text: str, encoding: str) -> bytes:
+    """Encode a document.
+
+    Raises:
+        DocumentError: a translation has characters that the encoding of the document does not have.
+    """
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError as error:
+        line = text[:error.start].count("\n") + 1
+        raise DocumentError(f"line {line}: the translation has {text[error.start]!r}, which the document's encoding "
+                            f"{encoding} does not have. Convert the document to UTF-8.") from error
+
+
+def join_surrogates(text: str) -> str:
+    r"""Join the halves of surrogate pairs, which are left by escapes such as `\ud83d\ude00`."""
+    return re.sub("[\ud800-\udbff][\udc00-\udfff]",
+                  lambda match: match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)

@@ -1,0 +1,83 @@
+"""TMX 1.4, translation memories: units without the target language get a translation.
+
+Specification: https://www.gala-global.org/tmx-14b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.spans import is_text, trim
+from seq2seq.documents.xml_tokens import XmlToken
+from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
+
+_ROLES: dict[str, Role] = {"bpt": "open", "ept": "close", "ph": "whole", "it": "whole", "ut": "whole"}
+
+
+class TmxDocument:
+    """Translation memory, with the interface `Document`."""
+
+    def __init__(self, data: bytes, source_language: str, target_language: str = "") -> None:
+        """Parse a translation memory.
+
+        Args:
+            source_language: language of the texts to translate, such as "en", which includes "en-GB".
+            target_language: units that have it are not in `blocks`. Empty: only `render` leaves them out.
+        Raises:
+            DocumentError: the document is not well-formed, or not TMX.
+        """
+        self._xml = XmlFile(data)
+        root = self._xml.tokens[self._xml.root]
+        if root.local_name != "tmx":
+            raise DocumentError(f"line {root.line}: <{root.name}> is not TMX. Check the format of the file.")
+        self.blocks: list[Block] = []
+        self._units: list[tuple[int, int, int]] = []                            # tu, tuv, seg of each block
+        for unit, token in enumerate(self._xml.tokens):
+            if token.kind != "open" or token.local_name != "tu" or self._variant(unit, target_language) is not None:
+                continue
+            variant = self._variant(unit, source_language)
+            segment = next(self._xml.children(variant, "seg"), None) if variant is not None else None
+            if variant is None or segment is None:
+                continue
+            _, block, _ = trim(self._xml.content(segment, _role))
+            if is_text(block.text):
+                self.blocks.append(block)
+                self._units.append((unit, variant, segment))
+
+    def _variant(self, unit: int, language: str) -> int | None:
+        """Return the first tuv in a language; None if there is none."""
+        return next((one for one in self._xml.children(unit, "tuv")
+                     if language and _same_language(_language(self._xml.tokens[one]), language)), None)
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `Document.render`."""
+        edits = []
+        xml = self._xml
+        for (unit, variant, segment), new, block in zip(self._units, translations, self.blocks, strict=True):
+            if new == block or self._variant(unit, target_language) is not None:
+                continue
+            before, _, after = trim(xml.content(segment, _role))
+            text = xml.escape(before) + new.serialize(xml.escape) + xml.escape(after)
+            end = xml.ends[variant]
+            attribute = "xml:lang" if "xml:lang" in xml.tokens[variant].attributes else "lang"
+            name = xml.tokens[variant].name
+            opening = with_attribute(f"<{name}>", attribute, target_language)
+            place = xml.span(variant, end)[1]
+            edits.append((place, place, f"{xml.margin(variant)}{opening}{xml.margin(segment)}{xml.tokens[segment].raw}"
+                          f"{text}{xml.tokens[xml.ends[segment]].raw}{xml.margin(end)}</{name}>"))
+        return xml.encode(edits)
+
+
+def _role(token: XmlToken) -> tuple[Role, str]:
+    return _ROLES.get(token.local_name, "element"), token.attributes.get("i", "")
+
+
+def _language(token: XmlToken) -> str:
+    return token.attributes.get("xml:lang", token.attributes.get("lang", ""))
+
+
+def _same_language(one: str, other: str) -> bool:
+    """Return True if two language tags agree in the subtags that both have."""
+    parts = [tag.lower().replace("_", "-").split("-") for tag in (one, other)]
+    return all(first == second for first, second in zip(*parts, strict=False))

@@ -1,0 +1,144 @@
+"""XLIFF 1.2, 2.0 and 2.1: units without a translation get a target that asks for review.
+
+Specifications: https://docs.oasis-open.org/xliff/v1.2/os/xliff-core.html and
+https://docs.oasis-open.org/xliff/xliff-core/v2.1/xliff-core-v2.1.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.spans import is_text, replace_spans, trim
+from seq2seq.documents.xml_tokens import XmlToken
+from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
+
+_TO_TRANSLATE = {"1": ("new", "needs-translation"), "2": ("initial",)}
+_FINAL = {"final", "signed-off", "reviewed"}
+
+
+@dataclass
+class _Unit:
+    """Source with its target. Elements are named as in XmlFile.
+
+    copied: the source, or in 1.2 the segmented source. holder: element with the state in 2.x, a segment. pieces: the
+    elements of `copied` whose contents are blocks, each with its index in Document.blocks.
+    """
+
+    copied: int
+    target: int | None
+    holder: int
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+
+
+class XliffDocument:
+    """XLIFF, with the interface `Document`. Native code in bpt, ept, ph and it is part of the tag."""
+
+    def __init__(self, data: bytes) -> None:
+        """Parse a document.
+
+        Raises:
+            DocumentError: the document is not well-formed, or not XLIFF 1 or 2.
+        """
+        self._xml = XmlFile(data)
+        root = self._xml.tokens[self._xml.root]
+        self._version = root.attributes.get("version", "")[:1]
+        if root.local_name != "xliff" or self._version not in _TO_TRANSLATE:
+            raise DocumentError(f"line {root.line}: <{root.name}> of version '{root.attributes.get('version', '')}' is "
+                                "not XLIFF 1.2, 2.0 or 2.1. Check the format of the file.")
+        self.blocks: list[Block] = []
+        self._units: list[_Unit] = []
+        translated = [True]
+        for index, token in enumerate(self._xml.tokens):
+            if token.kind == "open":
+                translated.append({"no": False, "yes": True}.get(token.attributes.get("translate", ""), translated[-1]))
+                if translated[-1] and token.local_name == ("trans-unit" if self._version == "1" else "unit"):
+                    holders = [index] if self._version == "1" else self._xml.children(index, "segment")
+                    for holder in holders:
+                        self._add(holder)
+            elif token.kind == "close":
+                translated.pop()
+
+    def _add(self, holder: int) -> None:
+        """Add a unit of 1.2 or a segment of 2.x unless it is translated."""
+        found = {self._xml.tokens[child].local_name: child for child in self._xml.children(holder)}
+        if "source" not in found or self._xml.tokens[holder].attributes.get("approved") == "yes":
+            return
+        unit = _Unit(found.get("seg-source", found["source"]), found.get("target"), holder)
+        keeper = unit.target if self._version == "1" else holder
+        state = self._xml.tokens[keeper].attributes.get("state", "") if keeper is not None else ""
+        has_target = unit.target is not None and not self._xml.is_empty(unit.target)
+        if state in _FINAL or (has_target and state not in _TO_TRANSLATE[self._version]):
+            return
+        end = self._xml.ends[unit.copied]
+        segments = []
+        index = unit.copied + 1
+        while index < end:
+            token = self._xml.tokens[index]
+            if index in self._xml.ends and token.local_name == "mrk" and token.attributes.get("mtype") == "seg":
+                segments.append(index)
+                index = self._xml.ends[index]
+            index += 1
+        for element in segments or [unit.copied]:
+            _, block, _ = trim(self._xml.content(element, self._role))
+            if is_text(block.text):
+                unit.pieces.append((element, len(self.blocks)))
+                self.blocks.append(block)
+        self._units.append(unit)
+
+    def _role(self, token: XmlToken) -> tuple[Role, str]:
+        name, attributes = token.local_name, token.attributes
+        if self._version == "1":
+            roles: dict[str, Role] = {"bx": "open", "bpt": "open", "ex": "close", "ept": "close", "x": "whole",
+                                      "ph": "whole", "it": "whole"}
+            key = attributes.get("rid", attributes.get("id", ""))
+        else:
+            roles = {"sc": "open", "sm": "open", "ec": "close", "em": "close", "ph": "whole", "cp": "whole"}
+            key = attributes.get("startRef", attributes.get("id", ""))
+        if name == "mrk" and (attributes.get("mtype") == "protected" or attributes.get("translate") == "no"):
+            return "whole", ""
+        return roles.get(name, "element"), f"{name[1:]} {key}"
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `Document.render`. A missing target language is filled in."""
+        edits: list[tuple[int, int, str]] = []
+        for unit in self._units:
+            if any(translations[index] != self.blocks[index] for _, index in unit.pieces):
+                edits += self._fill(unit, translations)
+        if edits:
+            root = self._xml.root
+            language = "target-language" if self._version == "1" else "trgLang"
+            for element in self._xml.children(root, "file") if self._version == "1" else [root]:
+                token = self._xml.tokens[element]
+                if not token.attributes.get(language):
+                    edits.append((*self._xml.span(element, element),
+                                  with_attribute(token.raw, language, target_language)))
+        return self._xml.encode(edits)
+
+    def _fill(self, unit: _Unit, translations: Sequence[Block]) -> list[tuple[int, int, str]]:
+        """Return the edits that write a target, and its state."""
+        xml = self._xml
+        begin, end = xml.span(unit.copied + 1, xml.ends[unit.copied] - 1)
+        inner = []
+        for element, index in unit.pieces:
+            before, _, after = trim(xml.content(element, self._role))
+            first, last = xml.span(element + 1, xml.ends[element] - 1)
+            new = xml.escape(before) + translations[index].serialize(xml.escape) + xml.escape(after)
+            inner.append((first - begin, last - begin, new))
+        content = replace_spans(xml.text[begin:end], inner)
+        edits = []
+        if self._version == "2":
+            token = xml.tokens[unit.holder]
+            raw = with_attribute(token.raw, "state", "translated")
+            edits.append((*xml.span(unit.holder, unit.holder), raw))
+        state = {"state": "needs-review-translation"} if self._version == "1" else {}
+        if unit.target is not None:
+            return [*edits, xml.filled(unit.target, content, **state)]
+        source = xml.tokens[unit.copied]
+        name = source.name.removesuffix(source.local_name) + "target"
+        opening = f"<{name}>"
+        for attribute, value in ({"xml:space": source.attributes.get("xml:space", "")} | state).items():
+            opening = with_attribute(opening, attribute, value) if value else opening
+        place = xml.span(unit.copied, xml.ends[unit.copied])[1]
+        return [*edits, (place, place, f"{xml.margin(unit.copied)}{opening}{content}</{name}>")]

@@ -1,0 +1,143 @@
+"""XML documents with units of text: elements, blocks of their contents, and edits. Used by XLIFF, TMX, Qt, Android."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Literal
+
+from seq2seq.documents.block import Block, Tag
+from seq2seq.documents.spans import replace_spans
+from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
+
+Role = Literal["element", "whole", "open", "close"]
+"""Inline element: "element" is a start and an end tag around text; "whole" is one tag with its contents; "open" and
+"close" are such tags that belong together."""
+Roles = Callable[[XmlToken], tuple[Role, str]]
+"""Function that returns the role of an inline element, and the name that the tags of a pair share."""
+_ATTRIBUTE = re.compile(r"([^\s=/>\"']++)\s*+=\s*+(\"[^\"]*+\"|'[^']*+')")
+
+
+class XmlFile:
+    """XML document as tokens. Elements are named by the index of their first token.
+
+    ends: index of the last token of each element.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Parse a document.
+
+        Raises:
+            DocumentError: the document is not well-formed XML.
+        """
+        self.text, self._encoding = decode_xml(data)
+        self.tokens = xml_tokens(self.text)
+        self._begins = list(accumulate((len(token.raw) for token in self.tokens), initial=0))
+        self._line_end = "\r\n" if "\r\n" in self.text else "\n"
+        self.ends: dict[int, int] = {}
+        stack: list[int] = []
+        for index, token in enumerate(self.tokens):
+            if token.kind == "open":
+                stack.append(index)
+            elif token.kind == "alone":
+                self.ends[index] = index
+            elif token.kind == "close":
+                self.ends[stack.pop()] = index
+        self.root = next(iter(index for index, token in enumerate(self.tokens) if token.kind in ("open", "alone")))
+
+    def children(self, parent: int, *names: str) -> Iterator[int]:
+        """Yield the child elements of an element; with names, those of these local names."""
+        index = parent + 1
+        while index < self.ends[parent]:
+            if index in self.ends:
+                if not names or self.tokens[index].local_name in names:
+                    yield index
+                index = self.ends[index]
+            index += 1
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Return the span in the text of the tokens from `first` up to and including `last`."""
+        return self._begins[first], self._begins[last + 1]
+
+    def raw(self, first: int, last: int) -> str:
+        """Return the text of the tokens from `first` up to and including `last`."""
+        begin, end = self.span(first, last)
+        return self.text[begin:end]
+
+    def is_empty(self, element: int) -> bool:
+        """Return True if an element has neither elements nor text other than white space."""
+        return not self.raw(element + 1, self.ends[element] - 1).strip() if self.ends[element] > element else True
+
+    def margin(self, index: int) -> str:
+        """Return the white space before a token if it is a text of its own, such as an indentation."""
+        token = self.tokens[index - 1]
+        return token.raw if token.kind == "text" and token.raw.isspace() else ""
+
+    def content(self, element: int, roles: Roles, decode: Callable[[XmlToken], str] | None = None) -> Block:
+        """Return the contents of an element. decode: function that returns the text of a token; default: `text`."""
+        parts: list[str] = []
+        tags: list[tuple[int, str, Literal["open", "close", "alone"], str]] = []
+        pairs: dict[int, int] = {}
+        stack: list[tuple[int, str]] = []
+        length = 0
+        index = element + 1
+        while index < self.ends[element]:
+            token = self.tokens[index]
+            if token.kind == "text":
+                parts.append(decode(token) if decode else token.text)
+                length += len(parts[-1])
+                index += 1
+                continue
+            kind: Role = "element" if token.kind in ("open", "close") else "whole"
+            name, last = "", index
+            if index in self.ends:
+                kind, name = roles(token)
+                last = self.ends[index] if kind != "element" else index
+            if token.kind == "close" or kind == "close":
+                name = "" if token.kind == "close" else f"={name}"      # elements are "" in the stack
+                while token.kind == "close" and stack[-1][1]:           # markers that end outside of the element
+                    stack.pop()
+                if stack and stack[-1][1] == name:
+                    pairs[len(tags)] = stack[-1][0]
+                    pairs[stack.pop()[0]] = pairs[len(tags)]
+                tags.append((length, self.raw(index, last), "close", name))
+            elif kind == "open" or (kind == "element" and token.kind == "open"):
+                stack.append((len(tags), f"={name}" if kind == "open" else ""))
+                tags.append((length, self.raw(index, last), "open", name))
+            else:
+                tags.append((length, self.raw(index, last), "alone", name))
+            index = last + 1
+        return Block("".join(parts), tuple(Tag(position, raw, kind if number in pairs else "alone", pairs.get(number))
+                                           for number, (position, raw, kind, _) in enumerate(tags)),
+                     place=f"line {self.tokens[element].line}")
+
+    def escape(self, text: str) -> str:
+        """Escape a text, with the line ends of the document."""
+        return escape_xml(text).replace("\r", "&#13;").replace("\n", self._line_end)
+
+    def filled(self, element: int, content: str, **attributes: str) -> tuple[int, int, str]:
+        """Return the edit that gives an element new contents and attributes."""
+        token = self.tokens[element]
+        begin, end = self.span(element, self.ends[element])
+        opening = token.raw[:-2].rstrip() + ">" if token.kind == "alone" else token.raw
+        for name, value in attributes.items():
+            opening = with_attribute(opening, name, value)
+        return begin, end, f"{opening}{content}</{token.name}>"
+
+    def encode(self, edits: Iterable[tuple[int, int, str]]) -> bytes:
+        """Return the document with edits, in its encoding; characters that it does not have are references."""
+        return replace_spans(self.text, edits).encode(self._encoding, "xmlcharrefreplace")
+
+
+def with_attribute(tag: str, name: str, value: str) -> str:
+    """Return a start tag with an attribute, which replaces the one of this name."""
+    quoted = '"' + escape_xml(value).replace('"', "&quot;") + '"'
+    first = re.match(r"<[^\s/>]++", tag)
+    for match in _ATTRIBUTE.finditer(tag, first.end() if first else 0):
+        if match[1] == name:
+            return tag[:match.start(2)] + quoted + tag[match.end(2):]
+    end = tag.rindex(">")
+    end -= tag[end - 1] == "/"
+    end = len(tag[:end].rstrip())
+    return f"{tag[:end]} {name}={quoted}{tag[end:]}"

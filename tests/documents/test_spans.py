@@ -1,0 +1,53 @@
+"""Strings that are text, and helpers of the formats."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.documents.block import Block, Tag
+from seq2seq.documents.spans import is_message, join_surrogates, replace_spans, trim, wrap
+
+
+@pytest.mark.parametrize("text", ["Open", "OK", "A/B test", "Loading...", "Sign-in", "see https://a.org", "日本語",
+                                  "Yes/No", "file_name is wrong", "Note: this"])
+def test_messages_are_text(text):
+    assert is_message(text)
+
+
+@pytest.mark.parametrize("text", ["", "12 %", "https://a.org/b", "http://localhost:80", "mailto:a@b.org", "a@b.org",
+                                  "en_US", "zh-Hans-CN", "de-AT", "#fff", "rgba(1, 2, 3, x)", "camelCase", "a.b.c",
+                                  "MAX_SIZE", "/usr/bin", "./a", "www.a.org", "true", "\ud800 a",
+                                  "DejaVuSans", "fonts/a/b.ttf", "a" * 61])
+def test_data_is_not_text(text):
+    assert not is_message(text)
+
+
+def test_spans_are_replaced_in_order():
+    assert replace_spans("abcdef", [(4, 5, "X"), (1, 1, "+"), (1, 3, "")]) == "a+dXf"
+
+
+def test_margins_end_at_tags():
+    before, block, after = trim(Block(" a  ", (Tag(0, "<b>"), Tag(3, "</b>"))))
+    assert (before, block.text, after) == ("", " a ", " ")
+    assert trim(Block("  ")) == ("  ", Block(""), "")
+    assert trim(Block("\n a ", (Tag(3, "<b/>"),)))[1] == Block("a", (Tag(1, "<b/>"),))
+
+
+def test_halves_of_a_surrogate_pair_are_joined():
+    assert join_surrogates("a\ud83d\ude00\ud83d") == "a😀\ud83d"
+
+
+@settings(max_examples=50)
+@given(st.text("ab \n", max_size=100), st.integers(1, 20))
+def test_wrapped_lines_are_the_text(text, width):
+    lines = wrap(text, width)
+    assert "".join(lines) == text
+    assert all("\n" not in line[:-1] and (len(line.rstrip()) <= width or " " not in line.strip()) for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["a:" + "/" * 500_000 + " ", "_" * 1_000_000 + "!", "a." * 500_000, "aA" * 500_000,
+                                  "a " * 500_000, "rgb(" * 200_000, " " * 1_000_000 + "a"])
+def test_hostile_texts_take_linear_time(text):
+    is_message(text)
+    assert "".join(wrap(text, 77)) == text
