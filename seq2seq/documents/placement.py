@@ -199,7 +199,8 @@ class _Placement:
             return None
         begins = {begin: unit for unit, (begin, _) in enumerate(self.new)}
         ends = {end: unit + 1 for unit, (_, end) in enumerate(self.new)}
-        found, at = [], self.translation.find(text)
+        found: list[tuple[float, int, int]] = []
+        at = self.translation.find(text)
         while at >= 0 and len(found) < 20:
             low, high = begins.get(at), ends.get(at + len(text))
             if low is not None and high is not None and any(a <= low and high <= b for a, b in free):

@@ -1,12 +1,8 @@
-"""Translation of a document: its blocks are divided into sentences, translated together and put back.
-
-The steps are a generator that asks for translations and for alignments, so that a command line, a server and a test can
-answer in their own ways.
-"""
+"""Division of a document into sentences, and the translated document from their translations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +12,10 @@ from seq2seq.documents.block import Block, Document, Tag
 from seq2seq.documents.placement import place_tags
 from seq2seq.documents.sentences import is_translatable, split_sentences
 
+Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
+"""Function that returns the weights of each pair of a sentence and its translation (`placement.place_tags`), or None
+for a pair that cannot be aligned."""
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -24,19 +24,6 @@ class Sentence:
     text: str
     begin: int
     tags: tuple[Tag, ...] = ()
-
-
-@dataclass(frozen=True)
-class Alignments:
-    """Question for the attention of sentence pairs, (source, translation). The answer is a list: for each pair, weights
-    as `placement.place_tags` needs them, or None."""
-
-    pairs: list[tuple[str, str]]
-
-
-Steps = Generator[list[str] | Alignments, Sequence[str] | Sequence[np.ndarray | None], bytes]
-"""Generator that yields sentences to translate, whose translations are sent back, or `Alignments`; it returns the
-translated document."""
 
 
 @dataclass(frozen=True)
@@ -99,30 +86,54 @@ def divide_block(block: Block) -> _DividedBlock:
     return _DividedBlock(block, sentences, gaps)
 
 
-def translation_steps(document: Document, target_language: str) -> Steps:
-    """Translate a document; see `Steps`. Sentences without letters are not translated."""
-    divided = [divide_block(block) for block in document.blocks]
-    sentences = [sentence for each in divided for sentence in each.sentences if is_translatable(sentence.text)]
-    answer = yield [sentence.text.replace("\n", " ") for sentence in sentences]
-    translations = [str(text) for text in answer]
-    tagged = [(sentence, translation) for sentence, translation in zip(sentences, translations, strict=True)
-              if sentence.tags and sentence.text != translation]
-    weights: list[np.ndarray | None] = []
-    if tagged:
-        answer = yield Alignments([(sentence.text, translation) for sentence, translation in tagged])
-        weights = [each if isinstance(each, np.ndarray) else None for each in answer]
-    aligned, translated = iter(weights), iter(translations)
-    blocks = []
-    for each in divided:
-        texts, tags = [], []
-        for sentence in each.sentences:
-            translation = next(translated) if is_translatable(sentence.text) else sentence.text
-            same = translation == sentence.text.replace("\n", " ")
-            texts.append(sentence.text if same else translation)
-            tags.append(list(sentence.tags) if same or not sentence.tags else
-                        place_tags(sentence.text, sentence.tags, translation, next(aligned)))
-        blocks.append(_joined(each, texts, tags, target_language))
-    return document.render(blocks, target_language)
+class DividedDocument:
+    """Document divided into sentences.
+
+    sentences: texts to translate, on one line each. Sentences without letters are not among them.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._blocks = [divide_block(block) for block in document.blocks]
+        self._translatable = [sentence for block in self._blocks for sentence in block.sentences
+                              if is_translatable(sentence.text)]
+        self.sentences = [sentence.text.replace("\n", " ") for sentence in self._translatable]
+
+    @property
+    def content(self) -> str:
+        """Text of all blocks, for the identification of its language."""
+        return "\n".join(block.text for block in self._document.blocks)
+
+    @property
+    def places(self) -> list[str]:
+        """Place of each of `sentences` in the document."""
+        return [block.block.place for block in self._blocks for sentence in block.sentences
+                if is_translatable(sentence.text)]
+
+    def join(self, translations: Sequence[str], target_language: str, align: Align | None = None) -> bytes:
+        """Return the translated document.
+
+        Args:
+            translations: one for each of `sentences`.
+            align: function that aligns the sentences with inner tags; None: no alignments are known.
+        """
+        tagged = [(sentence.text, translation)
+                  for sentence, source, translation in zip(self._translatable, self.sentences, translations,
+                                                           strict=True)
+                  if sentence.tags and source != translation]
+        weights = iter(align(tagged) if align and tagged else [None] * len(tagged))
+        translated = iter(translations)
+        blocks = []
+        for block in self._blocks:
+            texts, tags = [], []
+            for sentence in block.sentences:
+                translation = next(translated) if is_translatable(sentence.text) else sentence.text
+                same = translation == sentence.text.replace("\n", " ")
+                texts.append(sentence.text if same else translation)
+                tags.append(list(sentence.tags) if same or not sentence.tags else
+                            place_tags(sentence.text, sentence.tags, translation, next(weights)))
+            blocks.append(_joined(block, texts, tags, target_language))
+        return self._document.render(blocks, target_language)
 
 
 def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequence[Tag]], target_language: str) -> Block:
@@ -140,18 +151,3 @@ def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequenc
             placed += [replace(tag, position=len(text) + tag.position) for tag in tags[index]]
             text += texts[index]
     return replace(divided.block, text=text, tags=tuple(placed))
-
-
-def run_steps(steps: Steps, translate: Callable[[list[str]], Sequence[str]],
-              align: Callable[[list[tuple[str, str]]], Sequence[np.ndarray | None]] | None = None) -> bytes:
-    """Answer the questions of `translation_steps` and return its result. align: None: no alignments are known."""
-    answer: Sequence[str] | Sequence[np.ndarray | None] | None = None
-    try:
-        while True:
-            question = next(steps) if answer is None else steps.send(answer)
-            if isinstance(question, Alignments):
-                answer = [None] * len(question.pairs) if align is None else align(question.pairs)
-            else:
-                answer = translate(question)
-    except StopIteration as stop:
-        return bytes(stop.value)

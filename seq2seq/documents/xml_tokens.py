@@ -108,7 +108,7 @@ def xml_tokens(text: str) -> list[XmlToken]:
             add("text", content=content)
             text_is_complete = False
 
-    def refuse_entities(*_: object) -> None:
+    def refuse_entities(*_: object) -> int:
         raise DocumentError(f"line {parser.CurrentLineNumber}: the document declares entities, which are not accepted. "
                             "Remove the declarations.")
 

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from seq2seq.cards.language_names import language_name
+from seq2seq.documents.block import Document
+from seq2seq.documents.translation import DividedDocument
 from seq2seq.errors import CorpusError, RequestError
+from seq2seq.formats.html import HtmlDocument
+from seq2seq.formats.plain_text import PlainTextDocument
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.languages import Directions, resolve
-from seq2seq.serve.markup import Markup
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, SearchOptions
 from seq2seq.serve.scheduler import Scheduler
-from seq2seq.serve.texts import Document, PlainText
 from seq2seq.translation.line_translator import Translation
 
 AUTO = "auto"
-FORMATS: dict[str, Callable[[str], Document]] = {"text": PlainText, "html": Markup}
+FORMATS: dict[str, Callable[[bytes], Document]] = {"text": PlainTextDocument, "html": HtmlDocument}
 """Formats of texts."""
 MAX_ALTERNATIVES = 10
 """Maximum number of alternatives of a translation; a client that asks for more gets this number."""
@@ -116,7 +118,8 @@ class Service:
         fixed = None if source.lower() == AUTO else self.path(source, target)
         self.language(target)
         size = sum(map(len, texts))
-        documents: list[Document] = await _run(lambda: [FORMATS[format](text) for text in texts], size)
+        documents = await _run(
+            lambda: [DividedDocument(FORMATS[format](text.encode("utf-8", "replace"))) for text in texts], size)
         detected: list[Detected | None] = [None] * len(texts)
         if fixed is None:
             detected = await asyncio.to_thread(lambda: [self._detect(document.content)[0] for document in documents])
@@ -132,7 +135,7 @@ class Service:
 
         return await _run(finish, size)
 
-    async def _translate_sentences(self, documents: Sequence[Document], paths: Sequence[tuple[str, ...]],
+    async def _translate_sentences(self, documents: Sequence[DividedDocument], paths: Sequence[tuple[str, ...]],
                                    options: SearchOptions, arrival: float,
                                    ) -> dict[tuple[str, ...], dict[str, list[Translation]]]:
         """Return the translations of each different sentence, by the path of its text."""
@@ -166,16 +169,17 @@ class Service:
         return n_best
 
 
-def _translated(document: Document, path: tuple[str, ...], found: dict[tuple[str, ...], dict[str, list[Translation]]],
+def _translated(document: DividedDocument, path: tuple[str, ...],
+                found: dict[tuple[str, ...], dict[str, list[Translation]]],
                 options: SearchOptions, detected: Detected | None) -> TranslatedText:
     if len(path) == 1:
-        return TranslatedText(document.join(document.sentences, path[-1]), path, [], [], detected)
+        return TranslatedText(document.join(document.sentences, path[-1]).decode(), path, [], [], detected)
     by_sentence = found.get(path, {})
     n_best = [by_sentence[sentence] for sentence in document.sentences]
 
     def joined(rank: int) -> str:
         """Join the translations of one rank; a sentence that has fewer contributes its best one."""
-        return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1])
+        return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1]).decode()
 
     ranks = max(map(len, n_best), default=1)
     different = list(dict.fromkeys(joined(rank) for rank in range(min(ranks, options.n_best))))

@@ -4,15 +4,20 @@ import pytest
 
 from seq2seq.cards.language_names import canonical, language_name
 from seq2seq.data import language_identification
+from seq2seq.documents.translation import DividedDocument
 from seq2seq.errors import UserError
+from seq2seq.formats.plain_text import PlainTextDocument
 from seq2seq.serve import detection
 from seq2seq.serve.detection import Detector
 from seq2seq.serve.errors import ApiError, SlowdownError
 from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.limits import Limits, read_keys
-from seq2seq.serve.texts import PlainText
 
 # Sentences
+
+
+def divided(text):
+    return DividedDocument(PlainTextDocument(text.encode()))
 
 
 @pytest.mark.parametrize(("text", "sentences"), [
@@ -25,13 +30,13 @@ from seq2seq.serve.texts import PlainText
     ("one\ntwo", ["one", "two"]), ("12. 13.", []), ("", []), ("...", []), ("Wait... What", ["Wait...", "What"]),
 ])
 def test_text_is_split_into_sentences(text, sentences):
-    assert PlainText(text).sentences == sentences
-    assert PlainText(text).join(sentences, "en") == text or "。" in text
+    assert divided(text).sentences == sentences
+    assert divided(text).join(sentences, "en").decode() == text or "。" in text
 
 
 def test_sentences_are_joined_as_the_target_language_requires():
-    assert PlainText("One. Two.").join(["一。", "二。"], "zh-Hans") == "一。二。"
-    assert PlainText("一。二。").join(["One.", "Two."], "en") == "One. Two."
+    assert divided("One. Two.").join(["一。", "二。"], "zh-Hans").decode() == "一。二。"
+    assert divided("一。二。").join(["One.", "Two."], "en").decode() == "One. Two."
 
 
 # Languages

@@ -11,13 +11,13 @@ from xml.dom import minidom
 import docx
 import pptx
 import pytest
+from document_translators import shortened, translated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.documents.archive import Archive
 from seq2seq.documents.block import DocumentError
-from seq2seq.documents.office import DocxDocument, OdtDocument, PptxDocument
-from tests.documents.translators import shortened, translated
+from seq2seq.office.archive import Archive
+from seq2seq.office.office import DocxDocument, OdtDocument, PptxDocument
 
 TYPES = ('<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override PartName="/word/docu'
          'ment.xml" ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/>'

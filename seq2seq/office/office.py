@@ -9,10 +9,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seq2seq.documents.archive import Archive
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.paragraphs import Item, Names, Paragraph, Piece, make_paragraph
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, xml_tokens
+from seq2seq.office.archive import Archive
+from seq2seq.office.paragraphs import Item, Names, Paragraph, Piece, make_paragraph
 
 MAX_NESTED_PARAGRAPHS = 8
 """Paragraphs inside of paragraphs, such as text boxes, are translated down to this depth."""

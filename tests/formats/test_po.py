@@ -7,10 +7,10 @@ import polib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.block import DocumentError
-from seq2seq.documents.po import PoDocument
-from tests.documents.identity import texts, unchanged, upper
+from seq2seq.formats.po import PoDocument
 
 HEADER = '''# German translation.
 msgid ""

@@ -17,7 +17,7 @@ from typing import Literal
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.documents.block import Block, Tag, pair_tags
 from seq2seq.documents.inline import find_core, match_tags, shift_tags
-from seq2seq.documents.plain_text import decode_text, encode_text, has_letters, one_line
+from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, one_line
 from seq2seq.recipe.language_codes import main_language
 
 MAX_GAP = 3.0

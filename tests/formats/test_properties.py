@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from translate.storage import properties
+from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.properties import PropertiesDocument
-from tests.documents.identity import texts, unchanged, upper
+from seq2seq.formats.properties import PropertiesDocument
 
 PROPERTIES = r'''# Comment = not text
 ! another \

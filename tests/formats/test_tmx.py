@@ -2,10 +2,10 @@
 
 import pytest
 from translate.storage import tmx
+from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.block import DocumentError
-from seq2seq.documents.tmx import TmxDocument
-from tests.documents.identity import texts, unchanged, upper
+from seq2seq.formats.tmx import TmxDocument
 
 TMX = '''<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE tmx SYSTEM "tmx14.dtd">

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from seq2seq.documents.block import Block, DocumentError, Tag, pair_tags
 from seq2seq.documents.inline import find_core, match_tags, shift_tags
-from seq2seq.documents.plain_text import decode_text, encode_text, has_letters, one_line
+from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, one_line
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

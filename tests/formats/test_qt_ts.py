@@ -2,10 +2,10 @@
 
 import pytest
 from translate.storage import ts2
+from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.qt_ts import TsDocument
-from tests.documents.identity import texts, unchanged, upper
+from seq2seq.formats.qt_ts import TsDocument
 
 TS = '''<?xml version="1.0" encoding="utf-8"?>
 <!DOCTYPE TS>

@@ -1,12 +1,12 @@
 """Plain text: each line is a block; quote marks, white space and line ends stay."""
 
 import pytest
+from document_translators import translated
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq.documents.block import DocumentError
-from seq2seq.documents.plain_text import PlainTextDocument, one_line
-from tests.documents.translators import translated
+from seq2seq.formats.plain_text import PlainTextDocument, one_line
 
 
 @pytest.mark.parametrize(("source", "expected"), [

@@ -5,10 +5,10 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.json_strings import JsonDocument
-from tests.documents.identity import texts, unchanged, upper
+from seq2seq.formats.json_strings import JsonDocument
 
 ARB = r'''{
   "@@locale": "en",

@@ -4,13 +4,13 @@ import time
 from dataclasses import replace
 
 import pytest
+from document_translators import translated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from seq2seq.documents.block import DocumentError
-from seq2seq.documents.markdown import MarkdownDocument
-from tests.documents.translators import translated
+from seq2seq.formats.markdown import MarkdownDocument
 
 
 def upper(source):

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from seq2seq.documents.html import HtmlDocument, _tokens
-from seq2seq.documents.translation import run_steps, translation_steps
+from seq2seq.documents.translation import DividedDocument
+from seq2seq.formats.html import HtmlDocument, _tokens
 
 
 def translated(source, translate=str.upper, language="en"):
-    steps = translation_steps(HtmlDocument(source.encode()), language)
-    return run_steps(steps, lambda sentences: list(map(translate, sentences))).decode()
+    divided = DividedDocument(HtmlDocument(source.encode()))
+    return divided.join(list(map(translate, divided.sentences)), language).decode()
 
 
 def reordered(sentence):

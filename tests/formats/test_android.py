@@ -2,10 +2,10 @@
 
 import pytest
 from translate.storage import aresource
+from unchanged_documents import texts, unchanged, upper
 
-from seq2seq.documents.android import AndroidDocument
 from seq2seq.documents.block import Block, DocumentError
-from tests.documents.identity import texts, unchanged, upper
+from seq2seq.formats.android import AndroidDocument
 
 STRINGS = r'''<?xml version="1.0" encoding="utf-8"?>
 <resources xmlns:xliff="urn:oasis:names:tc:xliff:document:1.2">

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from translate.storage import xliff
+from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.block import DocumentError
-from seq2seq.documents.xliff import XliffDocument
 from seq2seq.documents.xml_tokens import escape_xml
-from tests.documents.identity import texts, unchanged, upper
+from seq2seq.formats.xliff import XliffDocument
 
 XLIFF_1 = '''<?xml version="1.0" encoding="UTF-8"?>
 <xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pysubs2
 import pytest
+from document_translators import shortened, translated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq.documents.block import DocumentError
-from seq2seq.documents.subtitles import AssDocument, SrtDocument, VttDocument
-from tests.documents.translators import shortened, translated
+from seq2seq.formats.subtitles import AssDocument, SrtDocument, VttDocument
 
 SRT = """\ufeff1
 00:00:01,000 --> 00:00:02,500

@@ -1,0 +1,61 @@
+"""The formats of documents by name and by the ending of a file's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import PurePath
+
+from seq2seq.documents.block import Document, DocumentError
+from seq2seq.errors import UserError
+from seq2seq.formats.android import AndroidDocument
+from seq2seq.formats.html import HtmlDocument
+from seq2seq.formats.json_strings import JsonDocument
+from seq2seq.formats.markdown import MarkdownDocument
+from seq2seq.formats.plain_text import PlainTextDocument
+from seq2seq.formats.po import PoDocument
+from seq2seq.formats.properties import PropertiesDocument
+from seq2seq.formats.qt_ts import TsDocument
+from seq2seq.formats.subtitles import AssDocument, SrtDocument, VttDocument
+from seq2seq.formats.tmx import TmxDocument
+from seq2seq.formats.xliff import XliffDocument
+from seq2seq.office.office import DocxDocument, OdtDocument, PptxDocument
+
+FORMATS: dict[str, Callable[[bytes], Document]] = {
+    "html": HtmlDocument, "markdown": MarkdownDocument, "text": PlainTextDocument, "srt": SrtDocument,
+    "vtt": VttDocument, "ass": AssDocument, "po": PoDocument, "xliff": XliffDocument, "ts": TsDocument,
+    "properties": PropertiesDocument, "android": AndroidDocument, "json": JsonDocument, "docx": DocxDocument,
+    "pptx": PptxDocument, "odt": OdtDocument,
+}
+SUFFIXES = {
+    ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown", ".srt": "srt",
+    ".vtt": "vtt", ".ass": "ass", ".ssa": "ass", ".po": "po", ".pot": "po", ".xlf": "xliff", ".xliff": "xliff",
+    ".ts": "ts", ".properties": "properties", ".json": "json", ".arb": "json", ".docx": "docx", ".pptx": "pptx",
+    ".odt": "odt", ".odp": "odt", ".ods": "odt", ".tmx": "tmx",
+}
+"""Format of each ending of a file's name. A .txt is not among them, because it usually has a sentence per line; neither
+is .xml, which says nothing about its contents."""
+
+
+def format_of(name: str) -> str | None:
+    """Return the format of a file by its name; None if the name does not tell one. strings.xml is Android's."""
+    path = PurePath(name)
+    return "android" if path.name.lower() == "strings.xml" else SUFFIXES.get(path.suffix.lower())
+
+
+def parse(data: bytes, format: str, name: str, source_language: str, target_language: str) -> Document:
+    """Parse a document.
+
+    Args:
+        format: one of FORMATS, or tmx. name: name of the document, for messages.
+    Raises:
+        DocumentError: the document is malformed or too large; the message begins with its name and the place.
+        UserError: there is no such format.
+    """
+    formats = {**FORMATS, "tmx": lambda data: TmxDocument(data, source_language, target_language)}
+    if format not in formats:
+        raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(formats)}.")
+    try:
+        return formats[format](data)
+    except DocumentError as error:
+        separator = ":" if str(error).startswith("line ") else ": "
+        raise DocumentError(f"{name}{separator}{str(error).removeprefix('line ')}") from error

@@ -1,0 +1,1 @@
+"""Office documents: archives of XML files."""
