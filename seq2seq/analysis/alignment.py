@@ -22,6 +22,9 @@ Rule = Literal["target", "mutual"]
 
 # Two weights count as equal if their relative difference is at most this number, because sums of floats are rounded.
 TIE_TOLERANCE = 1e-5
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han.
+_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_UNIT = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|[^\w\s]")
 
 
 def word_spans(text: str, language: str) -> list[Span]:
@@ -29,6 +32,12 @@ def word_spans(text: str, language: str) -> list[Span]:
     character is a word."""
     word = r"\S" if main_language(language) in SPACELESS else r"\S+"
     return [match.span() for match in re.finditer(word, text)]
+
+
+def alignment_units(text: str) -> list[Span]:
+    """Return the spans of the units between which an inline tag may stand: words, punctuation marks, and single
+    characters of scripts without spaces. Unlike `word_spans`, it separates a word from the comma after it."""
+    return [match.span() for match in _UNIT.finditer(text)]
 
 
 def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndarray:

@@ -14,6 +14,7 @@ from seq2seq.analysis.alignment import (
     Rule,
     Span,
     Step,
+    alignment_units,
     extract_links,
     piece_word_overlap,
     word_spans,
@@ -121,9 +122,8 @@ class Aligner:
                                   "use the default settings.")
         return Aligner(**settings)
 
-    def align(self, pair: PairAttention, languages: tuple[str, str]) -> Alignment:
-        """Link the words of a pair. languages: language codes of source and target, which decide how text is
-        split into words.
+    def weights(self, pair: PairAttention, source_words: Sequence[Span], target_words: Sequence[Span]) -> np.ndarray:
+        """Return the attention between words, (target words, source words + 1), with `</s>` in the last column.
 
         Raises:
             UserError: the model has no cross-attention, or no such layer or head.
@@ -131,10 +131,19 @@ class Aligner:
         maps = maps_of_kind(pair, "cross")
         selected = select_map(maps, "cross", len(maps) if self.layer is None else self.layer, self.head)
         piece_weights = selected[1:] if self.step == "reads" else selected[:-1]
+        return word_weights(piece_weights, piece_word_overlap(pair.source.spans, source_words),
+                            piece_word_overlap(pair.target.spans, target_words))
+
+    def align(self, pair: PairAttention, languages: tuple[str, str]) -> Alignment:
+        """Link the words of a pair. languages: language codes of source and target, which decide how text is
+        split into words.
+
+        Raises:
+            UserError: the model has no cross-attention, or no such layer or head.
+        """
         sides = (pair.source, pair.target)
         spans = [word_spans(side.text, language) for side, language in zip(sides, languages, strict=True)]
-        overlaps = [piece_word_overlap(side.spans, words) for side, words in zip(sides, spans, strict=True)]
-        weights = word_weights(piece_weights, *overlaps)
+        weights = self.weights(pair, *spans)
         source_words, target_words = (
             [side.text[begin:end] for begin, end in words] for side, words in zip(sides, spans, strict=True))
         return Alignment(source_words, target_words, {
@@ -236,3 +245,16 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
         if progress:
             progress(1)
     return [alignments[index] for index in range(len(pairs))]
+
+
+def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Aligner
+                 ) -> list[np.ndarray | None]:
+    """Return the attention between the units of each pair (see `alignment.alignment_units`): (target units, source
+    units), or None for a pair that is too long for the model."""
+    accepted = set(translator.scorable_pairs(pairs))
+    indices = [index for index, pair in enumerate(pairs) if tuple(pair) in accepted]
+    weights: list[np.ndarray | None] = [None] * len(pairs)
+    for index, pair in compute_pair_attention(translator, [pairs[index] for index in indices], kinds=["cross"]):
+        units = aligner.weights(pair, alignment_units(pair.source.text), alignment_units(pair.target.text))
+        weights[indices[index]] = units[:, :-1]
+    return weights

@@ -8,29 +8,19 @@ change their order as words do. A tag without contents follows its neighbours (B
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from seq2seq.analysis.alignment import Span, alignment_units
 from seq2seq.documents.block import Tag
 
-Span = tuple[int, int]
-# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han. Each character is a unit.
-_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_UNIT = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|[^\w\s]")
 MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
 """Limits above which tags keep their order and are placed by position: tags of a sentence, depth of nested elements,
 and units of the source times units of the translation. They bound the time."""
 _DIAGONAL_WIDTH = 0.1
-
-
-def alignment_units(text: str) -> list[Span]:
-    """Return the spans of the units that are aligned: words, punctuation marks, and single characters of scripts
-    without spaces. Units are smaller than words between spaces, because a tag may stand between word and comma."""
-    return [match.span() for match in _UNIT.finditer(text)]
 
 
 def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.ndarray | None = None) -> list[Tag]:
@@ -40,7 +30,7 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
         tags: tags with positions in `source`. An opening or closing tag whose counterpart is not among them
             belongs to an element that ends after the sentence or begins before it.
         weights: (units of the translation, units of the source), attention of each unit of the translation; see
-            `alignment_units`. None: no alignment is known; units at the same share of the length are aligned.
+            `alignment.alignment_units`. None: no alignment is known; units at the same share of the length are aligned.
     """
     if not tags:
         return []
