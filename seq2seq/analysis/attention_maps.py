@@ -12,16 +12,15 @@ import torch
 from seq2seq.analysis.alignment import (
     Link,
     Rule,
-    Span,
     Step,
     extract_links,
     piece_word_overlap,
-    word_spans,
     word_weights,
 )
 from seq2seq.analysis.attention_weights import KINDS, Kind, attention_maps
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
+from seq2seq.data.line_splitting import Span, word_spans
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.translator import Translator

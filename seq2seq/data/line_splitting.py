@@ -16,6 +16,16 @@ SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
 WHITE_SPACE = re.compile(r"\s+")
 
+Span = tuple[int, int]
+"""Character offsets in a line, (begin, end)."""
+
+
+def word_spans(text: str, language: str) -> list[Span]:
+    """Return the span of each word of a line. Words are separated by white space; in a language without spaces, each
+    character is a word."""
+    word = r"\S" if main_language(language) in SPACELESS else r"\S+"
+    return [match.span() for match in re.finditer(word, text)]
+
 
 @dataclass(frozen=True)
 class DividedLine:
