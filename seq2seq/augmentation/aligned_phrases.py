@@ -10,8 +10,9 @@ from seq2seq.augmentation.modifiers import Link, SentencePair, Texts
 from seq2seq.data.line_splitting import Span, word_spans
 from seq2seq.tokenizers.term_markers import annotate
 
-MAX_TAGGED_WORDS = 5
-MAX_TERM_WORDS = 3
+TAGGED_WORDS = (1, 1, 2, 3, 4, 5)
+TERM_WORDS = (1, 1, 1, 2, 2, 3)
+"""Numbers of source words of a phrase, drawn with equal probability."""
 MAX_TERMS = 3
 MIN_TERM_LETTERS = 3
 """Minimum number of letters of a term in a language with spaces, so that most function words are not terms."""
@@ -22,7 +23,7 @@ NAMES = ("b", "i", "u", "em", "strong", "a", "span", "code", "g", "ph", "mark", 
 
 def tags(pair: SentencePair, random: Random) -> Texts:
     """Put an inline tag pair around one or two aligned phrases on both sides, or an empty tag before them."""
-    chosen = drawn_phrases(pair, random, random.choice((1, 1, 2)), MAX_TAGGED_WORDS)
+    chosen = drawn_phrases(pair, random, random.choice((1, 1, 2)), TAGGED_WORDS)
     texts = list(pair.texts)
     numbers = random.sample(range(1, 10), 2)
     changes: tuple[list[tuple[Span, str, str]], ...] = ([], [])
@@ -40,7 +41,7 @@ def tags(pair: SentencePair, random: Random) -> Texts:
 def terms(pair: SentencePair, random: Random) -> Texts:
     """Write the target words of one to three aligned phrases after them in the source (see `annotate`)."""
     chosen = [(source, target) for source, target in drawn_phrases(pair, random, random.randint(1, MAX_TERMS),
-                                                                   MAX_TERM_WORDS)
+                                                                   TERM_WORDS)
               if _is_term(pair.source[slice(*source)])]
     if not chosen:
         return pair.texts
@@ -61,10 +62,10 @@ def _drawn_tags(random: Random, number: int) -> tuple[str, str]:
         ('<a href="https://example.org">', "</a>"), (f"<{number}/>", ""), (f'<x id="{number}"/>', ""), ("<br/>", "")))
 
 
-def drawn_phrases(pair: SentencePair, random: Random, count: int, max_words: int) -> list[tuple[Span, Span]]:
+def drawn_phrases(pair: SentencePair, random: Random, count: int, sizes: Sequence[int]) -> list[tuple[Span, Span]]:
     """Return the character spans, (source, target), of at most `count` aligned phrases that do not overlap.
 
-    max_words: maximum number of source words of a phrase.
+    sizes: numbers of source words of a phrase, of which one is drawn.
     """
     links = pair.links()
     words = [word_spans(text, language) for text, language in zip(pair.texts, pair.languages, strict=True)]
@@ -73,7 +74,7 @@ def drawn_phrases(pair: SentencePair, random: Random, count: int, max_words: int
         return phrases
     for _ in range(ATTEMPTS):
         begin = random.choice(links)[0]
-        end = begin + random.randint(1, max_words)
+        end = begin + random.choice(sizes)
         target = aligned_phrase(links, begin, end)
         if target is None or end > len(words[0]):
             continue

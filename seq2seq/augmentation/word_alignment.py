@@ -67,35 +67,27 @@ class _Direction:
     def __init__(self, conditions: list[np.ndarray], words: list[np.ndarray], size: int) -> None:
         """size: number of word ids; ids begin at 1, and id 0 of a condition is the empty word."""
         self.size = size
-        blocks = list(_blocks(conditions, words))
-        self.keys = np.zeros(0, np.int64)
-        for begin, end in blocks:
-            self.keys = np.union1d(self.keys, np.concatenate(self._keys(conditions[begin:end], words[begin:end])))
+        ranges = list(_blocks(conditions, words))
+        blocks = [np.unique(self._keys(conditions[begin:end], words[begin:end]), return_inverse=True)
+                  for begin, end in ranges]
+        self.keys = np.unique(np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in blocks)]))
+        places = [np.searchsorted(self.keys, keys).astype(np.int32)[inverse] for keys, inverse in blocks]
+        cells = [(place, *_cells(conditions[begin:end], words[begin:end]))
+                 for place, (begin, end) in zip(places, ranges, strict=True)]
         self.table = np.ones(len(self.keys))
-        cells = [self._cells(conditions[begin:end], words[begin:end]) for begin, end in blocks]
         for _ in range(ITERATIONS):
             counts = np.zeros(len(self.keys))
-            for places, priors, groups in cells:
-                weights = self.table[places] * priors
-                weights /= np.bincount(groups, weights)[groups]
-                counts += np.bincount(places, weights, len(self.keys))
+            for place, priors, numbers in cells:
+                weights = self.table[place] * priors
+                weights /= np.bincount(numbers, weights)[numbers]
+                counts += np.bincount(place, weights, len(self.keys))
             totals = np.bincount(self.keys // size, counts)
             self.table = counts / totals[self.keys // size]
 
-    def _keys(self, conditions: list[np.ndarray], words: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the keys (word, condition) of each pair."""
-        return [(np.concatenate([[0], condition])[None] * self.size + word[:, None]).ravel()
-                for condition, word in zip(conditions, words, strict=True)]
-
-    def _cells(self, conditions: list[np.ndarray], words: list[np.ndarray]
-               ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return place in the table, prior, and number of the word, for all cells of some pairs."""
-        places = np.searchsorted(self.keys, np.concatenate(self._keys(conditions, words))).astype(np.int32)
-        priors = np.concatenate([_prior(len(condition), len(word)).ravel()
-                                 for condition, word in zip(conditions, words, strict=True)]).astype(np.float32)
-        sizes = np.concatenate([np.full(len(word), len(condition) + 1)
-                                for condition, word in zip(conditions, words, strict=True)])
-        return places, priors, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    def _keys(self, conditions: list[np.ndarray], words: list[np.ndarray]) -> np.ndarray:
+        """Return the keys of all cells (word, condition) of some pairs; the first condition is the empty word."""
+        return np.concatenate([(np.concatenate([[0], condition])[None] * self.size + word[:, None]).ravel()
+                               for condition, word in zip(conditions, words, strict=True)])
 
     def posteriors(self, condition: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Return the probability that each word is linked to each condition, (words, conditions). ids: -1 = unknown.
@@ -111,13 +103,19 @@ class _Direction:
         return posteriors[:, 1:]
 
 
+def _cells(conditions: list[np.ndarray], words: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return for all cells of some pairs the prior and the number of the cell's word."""
+    pairs = list(zip(conditions, words, strict=True))
+    priors = np.concatenate([_prior(len(condition), len(word)).ravel() for condition, word in pairs])
+    sizes = np.concatenate([np.full(len(word), len(condition) + 1) for condition, word in pairs])
+    return priors.astype(np.float32), np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+
+
 @lru_cache(maxsize=2 * MAX_TRAINING_WORDS**2)
 def _prior(conditions: int, words: int) -> np.ndarray:
     """Return the prior of the empty word and of each condition for each word, (words, conditions + 1)."""
     distance = np.abs((np.arange(conditions) + 0.5)[None] / conditions - (np.arange(words) + 0.5)[:, None] / words)
-    closeness = (1 - distance) * (1 - distance)
-    closeness = closeness * closeness                                           # a power would differ by processor
-    return np.concatenate([np.full((words, 1), NULL_WEIGHT), closeness * closeness], axis=1)
+    return np.concatenate([np.full((words, 1), NULL_WEIGHT), (1 - distance) * (1 - distance)], axis=1)
 
 
 def _blocks(conditions: list[np.ndarray], words: list[np.ndarray]) -> Iterator[tuple[int, int]]:
