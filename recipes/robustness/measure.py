@@ -46,8 +46,11 @@ def main() -> None:
         parser.error(f"{arguments.source} has {len(sides[0]):,} lines, {arguments.reference} has {len(sides[1]):,}. "
                      "They must match line by line.")
     print("| slice | cased | lower case |\n|---|---|---|")
-    for name, (cased, uncased) in measure(translator.translate, translator.languages.pair, *sides,
-                                          seed=arguments.seed).items():
+
+    def translate(lines: list[str]) -> list[str]:
+        return [translations[0].text for translations in translator.translate(lines)]
+
+    for name, (cased, uncased) in measure(translate, translator.languages.pair, *sides, seed=arguments.seed).items():
         print(f"| {name} | {cased:.2f} | {uncased:.2f} |")
 
 
