@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from seq2seq.analysis.alignment import alignment_units
 from seq2seq.analysis.attention_maps import Aligner, compute_pair_attention
+from seq2seq.data.line_splitting import alignment_units
 from seq2seq.documents.block import Tag, pair_tags
 from seq2seq.documents.placement import place_tags
 

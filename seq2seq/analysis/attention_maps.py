@@ -12,17 +12,15 @@ import torch
 from seq2seq.analysis.alignment import (
     Link,
     Rule,
-    Span,
     Step,
-    alignment_units,
     extract_links,
     piece_word_overlap,
-    word_spans,
     word_weights,
 )
 from seq2seq.analysis.attention_weights import KINDS, Kind, attention_maps
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
+from seq2seq.data.line_splitting import Span, alignment_units, word_spans
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.translator import Translator
@@ -249,7 +247,7 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
 
 def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Aligner
                  ) -> list[np.ndarray | None]:
-    """Return the attention between the units of each pair (see `alignment.alignment_units`): (target units, source
+    """Return the attention between the units of each pair (see `line_splitting.alignment_units`): (target units, source
     units), or None for a pair that is too long for the model."""
     accepted = set(translator.scorable_pairs(pairs))
     indices = [index for index, pair in enumerate(pairs) if tuple(pair) in accepted]

@@ -54,7 +54,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     tokenizers, tokenizer_error = None, None
     if not any(reader.report.error for reader in train_readers):
         tokenizers, tokenizer_error = load_or_make_tokenizers(recipe, run, uses_run_tokenizer)
-    report.tokens_are_exact = tokenizers is not None and not missing and not recipe.tokenizer.subword_sampling
+    report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
     for reader in train_readers + held_out_readers:
         reader.tokenizers = tokenizers
     sources: dict[str, list[str]] = {}

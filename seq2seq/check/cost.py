@@ -121,8 +121,8 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
     tokens = sum(side.tokens for corpus in report.corpora if corpus.role == "train" for side in corpus.sides.values())
     pairs = sum(corpus.pairs for corpus in report.corpora if corpus.role == "train")
     width = 2 if report.vocabulary["vocab_size"] <= 2**16 else 4
-    # Subword sampling stores the ids of the current and the next epoch in addition to the ids without sampling.
-    epochs = 3 if recipe.tokenizer.subword_sampling else 1
+    # Subword sampling and augmentation store the ids of the current and the next epoch in addition to the first ids.
+    epochs = 3 if recipe.resamples_epochs else 1
     needed = checkpoints + 2 * report.model["bytes_of_bundle"] + epochs * (width * tokens + 32 * pairs)
     directory = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
     free = shutil.disk_usage(directory).free

@@ -50,8 +50,8 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
             (run / "tokenizer").mkdir()
             tokenizers.save(run / "tokenizer")
             training = Training(_recipe_to_measure(recipe), run)
-            if training.sampled:                                    # must be closed before its files are deleted
-                stack.callback(training.sampled.close)
+            if training.resampled:                                    # must be closed before its files are deleted
+                stack.callback(training.resampled.close)
             cuda = training.device.type == "cuda"
             console.print_message(f"measuring {STEPS} steps")
             for micro_batches in islice(training._steps(), STEPS):

@@ -11,6 +11,7 @@ from itertools import chain, compress
 import numpy as np
 
 from seq2seq import console
+from seq2seq.augmentation.resampled_epochs import sampled
 from seq2seq.check.corpus_statistics import Sample, describe_files, scan_corpus
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.report import CorpusReport, SideReport, percentiles
@@ -19,7 +20,6 @@ from seq2seq.data.corpus import Pair, read_pairs
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import BLOCK_PAIRS, cleaned, within_max_pieces
-from seq2seq.data.subword_sampled_epochs import sampled
 from seq2seq.errors import UserError
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.language_codes import main_language

@@ -15,6 +15,25 @@ from seq2seq.recipe.language_codes import main_language
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
 WHITE_SPACE = re.compile(r"\s+")
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han.
+_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_UNIT = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|[^\w\s]")
+
+Span = tuple[int, int]
+"""Character offsets in a line, (begin, end)."""
+
+
+def word_spans(text: str, language: str) -> list[Span]:
+    """Return the span of each word of a line. Words are separated by white space; in a language without spaces, each
+    character is a word."""
+    word = r"\S" if main_language(language) in SPACELESS else r"\S+"
+    return [match.span() for match in re.finditer(word, text)]
+
+
+def alignment_units(text: str) -> list[Span]:
+    """Return the spans of the units between which an inline tag may stand: words, punctuation marks, and single
+    characters of scripts without spaces. Unlike `word_spans`, it separates a word from the comma after it."""
+    return [match.span() for match in _UNIT.finditer(text)]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from seq2seq.storage.checksums import (
 )
 from seq2seq.storage.directories import as_json, write_json
 from seq2seq.storage.tokenizer_files import load_tokenizers, tokenizers_of_run
+from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 
 FORMAT_VERSION = 1
@@ -103,7 +104,8 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
 
     Raises:
         CheckpointError: the tokenizers are damaged, and the run cannot continue with new ones.
-        TokenizerError: no vocabulary of the recipe's size can be trained on the text, or the model has no tokenizer.
+        TokenizerError: no vocabulary of the recipe's size can be trained on the text, or the model has no tokenizer, or
+            none with the pieces that the recipe needs.
     """
     return tokenizers_of_run(directory, lambda: make_tokenizers(recipe, directory.parent))
 
@@ -124,7 +126,8 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
     languages = recipe.languages.source, recipe.languages.target
     target_positions = None if recipe.task.target_is_text else recipe.model.max_positions - 1
     tokenizers = train_tokenizers(pairs, recipe.tokenizer, recipe.seed, target_positions=target_positions,
-                                  sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)])
+                                  sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)],
+                                  symbols=TERM_MARKERS if recipe.data.augmentation.terms else ())
     if recipe.tokenizer.vocab_size == "auto":
         console.print_message(f"tokenizer.vocab_size: auto chose {tokenizers.sizes} for this text")
     return tokenizers
@@ -146,6 +149,9 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     if tokenizers.joint != recipe.tokenizer.joint:
         raise TokenizerError(f"the tokenizer of {model} {'is joint' if tokenizers.joint else 'is not joint'}: write "
                              f"tokenizer.joint: {str(tokenizers.joint).lower()}.")
+    if recipe.data.augmentation.terms and not has_term_markers(tokenizers.source):
+        raise TokenizerError(f"the tokenizer of {model} has no pieces {' and '.join(TERM_MARKERS)} for terms. Leave "
+                             "data.augmentation.terms out, or take a tokenizer that was trained with it.")
     return tokenizers
 
 
@@ -234,7 +240,7 @@ def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         FORMAT_VERSION,
         recipe.data.cleaning.model_dump(),
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
-        bool(recipe.tokenizer.subword_sampling),
+        recipe.resamples_epochs,                                                # then the text is stored, too
         recipe.languages.model_dump(),                                          # these select the sides of a .tmx file
         [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT}), _file_states(spec))
          for spec in recipe.resolve().data.train],
@@ -288,7 +294,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     writers = [SideWriter(temporary, "source", tokenizers.source), SideWriter(temporary, "target", tokenizers.target)]
-    keep_text = bool(recipe.tokenizer.subword_sampling)
+    keep_text = recipe.resamples_epochs
     counts_by_corpus: dict[str, dict[str, Any]] = {}
     total = 0
     with contextlib.ExitStack() as stack, console.progress("tokenising", None, unit="pairs") as advance:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from seq2seq.analysis.alignment import Span, alignment_units
+from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.documents.block import Tag
 
 MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
@@ -30,7 +30,7 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
         tags: tags with positions in `source`. An opening or closing tag whose counterpart is not among them
             belongs to an element that ends after the sentence or begins before it.
         weights: (units of the translation, units of the source), attention of each unit of the translation; see
-            `alignment.alignment_units`. None: no alignment is known; units at the same share of the length are aligned.
+            `line_splitting.alignment_units`. None: no alignment is known; units at the same share of the length are aligned.
     """
     if not tags:
         return []

@@ -14,6 +14,8 @@ from seq2seq.recipe.base_section import RecipeValueError, Section
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 OneLine = Annotated[str, Field(pattern=r"^\S([^\r\n]*\S)?$", max_length=200)]
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
 TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", ".tmx")
 COLUMN_FORMATS = (".tsv", ".csv")
 """Table formats whose columns are selected by number or, with `header: true`, by their names in the first line."""
@@ -274,6 +276,38 @@ class Cleaning(Section):
     takes about 10 ms per pair (`pip install lingua-language-detector`)."""
 
 
+class Augmentation(Section):
+    """Changes of training pairs, so that the model translates such text well. Each key is the share of the pairs that
+    get this change, which differ from epoch to epoch. A pair gets at most one change."""
+
+    upper_case: Share = 0.0
+    """Both sides in upper case."""
+    title_case: Share = 0.0
+    """Both sides with the first letter of each word in upper case."""
+    typos: Share = 0.0
+    """One or two typos per ten words in the source."""
+    no_final_stop: Share = 0.0
+    """Both sides without the final full stop, if both have one."""
+    tags: Share = 0.0
+    """Inline tags such as `<b>…</b>` around an aligned phrase on both sides."""
+    placeholders: Share = 0.0
+    """A placeholder such as `{name}` or `%s` on both sides, instead of a name or number or at the beginning or end."""
+    noise: Share = 0.0
+    """The same random symbols and emoji on both sides, instead of the text or beside it."""
+    terms: Share = 0.0
+    """Aligned target words after words of the source, between U+2985 and U+2986, for translation with terminology."""
+
+    @model_validator(mode="after")
+    def _check_sum(self) -> "Augmentation":
+        if (total := sum(self.model_dump().values())) > 1 + 1e-9:
+            raise ValueError(f"the shares of changed pairs may add up to 1, found {total:.3g}")
+        return self
+
+    def __bool__(self) -> bool:
+        """Return True if pairs are changed."""
+        return any(self.model_dump().values())
+
+
 class Data(Section):
     """Parallel text for training, validation and test."""
 
@@ -292,6 +326,9 @@ class Data(Section):
     cleaning: Cleaning = Cleaning()
     """Filters that drop training pairs. The number of dropped pairs is reported by reason. Pairs with an empty side are
     always dropped."""
+    augmentation: Augmentation = Augmentation()
+    """Changes of training pairs, so that the model translates capitals, typos, tags and placeholders well. Validation
+    and test text never change."""
 
     @field_validator("valid", "test")
     @classmethod

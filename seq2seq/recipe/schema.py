@@ -261,6 +261,10 @@ class Recipe(Section):
             if metric not in self.task.metrics:
                 raise RecipeValueError("metrics", f"'{metric}' is not for model.type: {self.model.type}; expected some "
                                                   f"of {', '.join(self.task.metrics)}")
+        if self.data.augmentation and self.task is not TRANSLATION:
+            raise RecipeValueError("data.augmentation", f"it changes text pairs; not for model.type: {self.model.type}")
+        if self.data.augmentation.terms and self.tokenizer.type == "words":
+            raise RecipeValueError("data.augmentation.terms", "needs subwords; set tokenizer.type: unigram or bpe")
         if monolingual and not self.tokenizer.joint:
             raise RecipeValueError("tokenizer.joint", "a language model has only one vocabulary; leave this key out")
         if monolingual and self.training.best_metric not in ("loss", "perplexity"):
@@ -282,6 +286,11 @@ class Recipe(Section):
     def task(self) -> Task:
         """Task of the model."""
         return self.model.task
+
+    @property
+    def resamples_epochs(self) -> bool:
+        """True if the training text or its segmentation differs from epoch to epoch."""
+        return bool(self.tokenizer.subword_sampling or self.data.augmentation)
 
     @property
     def max_input_pieces(self) -> int:

@@ -232,7 +232,8 @@ def _read(model: bytes, where: str) -> Vocabulary:
 
 
 def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
-                     target_positions: int | None = None, sides: Sequence[str] = SIDES) -> Tokenizers:
+                     target_positions: int | None = None, sides: Sequence[str] = SIDES,
+                     symbols: Sequence[str] = ()) -> Tokenizers:
     """Train tokenizers on a random sample of at most `section.sample_lines` lines of parallel text, to limit memory.
 
     With `vocab_size: auto`, the function `vocabulary_size` chooses the size of a subword vocabulary from the length of
@@ -242,6 +243,7 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
         target_positions: for a pointer network, the largest source position that a target may contain; only the source
             tokenizer is then trained. None for other models.
         sides: names of the two texts in error messages about separate vocabularies.
+        symbols: texts that become pieces of a subword vocabulary even if they do not occur in the text.
     Raises:
         TokenizerError: there is no text, or the vocabulary size is too large for the text or too small for its
             characters. The message has one line for each side with an error.
@@ -250,16 +252,16 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
     counted = _count_characters(pairs, characters)
     sample = _reservoir_sample(counted, max(1, section.sample_lines // 2), random.Random(seed))
     if target_positions is not None:
-        return Tokenizers(_train([source for source, _ in sample], section, characters[0]),
+        return Tokenizers(_train([source for source, _ in sample], section, characters[0], symbols),
                           position_vocabulary(target_positions))
     if section.joint:
-        joint = _train(list(chain.from_iterable(sample)), section, sum(characters))
+        joint = _train(list(chain.from_iterable(sample)), section, sum(characters), symbols)
         return Tokenizers(joint, joint)
     trained: list[Vocabulary] = []
     errors = []
     for side, name in enumerate(sides):
         try:
-            trained.append(_train([pair[side] for pair in sample], section, characters[side], f"{name} "))
+            trained.append(_train([pair[side] for pair in sample], section, characters[side], symbols, f"{name} "))
         except TokenizerError as error:
             errors.append(str(error))
     if errors:                                                                  # one vocab_size must fit both sides
@@ -297,26 +299,28 @@ class _ImpossibleSize(TokenizerError):
         self.smallest, self.largest = smallest, largest
 
 
-def _train(lines: Sequence[str], section: TokenizerSection, characters: int, side: str = "") -> Vocabulary:
+def _train(lines: Sequence[str], section: TokenizerSection, characters: int, symbols: Sequence[str],
+           side: str = "") -> Vocabulary:
     """Train a vocabulary on sampled lines.
 
     Args:
         characters: number of characters in the whole text.
+        symbols: as in `train_tokenizers`.
         side: name of the text in error messages with a space after it, such as "source "; "" for a joint vocabulary.
     """
     if section.type == "words":
         return train_words(lines, MAX_WORDS if section.vocab_size == "auto" else section.vocab_size)
     if section.vocab_size != "auto":
-        return _train_subwords(lines, section, section.vocab_size, side)
+        return _train_subwords(lines, section, section.vocab_size, symbols, side)
     # Training may fail because normalisation adds characters to the alphabet, or because a small text has too few
     # subwords. The loop then takes the smallest or largest possible size from sentencepiece's message and tries again.
-    alphabet, largest = _alphabet(lines, section.character_coverage), None
+    alphabet, largest = _alphabet(lines, section.character_coverage) + len(symbols), None
     while True:
         size = vocabulary_size(characters, alphabet)
         if largest is not None and size > largest:
             size = smaller_vocabulary_size(largest, alphabet)
         try:
-            return _train_subwords(lines, section, size, side)
+            return _train_subwords(lines, section, size, symbols, side)
         except _ImpossibleSize as error:
             if error.smallest is not None and error.smallest > RESERVED_PIECES + alphabet:
                 alphabet = error.smallest - RESERVED_PIECES
@@ -339,7 +343,8 @@ def _alphabet(lines: Iterable[str], coverage: float) -> int:
     return len(counts)
 
 
-def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int, side: str) -> Tokenizer:
+def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int, symbols: Sequence[str],
+                    side: str) -> Tokenizer:
     writer = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -351,6 +356,7 @@ def _train_subwords(lines: Iterable[str], section: TokenizerSection, size: int, 
             normalization_rule_name=section.normalization,
             remove_extra_whitespaces=section.normalization != "identity",
             byte_fallback=True,
+            user_defined_symbols=list(symbols),
             split_digits=True,
             max_sentence_length=MAX_TRAINING_LINE_BYTES,
             unk_id=UNKNOWN_ID,

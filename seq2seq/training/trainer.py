@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
+from seq2seq.augmentation.resampled_epochs import ResampledEpochs
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
 from seq2seq.data.preparation import SYNTHETIC, Prepared, prepare, train_or_load_tokenizers
-from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
@@ -120,8 +120,7 @@ class Training:
         self.tokenizer_checksums = checksums_of(self.tokenizers)
         self.prepared = self._prepare(text)
         self.corpus = self.prepared.corpus
-        sampling = recipe.tokenizer.subword_sampling
-        self.sampled = SampledEpochs(self.prepared, self.tokenizers, recipe, group.is_main) if sampling else None
+        self.resampled = ResampledEpochs.for_recipe(self.prepared, self.tokenizers, recipe, group.is_main)
         self.validation = Validation(recipe, self.tokenizers)
 
         sizes = self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size
@@ -203,8 +202,8 @@ class Training:
         finally:
             self._draw_curves()
             log.close()
-            if self.sampled:
-                self.sampled.close()
+            if self.resampled:
+                self.resampled.close()
         console.print_message(f"trained {state.summary()}")
 
     def _stop(self, signal: int) -> None:
@@ -216,9 +215,9 @@ class Training:
         """Yield the micro-batches of each remaining step until the training is finished."""
         state = self.state
         while not state.finished(self.recipe):
-            if self.sampled:
+            if self.resampled:
                 files = [self.prepared.directory / f"epoch-{epoch:05d}" for epoch in (state.epoch - 1, state.epoch)]
-                self.corpus = self.group.main_rank_first(partial(self.sampled.corpus, state.epoch), *files)
+                self.corpus = self.group.main_rank_first(partial(self.resampled.corpus, state.epoch), *files)
             plan = self._plan(state.epoch)
             while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
                 yield plan[state.step_in_epoch]
@@ -420,8 +419,8 @@ class Training:
     def test(self) -> dict[str, dict[str, Score]]:
         """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
         self.group.barrier()                                            # until the best model is written
-        # The main rank has deleted the files of the sampled epochs. `share` deletes them from the copies, too.
-        self.group.share(self.run / BEST, *([self.prepared.directory] if self.sampled else ()))
+        # The main rank has deleted the files of the resampled epochs. `share` deletes them from the copies, too.
+        self.group.share(self.run / BEST, *([self.prepared.directory] if self.resampled else ()))
         best = load_bundle(self.run / BEST)
         with self._use_weights([best.weights[name].to(self.device) for name in self.names]):
             translator = self._translator()

@@ -10,9 +10,9 @@ from seq2seq.analysis.alignment import (
     format_links,
     parse_reference,
     piece_word_overlap,
-    word_spans,
     word_weights,
 )
+from seq2seq.data.line_splitting import word_spans
 
 
 def reference(sure, possible=()):

@@ -4,6 +4,7 @@ import os
 import numpy as np
 import pytest
 
+from seq2seq.augmentation.resampled_epochs import ResampledEpochs
 from seq2seq.data.corpus import Counts
 from seq2seq.data.preparation import (
     blocks,
@@ -14,7 +15,6 @@ from seq2seq.data.preparation import (
     train_or_load_tokenizers,
     training_pairs,
 )
-from seq2seq.data.subword_sampled_epochs import SampledEpochs
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Languages, Recipe, TokenizerSection
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, train_tokenizers
@@ -214,13 +214,13 @@ def test_tokenizers_are_trained_once(recipe, tmp_path):
 
 @pytest.fixture
 def sampled(tokenizers, recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("seq2seq.data.subword_sampled_epochs.BLOCK_PAIRS", 11)               # five blocks
+    monkeypatch.setattr("seq2seq.augmentation.resampled_epochs.BLOCK_PAIRS", 11)               # five blocks
     made = []
 
     def make(max_pieces=256):
         sampling = recipe_of(tmp_path, sampling=0.3, max_pieces=max_pieces)
         prepared = prepare(sampling, tokenizers, tmp_path / f"prepared-{len(made)}", threads=1)
-        made.append(SampledEpochs(prepared, tokenizers, sampling))
+        made.append(ResampledEpochs(prepared, tokenizers, sampling))
         return made[-1]
 
     yield make

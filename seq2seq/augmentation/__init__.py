@@ -1,0 +1,1 @@
+"""Changed copies of training pairs, and epochs whose text or segmentation is drawn anew."""

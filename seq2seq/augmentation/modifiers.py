@@ -1,0 +1,139 @@
+"""Modifiers that change letters and the ends of a sentence pair: case, final stop, typos and noise.
+
+The models are the modifiers of OpusTrainer (Bogoychev et al. 2023, arXiv:2311.14838) and the synthetic noise of
+Karpukhin et al. 2019 (arXiv:1902.01509). Each modifier returns the changed source and target, or the same texts if it
+does not apply to the pair.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from seq2seq.recipe.language_codes import main_language
+
+Texts = tuple[str, str]
+"""Source and target text."""
+Link = tuple[int, int]
+"""Indices of a source word and a target word, counted from 0 (see `word_spans`)."""
+
+WORD_BEGIN = re.compile(r"(?<![\w'’])[^\W\d_]")
+FINAL_STOPS = ".。"
+# Runs of letters inside text without digits, URLs, e-mail addresses, placeholders and tags.
+PROTECTED = re.compile(r"[^\s]*[\d@{}<>%$\\_/|#=][^\s]*|www\.\S+|:\w\S*")
+LETTERS = re.compile(r"[^\W\d_]+")
+SPACELESS_WORD = 2
+"""Approximate number of characters of a word in text without spaces."""
+KEYBOARD_ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm", "йцукенгшщзхъ", "фывапролджэ", "ячсмитьбю")
+NEIGHBOURS = {letter: (row[max(index - 1, 0):index] + row[index + 1:index + 2])
+              for row in KEYBOARD_ROWS for index, letter in enumerate(row)}
+EMOJI = "😀😂🙂😍😎🤔😢😡👍👎🙏💪🎉🔥✨❤⭐✅❌⚠📧📞🚀🏠🐱🐶🍕☕🌍🌞"
+SYMBOLS = "!?#$%&*+-/=@^_~|§©®™°±×÷→←↑↓•…†‡№€£¥✓★☆■□▲▼◆♪"
+NOISE_CHARACTERS = EMOJI + SYMBOLS + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+
+@dataclass(frozen=True)
+class SentencePair:
+    """A training pair.
+
+    languages: codes of source and target. links: function that returns the links between the words.
+    """
+
+    source: str
+    target: str
+    languages: tuple[str, str]
+    links: Callable[[], list[Link]]
+
+    @property
+    def texts(self) -> Texts:
+        return self.source, self.target
+
+    def each(self, change: Callable[[str, str], str]) -> Texts:
+        """Return both sides, each changed by `change(text, language)`."""
+        return change(self.source, self.languages[0]), change(self.target, self.languages[1])
+
+
+def in_upper_case(text: str, language: str) -> str:
+    """Return the text in upper case; `i` of Turkish and Azerbaijani becomes `İ`."""
+    return (text.replace("i", "İ") if main_language(language) in ("tr", "az") else text).upper()
+
+
+def in_title_case(text: str, language: str) -> str:
+    """Return the text with the first letter of each word in upper case. Other letters do not change."""
+    return WORD_BEGIN.sub(lambda match: in_upper_case(match[0], language), text)
+
+
+def without_final_stop(text: str, language: str = "") -> str:
+    """Return the text without `.` or `。` at its end. An ellipsis of several stops stays."""
+    stripped = text.rstrip()
+    if len(stripped) > 1 and stripped[-1] in FINAL_STOPS and stripped[-2] not in FINAL_STOPS:
+        return stripped[:-1].rstrip()
+    return text
+
+
+def upper_case(pair: SentencePair, random: Random) -> Texts:
+    return pair.each(in_upper_case)
+
+
+def title_case(pair: SentencePair, random: Random) -> Texts:
+    return pair.each(in_title_case)
+
+
+def no_final_stop(pair: SentencePair, random: Random) -> Texts:
+    """Remove the final stop of both sides, if both have one."""
+    changed = pair.each(without_final_stop)
+    return changed if changed[0] != pair.source and changed[1] != pair.target else pair.texts
+
+
+def typos(pair: SentencePair, random: Random) -> Texts:
+    return with_typos(pair.source, random), pair.target
+
+
+def with_typos(text: str, random: Random) -> str:
+    """Return the text with one or two typos per ten words, at least one.
+
+    A typo swaps two neighbouring letters, or drops, doubles or replaces a letter. The first letter of a word, numbers,
+    URLs, placeholders and tags do not change.
+    """
+    protected = [match.span() for match in PROTECTED.finditer(text)]
+    places: list[int] = []
+    for match in LETTERS.finditer(text):
+        while protected and protected[0][1] <= match.start():
+            protected.pop(0)
+        if not protected or match.end() <= protected[0][0]:
+            places += range(match.start() + 1, match.end() - 1)
+    if not places:
+        return text
+    spaces = text.count(" ")
+    words = spaces + 1 if spaces * 16 > len(text) else len(text) / SPACELESS_WORD
+    count = min(max(1, round(random.uniform(0.1, 0.2) * words)), len(places))
+    for place in sorted(random.sample(places, count), reverse=True):
+        text = text[:place] + _mistyped(text[place:place + 2], random) + text[place + 2:]
+    return text
+
+
+def _mistyped(letters: str, random: Random) -> str:
+    """Return two letters with a typo."""
+    first, second = letters[0], letters[1]
+    neighbours = NEIGHBOURS.get(first.lower(), "")
+    kind = random.choice(("swap", "drop", "double", "replace"))
+    if kind == "swap" and first != second:
+        return second + first
+    if kind == "drop":
+        return second
+    if kind == "replace" and neighbours:
+        other = random.choice(neighbours)
+        return (other.upper() if first.isupper() else other) + second
+    return first + first + second
+
+
+def noise(pair: SentencePair, random: Random) -> Texts:
+    """Add the same random characters at the beginning or end of both sides; one pair in three consists only of them.
+    """
+    words = ["".join(random.choices(random.choice((EMOJI, SYMBOLS, NOISE_CHARACTERS)), k=random.randint(1, 8)))
+             for _ in range(random.randint(1, 3))]
+    text = " ".join(words)
+    form = random.choice(("{noise}", "{noise} {text}", "{text} {noise}"))
+    return form.format(noise=text, text=pair.source), form.format(noise=text, text=pair.target)

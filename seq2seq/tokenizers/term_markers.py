@@ -1,0 +1,46 @@
+"""Terminology in source text: target words follow the source term inline (Dinu et al. 2019, arXiv:1906.01105)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from seq2seq.tokenizers.vocabulary import Vocabulary
+
+TERM_TARGET = "⦅"
+"""Character U+2985, between a source term and its target words."""
+TERM_END = "⦆"
+"""Character U+2986, after the target words."""
+TERM_MARKERS = (TERM_TARGET, TERM_END)
+
+PARENTHESES = {ord(TERM_TARGET): "(", ord(TERM_END): ")"}
+# Thai, Lao, Burmese, Khmer, Kana and Chinese characters: these scripts have no spaces between words.
+SPACELESS_SCRIPT = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+
+
+def annotate(text: str, terms: Iterable[tuple[int, int, str]]) -> str:
+    """Return source text in which each term is followed by its target words: `a cat⦅ Katze⦆ sees`.
+
+    Training and translation use this function, so that both have the same form. A space before the target words makes
+    their pieces those of ordinary text; words in a script without spaces have none. Markers in the text itself become
+    parentheses.
+
+    Args:
+        terms: (begin, end, target words) of each term; begin and end are character offsets in `text`. A term that is
+            empty or overlaps an earlier one is left out.
+    """
+    parts, position = [], 0
+    for begin, end, target in sorted(terms, key=lambda term: term[:2]):
+        target = " ".join(target.translate(PARENTHESES).split())
+        if not position <= begin < end <= len(text) or not target:
+            continue
+        space = "" if SPACELESS_SCRIPT.match(target) else " "
+        parts += [text[position:end].translate(PARENTHESES), TERM_TARGET, space, target, TERM_END]
+        position = end
+    return "".join([*parts, text[position:].translate(PARENTHESES)])
+
+
+def has_term_markers(tokenizer: Vocabulary) -> bool:
+    """Return True if each marker is a piece of the vocabulary."""
+    return all(tokenizer.pieces(ids)[-1:] == [marker]
+               for marker, ids in zip(TERM_MARKERS, tokenizer.encode(TERM_MARKERS), strict=True))
