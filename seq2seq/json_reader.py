@@ -20,15 +20,24 @@ def parse_json(contents: bytes | str) -> Any:
         NotJson: the text is not JSON or not UTF-8, is nested too deeply, or contains an integer of more than 4,300
             digits (Python's limit) or a lone surrogate (which UTF-8 cannot encode).
     """
+    value = read_any_json(contents)
+    _require_usable(value)
+    return value
+
+
+def read_any_json(contents: bytes | str) -> Any:
+    """Parse a JSON text, which may contain lone surrogates and be nested as deeply as Python's parser allows.
+
+    Raises:
+        NotJson: as `parse_json`.
+    """
     try:
         # Bytes are decoded here as UTF-8, because json.loads would also accept UTF-16 and UTF-32.
-        value = json.loads(contents if isinstance(contents, str) else contents.decode())
+        return json.loads(contents if isinstance(contents, str) else contents.decode())
     except RecursionError:
         raise NotJson("nested too deeply") from None
     except ValueError as error:                                                 # JSONDecodeError, UnicodeDecodeError
         raise NotJson(str(error)) from None
-    _require_usable(value)
-    return value
 
 
 def _require_usable(value: Any) -> None:

@@ -2,9 +2,9 @@
 
     python recipes/markup/measure_placement.py DATA MODEL [--every-head]
 
-DATA contains tagged.en and tagged.de (see prepare.py). The tags of the reference are removed; the tags of the source are
-placed in the reference by alignment, and their spans are compared with those of the reference: share of exact spans,
-and F1 over the words inside, with 95 % intervals from 1,000 bootstrap samples of sentences.
+DATA contains tagged.en and tagged.de (see prepare.py). The tags of the reference are removed; the tags of the source
+are placed in the reference by alignment, and their spans are compared with those of the reference: share of exact
+spans, and F1 over the words inside, with 95 % intervals from 1,000 bootstrap samples of sentences.
 """
 
 import html
@@ -77,7 +77,8 @@ def interval(counts: np.ndarray) -> str:
     draw = np.random.default_rng(0)
     samples = np.array([summary(counts[draw.integers(0, len(counts), len(counts))]) for _ in range(1000)])
     low, high = np.percentile(samples, [2.5, 97.5], axis=0)
-    return " | ".join(f"{value:.1f} ({a:.1f} to {b:.1f})" for value, a, b in zip(summary(counts), low, high, strict=True))
+    return " | ".join(f"{value:.1f} ({a:.1f} to {b:.1f})"
+                      for value, a, b in zip(summary(counts), low, high, strict=True))
 
 
 def read(data: Path) -> list[tuple[tuple[str, tuple[Tag, ...]], tuple[str, tuple[Tag, ...]]]]:
@@ -97,7 +98,7 @@ def measure(pairs: list, weights: list) -> np.ndarray:
 
 def main(data: Path, model: Path, every_head: bool) -> None:
     """Print the table."""
-    from seq2seq.cli.common import measured_aligner
+    from seq2seq.analysis.alignment_head import measured_aligner
     from seq2seq.translation.translator import Translator
 
     pairs = read(data)

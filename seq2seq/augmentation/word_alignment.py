@@ -23,6 +23,9 @@ BLOCK_CELLS = 1 << 21
 """Number of cells of one numpy call."""
 NULL_WEIGHT = 0.04
 """Prior weight of the empty word, relative to a word on the diagonal."""
+POWERS = (2, 4, 8, 16)
+"""Values of the power to which 1 - distance from the diagonal is raised in the prior of a link. Each direction of a
+language pair has the value that its training pairs make most likely: 2 for English-Chinese, 8 for English-German."""
 MIN_AGREEMENT = 0.1
 """Minimum product of the probabilities of a link in both directions (Liang et al. 2006, Alignment by Agreement). It is
 low because a word of n characters shares its probability among them: each character of 飞机场 has about 1/3."""
@@ -40,6 +43,7 @@ class WordAligner:
         pairs = [pair for pair in pairs if all(0 < len(words) <= MAX_TRAINING_WORDS for words in pair)]
         cells = sum((len(source) + 1) * (len(target) + 1) for source, target in pairs)
         pairs = pairs[::1 + cells // MAX_CELLS]
+        pairs = [pairs[index] for index in np.random.default_rng(0).permutation(len(pairs))]
         self._ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
         sides = [[np.array([ids.setdefault(normalised(word), len(ids) + 1) for word in pair[side]], np.int64)
                   for pair in pairs] for side, ids in enumerate(self._ids)]
@@ -48,12 +52,17 @@ class WordAligner:
 
     def links(self, source: Words, target: Words) -> list[Link]:
         """Return the links between the words of a pair, sorted."""
+        agreement = np.square(self.weights(source, target).T)
+        return [(int(word), int(other)) for word, other in zip(*(agreement >= MIN_AGREEMENT).nonzero(), strict=True)]
+
+    def weights(self, source: Words, target: Words) -> np.ndarray:
+        """Return the geometric mean of the probabilities of each link in both directions, (target, source)."""
         ids = [np.array([known.get(normalised(word), -1) for word in words], np.int64)
                for known, words in zip(self._ids, (source, target), strict=True)]
         if not len(ids[0]) or not len(ids[1]) or not len(self._forward.keys):
-            return []
-        agreement = self._forward.posteriors(ids[0], ids[1]).T * self._backward.posteriors(ids[1], ids[0])
-        return [(int(word), int(other)) for word, other in zip(*(agreement >= MIN_AGREEMENT).nonzero(), strict=True)]
+            return np.zeros((len(target), len(source)))
+        forward, backward = self._forward.posteriors(ids[0], ids[1]), self._backward.posteriors(ids[1], ids[0])
+        return np.asarray(np.sqrt(forward * backward.T))
 
 
 def normalised(word: str) -> str:
@@ -66,21 +75,24 @@ class _Direction:
 
     def __init__(self, conditions: list[np.ndarray], words: list[np.ndarray], size: int) -> None:
         """size: number of word ids; ids begin at 1, and id 0 of a condition is the empty word."""
-        self.size = size
+        self.size, self.power = size, POWERS[0]
         ranges = list(_blocks(conditions, words))
         blocks = [np.unique(self._keys(conditions[begin:end], words[begin:end]), return_inverse=True)
                   for begin, end in ranges]
         self.keys = np.unique(np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in blocks)]))
         places = [np.searchsorted(self.keys, keys).astype(np.int32)[inverse] for keys, inverse in blocks]
-        cells = [(place, *_cells(conditions[begin:end], words[begin:end]))
-                 for place, (begin, end) in zip(places, ranges, strict=True)]
+        sample = slice(*ranges[0]) if ranges else slice(0)
+        logs = [np.log(_priors(conditions[sample], words[sample], power, normalise=True)) for power in POWERS]
+        numbers = [_numbers(conditions[begin:end], words[begin:end]) for begin, end in ranges]
         self.table = np.ones(len(self.keys))
-        for _ in range(ITERATIONS):
-            counts = np.zeros(len(self.keys))
-            for place, priors, numbers in cells:
-                weights = self.table[place] * priors
-                weights /= np.bincount(numbers, weights)[numbers]
+        for iteration in range(ITERATIONS):
+            counts, power = np.zeros(len(self.keys)), self.power
+            for place, number, (begin, end) in zip(places, numbers, ranges, strict=True):
+                weights = self.table[place] * _priors(conditions[begin:end], words[begin:end], power)
+                weights /= np.bincount(number, weights)[number]
                 counts += np.bincount(place, weights, len(self.keys))
+                if not begin and iteration:
+                    self.power = POWERS[int(np.argmax([weights @ log for log in logs]))]
             totals = np.bincount(self.keys // size, counts)
             self.table = counts / totals[self.keys // size]
 
@@ -98,24 +110,32 @@ class _Direction:
         keys = with_empty[None] * self.size + words[:, None]
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         known = (self.keys[places] == keys) & (words >= 0)[:, None] & (with_empty >= 0)[None]
-        scores = np.where(known, self.table[places], NO_LINK) * _prior(len(condition), len(words))
+        scores = np.where(known, self.table[places], NO_LINK) * _prior(len(condition), len(words), self.power)
         posteriors: np.ndarray = scores / scores.sum(1, keepdims=True)
         return posteriors[:, 1:]
 
 
-def _cells(conditions: list[np.ndarray], words: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return for all cells of some pairs the prior and the number of the cell's word."""
-    pairs = list(zip(conditions, words, strict=True))
-    priors = np.concatenate([_prior(len(condition), len(word)).ravel() for condition, word in pairs])
-    sizes = np.concatenate([np.full(len(word), len(condition) + 1) for condition, word in pairs])
-    return priors.astype(np.float32), np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+def _numbers(conditions: list[np.ndarray], words: list[np.ndarray]) -> np.ndarray:
+    """Return for all cells of some pairs the number of the cell's word."""
+    sizes = np.concatenate([np.full(len(word), len(condition) + 1)
+                            for condition, word in zip(conditions, words, strict=True)])
+    return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
 
 
-@lru_cache(maxsize=2 * MAX_TRAINING_WORDS**2)
-def _prior(conditions: int, words: int) -> np.ndarray:
-    """Return the prior of the empty word and of each condition for each word, (words, conditions + 1)."""
+def _priors(conditions: list[np.ndarray], words: list[np.ndarray], power: int, normalise: bool = False) -> np.ndarray:
+    """Return for all cells of some pairs the prior."""
+    return np.concatenate([np.zeros(0, np.float32), *(_prior(len(condition), len(word), power, normalise).ravel()
+                                                      for condition, word in zip(conditions, words, strict=True))])
+
+
+@lru_cache(maxsize=2 * len(POWERS) * MAX_TRAINING_WORDS**2)
+def _prior(conditions: int, words: int, power: int, normalise: bool = False) -> np.ndarray:
+    """Return the prior of the empty word and of each condition for each word, (words, conditions + 1) in fp32."""
     distance = np.abs((np.arange(conditions) + 0.5)[None] / conditions - (np.arange(words) + 0.5)[:, None] / words)
-    return np.concatenate([np.full((words, 1), NULL_WEIGHT), (1 - distance) * (1 - distance)], axis=1)
+    prior = np.concatenate([np.full((words, 1), NULL_WEIGHT), (1 - distance) ** power], axis=1)
+    if normalise:
+        prior[:, 1:] *= (1 - NULL_WEIGHT) / prior[:, 1:].sum(1, keepdims=True)
+    return prior.astype(np.float32)
 
 
 def _blocks(conditions: list[np.ndarray], words: list[np.ndarray]) -> Iterator[tuple[int, int]]:

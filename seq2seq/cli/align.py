@@ -14,7 +14,6 @@ from seq2seq.cli.common import (
     bar,
     json_line,
     load_translator,
-    measured_aligner,
     number_or,
     require_model_first,
     too_long,
@@ -92,6 +91,7 @@ def align(
         names = sources.name, targets.name
         require_as_many_lines(names, sources.total, targets.total)
         from seq2seq.analysis.alignment import format_links
+        from seq2seq.analysis.alignment_head import measured_aligner
         from seq2seq.analysis.attention_maps import align as align_pairs
 
         translator = load_translator(model, device, precision, threads)

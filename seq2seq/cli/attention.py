@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import load_translator, measured_aligner, number_or
+from seq2seq.cli.common import load_translator, number_or
 from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, Threads, examples
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.translation.text_io import writing
@@ -67,6 +67,7 @@ def attention(
 
     if output.suffix == ".png":
         require_matplotlib()
+    from seq2seq.analysis.alignment_head import measured_aligner
     from seq2seq.analysis.attention_maps import Aligner, AttentionMapSelection, compute_pair_attention, maps_of_kind
     from seq2seq.analysis.attention_page import page
     from seq2seq.analysis.attention_weights import KINDS

@@ -20,7 +20,6 @@ from seq2seq.recipe.language_codes import code_for
 from seq2seq.translation.text_io import Input, Line, Output
 
 if TYPE_CHECKING:
-    from seq2seq.analysis.attention_maps import Aligner
     from seq2seq.evaluation.scores import Score
     from seq2seq.recipe import DecodingSection, Recipe
     from seq2seq.translation.line_translator import LineTranslator
@@ -200,15 +199,6 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
     if value.isdecimal() and int(value) > 0:
         return int(value)
     raise UserError(f"{option} {value}: expected a number of at least 1{''.join(f', or {word}' for word in words)}.")
-
-
-def measured_aligner(model: Path) -> Aligner:
-    """Return the alignment settings stored in a model's metadata, or the default settings if there are none."""
-    from seq2seq.analysis.attention_maps import Aligner
-    from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
-
-    bundle = resolve_model_path(model)
-    return Aligner.from_metadata(bundle_metadata(bundle), f"the metadata of {bundle}")
 
 
 def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:

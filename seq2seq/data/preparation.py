@@ -240,7 +240,7 @@ def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         FORMAT_VERSION,
         recipe.data.cleaning.model_dump(),
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
-        recipe.resamples_epochs,                                                # then the text is stored, too
+        recipe.keeps_training_text,                                             # then the text is stored, too
         recipe.languages.model_dump(),                                          # these select the sides of a .tmx file
         [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT}), _file_states(spec))
          for spec in recipe.resolve().data.train],
@@ -294,7 +294,7 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     writers = [SideWriter(temporary, "source", tokenizers.source), SideWriter(temporary, "target", tokenizers.target)]
-    keep_text = recipe.resamples_epochs
+    keep_text = recipe.keeps_training_text
     counts_by_corpus: dict[str, dict[str, Any]] = {}
     total = 0
     with contextlib.ExitStack() as stack, console.progress("tokenising", None, unit="pairs") as advance:

@@ -30,7 +30,8 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
         tags: tags with positions in `source`. An opening or closing tag whose counterpart is not among them
             belongs to an element that ends after the sentence or begins before it.
         weights: (units of the translation, units of the source), attention of each unit of the translation; see
-            `line_splitting.alignment_units`. None: no alignment is known; units at the same share of the length are aligned.
+            `line_splitting.alignment_units`. None: no alignment is known; units at the same share of the length are
+            aligned.
     """
     if not tags:
         return []

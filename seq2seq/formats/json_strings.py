@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from seq2seq.documents.block import MAX_DEPTH, Block, DocumentError
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
+from seq2seq.json_reader import NotJson, read_any_json
 
+_PLACE = re.compile(r"(.*): line (\d+) column (\d+) \(char \d+\)")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 
 
@@ -40,13 +42,11 @@ class JsonDocument:
         self._text = decode_text(data)
         content = self._text.removeprefix("\ufeff")
         try:
-            json.loads(content)
-        except json.JSONDecodeError as error:
-            raise DocumentError(f"line {error.lineno}, column {error.colno}: {error.msg}. The document is not JSON.") \
-                from error
-        except (RecursionError, ValueError) as error:                           # ValueError: a number of 4,300 digits
-            problem = str(error) if isinstance(error, ValueError) else "values are nested too deeply"
-            raise DocumentError(f"the document: {problem}. Simplify it.") from None
+            read_any_json(content)
+        except NotJson as error:
+            problem = _PLACE.sub(r"line \2, column \3: \1", str(error))
+            raise DocumentError(problem if problem.startswith("line ") else f"the document: {problem}. Simplify it.") \
+                from None
         self._ensure_ascii = "\\u" in content and content.isascii()
         self.blocks: list[Block] = []
         self._strings: list[tuple[int, int]] = []                               # span of each block
@@ -72,7 +72,7 @@ class JsonDocument:
             elif token != ":" and not level.value_kept:
                 line += self._text.count("\n", counted, match.start())
                 counted = match.start()
-                if is_message(text := json.loads(token)):
+                if is_message(text := read_any_json(token)):
                     self.blocks.append(trim(Block(text, place=f"line {line}"))[1])
                     self._strings.append(match.span())
 
@@ -81,6 +81,6 @@ class JsonDocument:
         edits = []
         for (begin, end), new, block in zip(self._strings, translations, self.blocks, strict=True):
             if new != block:
-                before, _, after = trim(Block(json.loads(self._text[begin:end])))
+                before, _, after = trim(Block(read_any_json(self._text[begin:end])))
                 edits.append((begin, end, json.dumps(before + new.text + after, ensure_ascii=self._ensure_ascii)))
         return encode_text(replace_spans(self._text, edits), "utf-8")

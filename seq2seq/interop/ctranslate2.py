@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch import device as torch_device
 
+from seq2seq.analysis.attention_maps import Aligner
 from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
 from seq2seq.interop.export_card import export_card
 from seq2seq.interop.parity import (
@@ -85,7 +86,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
     ours = translator_with_exported_decoding(path, exportable)
 
     def write(directory: Path) -> None:
-        convert(exportable.model, recipe.model, tokenizers, directory, quantization)
+        convert(exportable.model, recipe.model, tokenizers, directory, quantization, exportable.aligner)
         tokenizers.save(directory)
         text = with_exported_decoding(load_bundle(resolve_model_path(path)).recipe_text, exportable)
         (directory / RECIPE).write_text(text, encoding="utf-8", newline="\n")
@@ -106,14 +107,19 @@ def with_exported_decoding(text: str, exportable: Exportable) -> str:
 
 
 def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, directory: Path,
-            quantization: str = "float32") -> None:
-    """Write a CTranslate2 model with the weights of `model`, whose attention scores must be scaled dot products."""
+            quantization: str = "float32", aligner: Aligner | None = None) -> None:
+    """Write a CTranslate2 model with the weights of `model`, whose attention scores must be scaled dot products.
+
+    aligner: head for CTranslate2's alignments, the first of its layer. None: the last layer.
+    """
     library()
     from ctranslate2.specs import common_spec, transformer_spec
 
     spec = transformer_spec.TransformerSpec.from_config(
         (section.encoder_layers, section.decoder_layers), section.num_heads, pre_norm=section.norm == "pre",
-        activation=getattr(common_spec.Activation, ACTIVATIONS[section.activation]))
+        activation=getattr(common_spec.Activation, ACTIVATIONS[section.activation]),
+        alignment_layer=aligner.layer - 1 if aligner and aligner.layer else -1,
+        alignment_heads=1 if aligner and aligner.head == 1 else section.num_heads)
     for side, embedding, positions, layers in (
         (spec.encoder, model.source_embedding, model.source_positions, model.encoder),
         (spec.decoder, model.target_embedding, model.target_positions, model.decoder),

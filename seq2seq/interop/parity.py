@@ -9,17 +9,19 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, Unpack
+from typing import Protocol, Unpack, cast
 
 import numpy as np
 
 from seq2seq import console
+from seq2seq.analysis.alignment_head import measured_aligner, put_head_first
+from seq2seq.analysis.attention_maps import Aligner
 from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.errors import FormatError, UserError
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
 from seq2seq.model import Model
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
@@ -123,6 +125,8 @@ class Exportable:
     tokenizers: Tokenizers
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
+    aligner: Aligner
+    """Head that aligns words best. The model is a copy in which it is the first head of its layer."""
 
 
 def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DECODING_KEYS) -> Exportable:
@@ -142,7 +146,12 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
     data = recipe.data if recipe_path(bundle).parent == bundle.absolute() else (
         load_recipe(recipe_path(bundle), check_files=False).data)
     recipe = recipe.model_copy(update={"decoding": decoding, "data": data})
-    return Exportable(inference_copy(model), recipe, tokenizers, note)
+    copy, aligner = inference_copy(model), measured_aligner(path)
+    if aligner.head != "mean":
+        layer = cast(DecoderLayer, copy.decoder[(aligner.layer or len(copy.decoder)) - 1])
+        put_head_first(layer.cross_attention, aligner.head)
+        aligner = replace(aligner, head=1)
+    return Exportable(copy, recipe, tokenizers, note, aligner)
 
 
 def supported_decoding(decoding: DecodingSection, supported: Set[str]) -> tuple[DecodingSection, str]:

@@ -164,30 +164,20 @@ class Recipe(Section):
     def _check_model_against_data(cls, model: ModelSection, info: ValidationInfo) -> ModelSection:
         tokenizer: TokenizerSection | None = info.data.get("tokenizer")
         if model.task.has_source and tokenizer and not tokenizer.joint and model.tied_embeddings == "all":
-            raise RecipeValueError(
-                "tied_embeddings",
-                "'all' shares one matrix between source and target, which requires tokenizer.joint: true. Write "
-                "'decoder' or 'none' here.",
-            )
+            raise RecipeValueError("tied_embeddings", "'all' shares one matrix between source and target, which "
+                                   "requires tokenizer.joint: true. Write 'decoder' or 'none' here.")
         if tokenizer and not tokenizer.joint and model.copy:
-            raise RecipeValueError(
-                "copy",
-                "the copy mechanism requires source and target to have the same vocabulary. Set tokenizer.joint: true.",
-            )
+            raise RecipeValueError("copy", "the copy mechanism requires source and target to have the same vocabulary. "
+                                           "Set tokenizer.joint: true.")
         if tokenizer and model.task is POINTING and tokenizer.type != "words":
-            raise RecipeValueError(
-                "type",
-                "the targets of a pointer are positions of words, which requires tokenizer: {type: words}; found "
-                f"'{tokenizer.type}'",
-            )
+            raise RecipeValueError("type", "the targets of a pointer are positions of words, which requires tokenizer: "
+                                           f"{{type: words}}; found '{tokenizer.type}'")
         data: Data | None = info.data.get("data")
         if data and model.max_positions <= data.cleaning.max_pieces:
             pieces = data.cleaning.max_pieces
             raise RecipeValueError(
-                "max_positions",
-                f"training sentences of {pieces} pieces and `</s>` need at least {pieces + 1} positions, found "
-                f"{model.max_positions}. Raise max_positions, or lower data.cleaning.max_pieces.",
-            )
+                "max_positions", f"training sentences of {pieces} pieces and `</s>` need at least {pieces + 1} "
+                f"positions, found {model.max_positions}. Raise max_positions, or lower data.cleaning.max_pieces.")
         return model
 
     @field_validator("training")
@@ -199,25 +189,18 @@ class Recipe(Section):
             raise RecipeValueError("start_from", "its tokenizer is used for fine-tuning. Leave "
                                                  "tokenizer.taken_from out.")
         if model and model.task is POINTING and training.label_smoothing:
-            raise RecipeValueError(
-                "label_smoothing",
-                "a pointer does not support label smoothing, because its distribution covers only the words of the "
-                "source sentence. Set training.label_smoothing: 0.",
-            )
+            raise RecipeValueError("label_smoothing", "a pointer does not support label smoothing, because its "
+                                   "distribution covers only the words of the source sentence. Set "
+                                   "training.label_smoothing: 0.")
         if model and model.copy and training.label_smoothing:
-            raise RecipeValueError(
-                "label_smoothing",
-                "model.copy does not support label smoothing, because copied pieces cannot be smoothed. Set "
-                "training.label_smoothing: 0.",
-            )
+            raise RecipeValueError("label_smoothing", "model.copy does not support label smoothing, because copied "
+                                   "pieces cannot be smoothed. Set training.label_smoothing: 0.")
         metrics = info.data.get("metrics") or (model.task.default_metrics if model else ())
         if model and model.task.has_source and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
             raise RecipeValueError(
-                "best_metric",
-                f"'{training.best_metric}' is not in metrics: [{', '.join(metrics)}]. Choose "
+                "best_metric", f"'{training.best_metric}' is not in metrics: [{', '.join(metrics)}]. Choose "
                 f"{''.join(f'{metric}, ' for metric in metrics if metric != 'ter')}loss or perplexity, or add it to "
-                "metrics.",
-            )
+                "metrics.")
         return training
 
     @field_validator("expected")
@@ -261,6 +244,11 @@ class Recipe(Section):
             if metric not in self.task.metrics:
                 raise RecipeValueError("metrics", f"'{metric}' is not for model.type: {self.model.type}; expected some "
                                                   f"of {', '.join(self.task.metrics)}")
+        attention = self.model.type, self.model.score or "scaled_dot", self.model.normalize
+        if self.training.guided_alignment and (
+                attention != ("transformer", "scaled_dot", "softmax") or self.tokenizer.subword_sampling):
+            raise RecipeValueError("training.guided_alignment", "it needs a transformer with score: scaled_dot and "
+                                   "normalize: softmax, and a tokenizer without subword_sampling")
         if self.data.augmentation and self.task is not TRANSLATION:
             raise RecipeValueError("data.augmentation", f"it changes text pairs; not for model.type: {self.model.type}")
         if self.data.augmentation.terms and self.tokenizer.type == "words":
@@ -291,6 +279,11 @@ class Recipe(Section):
     def resamples_epochs(self) -> bool:
         """True if the training text or its segmentation differs from epoch to epoch."""
         return bool(self.tokenizer.subword_sampling or self.data.augmentation)
+
+    @property
+    def keeps_training_text(self) -> bool:
+        """True if the training needs the text beside its ids."""
+        return self.resamples_epochs or bool(self.training.guided_alignment)
 
     @property
     def max_input_pieces(self) -> int:
@@ -325,23 +318,19 @@ class Recipe(Section):
     def resolve(self) -> "Recipe":
         """Return a copy of the recipe with absolute paths."""
         root = self.data_directory
-        data = self.data.model_copy(
-            update={
+        def absolute(section: Section, key: str) -> Section:
+            path = getattr(section, key)
+            return section if path is None else section.model_copy(
+                update={key: os.path.abspath(self.directory / path)})
+
+        return self.model_copy(update={
+            "data": self.data.model_copy(update={
                 "root": ".",
                 "train": tuple(corpus.resolve(root, self.directory) for corpus in self.data.train),
                 "valid": self.data.valid.resolve(root),
-                "test": {name: corpus.resolve(root) for name, corpus in self.data.test.items()},
-            }
-        )
-        tokenizer = self.tokenizer
-        if tokenizer.taken_from is not None:
-            other = os.path.abspath(self.directory / tokenizer.taken_from)
-            tokenizer = tokenizer.model_copy(update={"taken_from": other})
-        training = self.training
-        if training.start_from is not None:
-            start = os.path.abspath(self.directory / training.start_from)
-            training = training.model_copy(update={"start_from": start})
-        return self.model_copy(update={"data": data, "tokenizer": tokenizer, "training": training})
+                "test": {name: corpus.resolve(root) for name, corpus in self.data.test.items()}}),
+            "tokenizer": absolute(self.tokenizer, "taken_from"),
+            "training": absolute(self.training, "start_from")})
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML, including all defaults. Keys that are not set and have no default are omitted."""

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq import console
+from seq2seq.analysis.alignment_head import alignment_settings
+from seq2seq.analysis.guided_alignment import GuidedAlignment
 from seq2seq.augmentation.resampled_epochs import ResampledEpochs
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
@@ -124,9 +126,8 @@ class Training:
         self.validation = Validation(recipe, self.tokenizers)
 
         sizes = self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size
-        initial_weights = None
-        if self.section.start_from is not None and not list_checkpoints(run):
-            initial_weights = weights_to_start_from(recipe.model, sizes, recipe.directory / self.section.start_from)
+        initial_weights = None if self.section.start_from is None or list_checkpoints(run) else weights_to_start_from(
+            recipe.model, sizes, recipe.directory / self.section.start_from)
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
         # Mixed precision: weights and accumulated gradients are fp32, because rounding in 16 bits loses small updates.
         # Forward and backward pass may use a copy in bf16 or fp16, whose matrix products are several times faster.
@@ -152,7 +153,8 @@ class Training:
         self.gradients = StepGradients(
             self.compute_model, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing,
             shape=shape, max_length=max_length, max_tokens=self.state.most_tokens,
-            loss_scale=self.optimizer.loss_scale)
+            loss_scale=self.optimizer.loss_scale, guided=GuidedAlignment.for_training(
+                self.prepared, self.tokenizers, self.section.guided_alignment, group.main_rank_first))
         self.results = StepResults(self.state, self.prepared.corpus, run, self.dtype)
 
     def _prepare(self, text: Recipe) -> Prepared:
@@ -240,9 +242,8 @@ class Training:
         # The device decides whether to skip the update. On a GPU, the host would have to wait for the norm.
         self._update(self._learning_rate(step), step, skip=1 - norm.isfinite().float())
         self.optimizer.zero_grad()
-        self.state.step = step
+        self.state.step, self.state.averaged = step, False
         self.state.step_in_epoch += 1
-        self.state.averaged = False
         self.state.add_to_window(seconds=time.monotonic() - began)
         self.results.add(StepResult(step, torch.cat([sums, norm[None]]), micro_batches, source_tokens, target_tokens))
 
@@ -269,11 +270,9 @@ class Training:
     def _log_window(self, log: Log) -> list[str]:
         """Log the means since the last log line, and return them as text for the progress bar."""
         self.results.read()
-        means = pop_window_means(self.state, self._learning_rate(self.state.step))
-        if not means:
-            return []
-        log.write("training", self.state.step, means)
-        return progress_bar_fields(means)
+        if means := pop_window_means(self.state, self._learning_rate(self.state.step)):
+            log.write("training", self.state.step, means)
+        return progress_bar_fields(means) if means else []
 
     def _draw_curves(self) -> None:
         if self.group.is_main:
@@ -426,11 +425,13 @@ class Training:
             translator = self._translator()
             scores = evaluate_tests(translator, self.recipe,
                                     translate=partial(translate_on_all_ranks, translator, self.group))
+            alignment = alignment_settings(translator, self.recipe, self.validation.pairs)
         if not self.group.is_main:
             return scores
         if best.recipe_text != self.recipe.to_yaml():                 # keys such as `decoding` may have changed
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
-        update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()})
+        update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()},
+                               **alignment)
         for warning in check_expected(scores, self.recipe.expected):
             console.warn(warning)
         return scores
