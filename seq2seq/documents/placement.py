@@ -16,6 +16,7 @@ import numpy as np
 
 from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.documents.block import Tag
+from seq2seq.documents.placeholders import Placeholders
 
 MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
 """Limits above which tags keep their order and are placed by position: tags of a sentence, depth of nested elements,
@@ -43,7 +44,7 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
         return _in_order(tags, old, new)
     placement = _Placement(source, tags, translation, old, new, _shares(weights, len(new), len(old)))
     placement.place(root)
-    return placement.emit(root)
+    return _outside_placeholders(placement.emit(root), translation)
 
 
 @dataclass
@@ -253,6 +254,17 @@ class _Placement:
         if node.low and self._follows(node):
             return self.new[node.low - 1][1]
         return self.new[node.low][0]
+
+
+def _outside_placeholders(tags: Sequence[Tag], text: str) -> list[Tag]:
+    """Return the tags, moved out of the placeholders of a translation: an opening tag before it, others behind it."""
+    spans = Placeholders().spans(text)
+    moved: list[Tag] = []
+    for tag in tags:
+        begin, end = next(((begin, end) for begin, end in spans if begin < tag.position < end), (tag.position,) * 2)
+        position = begin if tag.kind == "open" else end
+        moved.append(replace(tag, position=max([position, *(before.position for before in moved[-1:])])))
+    return moved
 
 
 def _in_order(tags: Sequence[Tag], old: list[Span], new: list[Span]) -> list[Tag]:

@@ -34,7 +34,8 @@ class Translation:
     tokens: number of target pieces, plus one `</s>` per part. parts: number of parts in which the line was translated;
     0 for lines of white space, which are returned unchanged. words: words of the translation with the model's
     confidence, if requested. faults: names of the translation's faults (see `output_faults.FAULTS`), if it was checked.
-    retried: True if the translation comes from a retry, because the first one had more faults.
+    retried: True if the translation comes from a retry, because the first one had more faults. lost_terms: terms of the
+    glossary that the translation lacks, if one was given (see `protection.ProtectedTranslator`).
     """
 
     text: str
@@ -45,6 +46,7 @@ class Translation:
     words: tuple[Word, ...] = ()
     faults: tuple[str, ...] = ()
     retried: bool = False
+    lost_terms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

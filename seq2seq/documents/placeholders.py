@@ -1,0 +1,109 @@
+"""Placeholders: parts of a text that a translation must contain exactly as often as its source, unchanged.
+
+They are variables of message formats (printf, Python, ICU, Mustache, Qt, Ruby, JavaScript, Laravel), markup in plain
+strings, addresses, file paths, emoji, hashtags and user names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from seq2seq.data.line_splitting import Span
+from seq2seq.errors import UserError
+
+_NAME = r"[A-Za-z_][\w.-]{0,80}"
+_BRACED = r"\{(?:[^{}\n]|\{(?:[^{}\n]|\{(?:[^{}\n]|\{[^{}\n]*+\})*+\})*+\})*+\}"
+_EMOJI = "[\u203c\u2049\u2139\u2194-\u21aa\u231a-\u23ff\u25aa-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff]"
+_PATTERNS = (
+    # Addresses. The characters that end a sentence are removed by `find_placeholders`.
+    r"(?:https?|ftp|file)://[^\s<>\"“”«»（）、。，]{1,2000}+", r"\bwww\.[\w-]+\.[^\s<>\"“”«»（）、。，]{1,2000}+",
+    r"\bmailto:[^\s<>\"]{1,500}+", r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
+    # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}, {n, plural, one {…}}.
+    r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t\([^()\n]{1,200}\)",
+    rf"(?=\{{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,){_BRACED}",
+    r"\{\s*+(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
+    # printf and its relatives: %s, %(count)d, %1$s, %-8.3f, %%, %@, %1, %L2, %n, %name%.
+    r"%\([^()\n]{1,80}\)[-+#0]*+\d*+(?:\.\d++)?[A-Za-z]", rf"%{_NAME}%(?![\w%])",
+    r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?![a-z]{3})",
+    r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)",
+    # Other variables: $name, :name, __name__, [[name]].
+    r"(?<![\w$])\$[A-Za-z_]\w*+(?:\$s)?", r"(?<![\w:]):[a-z_]\w{1,60}:?(?!\w)", r"\b__\w{1,60}?__\b",
+    r"\[\[[^\[\]\n]{1,200}\]\]",
+    # Entities and tags in plain strings.
+    r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z][^<>\n]{0,400}>",
+    # File paths: /etc/hosts, ~/x, ./x, C:\x.
+    r"(?<![\w/.~<])(?:~|\.{1,2})?/(?:[\w.@+-]+/)*+[\w@+-](?:[\w.@+-]*[\w@+-])?",
+    r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
+    # User names and hashtags.
+    r"(?<![\w@])@[A-Za-z_]\w{0,60}", r"(?<![\w&#])#\w*[^\W\d_]\w*",
+    # Emoji: a sequence of symbols with modifiers, flags, key caps.
+    rf"(?:{_EMOJI}[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]*(?:\u200d{_EMOJI}[\ufe0f\U0001f3fb-\U0001f3ff]*)*"
+    "[\U000e0020-\U000e007f]*)+", "[0-9#*]\ufe0f?\u20e3",
+)
+_FINAL = ".,;:!?)]}'’”\"…"
+
+
+class Placeholders:
+    """Pattern of placeholders: the usual ones, and a user's own."""
+
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        """patterns: further regular expressions.
+
+        Raises:
+            UserError: a pattern is not a regular expression, or matches the empty text.
+        """
+        self.patterns = tuple(patterns)
+        for pattern in patterns:
+            try:
+                empty = re.compile(pattern).match("")
+            except re.error as error:
+                raise UserError(f"--placeholder '{pattern}' is not a regular expression: {error}.") from error
+            if empty:
+                raise UserError(f"--placeholder '{pattern}' matches the empty text. Write a pattern of at least one "
+                                "character.")
+        # A group that is named in one pattern may have the same name in another, so each has its own expression.
+        self._own = [re.compile(pattern) for pattern in patterns]
+
+    def spans(self, text: str) -> list[Span]:
+        """Return the spans of all placeholders of a text, in order; they do not overlap. A user's own come first."""
+        found: list[Span] = []
+        for pattern in self._own:
+            found += [match.span() for match in pattern.finditer(text) if match.end() > match.start()]
+        taken, position = [], 0
+        for begin, end in sorted(found, key=lambda span: (span[0], -span[1])):
+            if begin >= position:
+                taken.append((begin, end))
+                position = end
+        if _may_have_placeholders(text):
+            position = 0
+            for begin, end in [*taken, (len(text), len(text))]:
+                taken += _standard_spans(text, position, begin)
+                position = end
+        return sorted(taken)
+
+    def counts(self, text: str) -> Counter[str]:
+        """Return the number of occurrences of each placeholder."""
+        return Counter(text[begin:end] for begin, end in self.spans(text))
+
+
+_STANDARD = re.compile("|".join(f"(?:{pattern})" for pattern in _PATTERNS))
+_SIGNS = re.compile(f"[{{%$:&<@#/\\\\\u20e3]|__|\\[\\[|www\\.|{_EMOJI}")
+
+
+def _may_have_placeholders(text: str) -> bool:
+    return _SIGNS.search(text) is not None
+
+
+def _standard_spans(text: str, begin: int, end: int) -> list[Span]:
+    spans = []
+    while match := _STANDARD.search(text, begin, end):
+        low, high = match.span()
+        if match[0][:1].isalpha():                              # an address ends before the punctuation after it
+            while high > low + 1 and text[high - 1] in _FINAL and not (
+                    text[high - 1] == ")" and text.count("(", low, high) >= text.count(")", low, high)):
+                high -= 1
+        spans.append((low, high))
+        begin = high
+    return spans

@@ -1,0 +1,1 @@
+"""Placeholders and terms that a translation must keep."""

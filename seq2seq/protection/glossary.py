@@ -1,0 +1,171 @@
+"""Glossaries: terms with their prescribed translations."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seq2seq.data.line_splitting import Span
+from seq2seq.errors import UserError
+from seq2seq.protection.words import MIN_STEM, SPACELESS_CHARACTER, lemmas, same_word, words
+
+MAX_ENTRIES, MAX_TERM_CHARACTERS, MAX_BYTES = 200_000, 300, 50_000_000
+KEEP = frozenset(["do not translate", "dnt", "keep"])
+"""Values of the third column of terms that are the same in all languages."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """Term of a glossary. translations: prescribed translations, the preferred one first."""
+
+    source: str
+    translations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FoundTerm:
+    """Term in a sentence. begin, end: span in the sentence."""
+
+    begin: int
+    end: int
+    term: Term
+
+
+class Glossary:
+    """Terms, and their search in text."""
+
+    def __init__(self, terms: Sequence[Term], source_language: str, target_language: str) -> None:
+        self.source_language, self.target_language = source_language, target_language
+        self._by_first: dict[str, list[tuple[list[str], Term]]] = defaultdict(list)
+        for term in terms:
+            source_words = _words(term.source)
+            for key in self._keys(source_words[0]):
+                self._by_first[key].append((source_words, term))
+
+    @staticmethod
+    def read(path: Path, source_language: str, target_language: str) -> Glossary:
+        """Read a glossary: a table with the columns term, translation and an optional note, separated by tabs, or by
+        commas if the name ends in .csv.
+
+        The note `do not translate`, or a translation that is missing, keeps the term as it is. Several lines of one
+        term are alternatives. Empty lines and lines that begin with # are skipped.
+
+        Raises:
+            UserError: the file cannot be read, or a line is not an entry.
+        """
+        try:
+            if path.stat().st_size > MAX_BYTES:
+                raise UserError(f"{path} has more than {MAX_BYTES:,} bytes, which is too large for a glossary.")
+            text = path.read_bytes().decode("utf-8-sig")
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not UTF-8: byte {error.start + 1}. Convert it.") from error
+        return Glossary.parse(text, str(path), source_language, target_language)
+
+    @staticmethod
+    def parse(text: str, name: str, source_language: str, target_language: str) -> Glossary:
+        """Parse the text of a glossary; see `read`. name: name of the glossary for messages, with its ending."""
+        comma = name.endswith(".csv")
+        reader = csv.reader(text.splitlines(keepends=True), delimiter="," if comma else "\t",
+                            quoting=csv.QUOTE_MINIMAL if comma else csv.QUOTE_NONE)
+        translations: dict[str, dict[str, None]] = {}
+        try:
+            for row in reader:
+                place, cells = f"{name}:{reader.line_num}", [cell.strip() for cell in row]
+                if not any(cells) or cells[0].startswith("#"):
+                    continue
+                if len(cells) > 3:
+                    raise UserError(f"{place}: {len(cells)} columns; expected term, translation and an optional note.")
+                if any(len(cell) > MAX_TERM_CHARACTERS for cell in cells):
+                    raise UserError(f"{place}: a term has more than {MAX_TERM_CHARACTERS} characters. Shorten it.")
+                if not words(cells[0]):
+                    raise UserError(f"{place}: the term '{cells[0]}' has no letter or digit.")
+                source, target, note = [*cells, "", ""][:3]
+                keep = not target or note.lower() in KEEP
+                translations.setdefault(source, {})[source if keep else target] = None
+                if len(translations) > MAX_ENTRIES:
+                    raise UserError(f"{place}: a glossary may have {MAX_ENTRIES:,} terms. Divide it.")
+        except csv.Error as error:
+            raise UserError(f"{name}:{reader.line_num}: {error}. Correct the line.") from error
+        if not translations:
+            raise UserError(f"{name} has no terms. Write a term and its translation on each line, separated by a "
+                            f"{'comma' if comma else 'tab'}.")
+        return Glossary([Term(source, tuple(targets)) for source, targets in translations.items()], source_language,
+                        target_language)
+
+    def find(self, text: str) -> list[FoundTerm]:
+        """Return the terms of a text, in order; they do not overlap, and of several that begin at a word the longest is
+        taken. A term also matches in another inflection, and in capitals if it is in small letters."""
+        spans = words(text)
+        found: list[FoundTerm] = []
+        index = 0
+        while index < len(spans):
+            entry = self._entry_at(text, spans, index)
+            if entry is None:
+                index += 1
+                continue
+            length, term = entry
+            found.append(FoundTerm(spans[index][0], spans[index + length - 1][1], term))
+            index += length
+        return found
+
+    def _keys(self, word: str) -> set[str]:
+        """Return keys of which any two forms of one word share one (see `words.same_word`)."""
+        return {*lemmas(word, self.source_language), word.lower()[:MIN_STEM]}
+
+    def _entry_at(self, text: str, spans: list[Span], index: int) -> tuple[int, Term] | None:
+        begin, end = spans[index]
+        first = text[begin:end]
+        entries = [entry for key in sorted(self._keys(first)) for entry in self._by_first.get(key, [])]
+        for source_words, term in sorted(entries, key=lambda entry: -len(entry[0])):
+            following = spans[index:index + len(source_words)]
+            here = [text[low:high] for low, high in following]
+            if len(here) == len(source_words) and all(
+                    _matches(word, one, self.source_language) for word, one in zip(source_words, here, strict=True)):
+                return len(here), term
+        return None
+
+    def missing(self, found: Sequence[FoundTerm], translation: str, exact: bool = False) -> list[Term]:
+        """Return the terms whose translations occur less often in a translation than the terms in the source.
+
+        exact: True: count only translations in the form of the glossary, in small letters or capitals; False: count
+            every inflection.
+        """
+        needed: dict[Term, int] = defaultdict(int)
+        for one in found:
+            needed[one.term] += 1
+        return [term for term, count in needed.items()
+                if sum(occurrences(form, translation, self.target_language, exact)
+                       for form in term.translations) < count]
+
+
+def occurrences(term: str, text: str, language: str, exact: bool = False) -> int:
+    """Return the number of times that a term occurs in a text as whole words, in any inflection unless `exact`."""
+    term_words = _words(term)
+    found = [text[begin:end] for begin, end in words(text)]
+    if not term_words:
+        return text.count(term)
+    count = index = 0
+    while index + len(term_words) <= len(found):
+        same = all(one.lower() == word.lower() if exact else same_word(word, one, language)
+                   for word, one in zip(term_words, found[index:], strict=False))
+        count, index = count + same, index + (len(term_words) if same else 1)
+    return count
+
+
+def _words(text: str) -> list[str]:
+    return [text[begin:end] for begin, end in words(text)]
+
+
+def _matches(term_word: str, word: str, language: str) -> bool:
+    """Return True if a word of a text matches a word of a term. Words with capitals after the first letter, such as
+    abbreviations, must be the same; a capital letter at the begin of the term must be one in the text, too."""
+    if term_word == word or SPACELESS_CHARACTER.match(term_word):
+        return term_word == word
+    if term_word[1:] != term_word[1:].lower() or term_word[0].isupper() and not word[0].isupper():
+        return False
+    return same_word(term_word, word, language)

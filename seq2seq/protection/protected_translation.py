@@ -1,0 +1,278 @@
+"""Translation that keeps placeholders and terms.
+
+A sentence is first translated as it is, with the terms inline if the model was trained for that. If the translation has
+lost or invented a placeholder, it is translated again with a number in place of each placeholder, because models copy
+numbers; if a number is lost, too, the sentence is translated without its placeholders, and they are put where the words
+beside them went. Terms that the translation lacks become required phrases of another search (`Request.required`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Protocol
+
+from seq2seq.data.line_splitting import split_margins
+from seq2seq.documents.block import Tag
+from seq2seq.documents.placeholders import Placeholders
+from seq2seq.documents.placement import place_tags
+from seq2seq.documents.sentences import is_translatable
+from seq2seq.documents.translation import Align
+from seq2seq.errors import RequestError
+from seq2seq.protection.glossary import FoundTerm, Glossary
+from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
+from seq2seq.translation.line_translator import ReportProgress, Translation
+from seq2seq.translation.requests import Request, number_requests
+
+STAND_INS = (713, 826, 937, 548, 619, 274, 386, 492, 851, 967, 583, 764, 218, 349, 695, 172)
+"""Numbers that stand for placeholders; those that the sentence contains are not used. They have neither 0 nor two equal
+digits, and are no years and no round numbers, which models change more often."""
+_NUMBER = re.compile(r"\d+")
+_MARKERS = re.compile("|".join(TERM_MARKERS))
+
+
+class BlockTranslator(Protocol):
+    """Translator of blocks of lines: `LineTranslator` or `TranslatorPool`."""
+
+    def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
+                         progress: ReportProgress | None = None, **decoding: Any) -> Iterator[list[list[Translation]]]:
+        """See `LineTranslator.translate_blocks`."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Line with its placeholders and terms."""
+
+    request: Request
+    terms: list[FoundTerm]
+    has_placeholders: bool
+
+
+@dataclass(frozen=True)
+class ProtectedTranslator:
+    """Translator whose translations have the placeholders of their sources, and if possible the terms of a glossary.
+
+    translator: a `LineTranslator` or `TranslatorPool`. terms_inline: True if the model was trained with terms in its
+    source text (`data.augmentation.terms`). align: function that aligns sentences with their translations
+    (`DividedDocument.join`); None: placeholders are placed by position.
+    """
+
+    translator: BlockTranslator
+    placeholders: Placeholders = Placeholders()
+    glossary: Glossary | None = None
+    terms_inline: bool = False
+    align: Align | None = None
+
+    def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None, **decoding: Any,
+                  ) -> list[list[Translation]]:
+        """Return the best translations of each line; see `LineTranslator.translate`."""
+        return list(chain.from_iterable(self.translate_blocks(lines, max(1, len(lines)), progress=progress,
+                                                              **decoding)))
+
+    def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
+                         progress: ReportProgress | None = None, **decoding: Any) -> Iterator[list[list[Translation]]]:
+        """Yield the translations of each block of lines; see `LineTranslator.translate_blocks`."""
+        waiting: deque[_Line] = deque()
+
+        def requests() -> Iterator[Request]:
+            for request in number_requests(lines, begin):
+                line = _Line(request, self.glossary.find(request.text) if self.glossary else [],
+                             bool(self.placeholders.spans(request.text)))
+                waiting.append(line)
+                yield self._first_request(line)
+
+        blocks = self.translator.translate_blocks(requests(), block_lines, begin=begin, progress=progress, **decoding)
+        return (self._checked([waiting.popleft() for _ in block], block, decoding) for block in blocks)
+
+    def _first_request(self, line: _Line) -> Request:
+        if line.has_placeholders and not is_translatable(self._without_placeholders(line.request.text)[0]):
+            return replace(line.request, text="")                               # nothing to translate
+        if line.terms and self.terms_inline:
+            terms = [(one.begin, one.end, one.term.translations[0]) for one in line.terms]
+            return replace(line.request, text=annotate(line.request.text, terms))
+        return line.request
+
+    def _checked(self, lines: Sequence[_Line], block: Sequence[list[Translation]], decoding: dict[str, Any],
+                 ) -> list[list[Translation]]:
+        """Return the translations of a block after the retries."""
+        results = [self._kept(line, n_best) for line, n_best in zip(lines, block, strict=True)]
+
+        def retry(wrong: Callable[[_Line, str], bool], again: Callable[..., list[list[Translation]]]) -> None:
+            pending = [index for index, line in enumerate(lines) if wrong(line, results[index][0].text)]
+            retried = again([lines[index] for index in pending], [results[index] for index in pending], decoding)
+            for index, n_best in zip(pending, retried, strict=True):
+                results[index] = n_best
+
+        retry(self._differs, self._with_numbers)
+        retry(lambda line, text: bool(line.terms and self._lost_terms(line, text)), self._with_terms)
+        retry(self._differs, self._with_tags)
+        return [self._with_lost_terms(line, n_best) for line, n_best in zip(lines, results, strict=True)]
+
+    def _differs(self, line: _Line, translation: str) -> bool:
+        return not self._same(line, translation)
+
+    def _same(self, line: _Line, translation: str) -> bool:
+        """Return True if a translation has the placeholders of its source."""
+        return self.placeholders.counts(line.request.text) == self.placeholders.counts(translation)
+
+    def _kept(self, line: _Line, n_best: list[Translation]) -> list[Translation]:
+        """Return the translations that have the placeholders of the source, or the best one if none has."""
+        if line.has_placeholders and n_best[0].parts == 0 and line.request.text.strip():
+            return [replace(n_best[0], text=line.request.text)]                 # nothing to translate
+        if line.terms and self.terms_inline:
+            n_best = [replace(one, text=_without_markers(one.text)) for one in n_best]
+        return [one for one in n_best if self._same(line, one.text)] or n_best[:1]
+
+    # Placeholders
+
+    def _with_numbers(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: dict[str, Any],
+                      ) -> list[list[Translation]]:
+        """Translate with a number in place of each placeholder. A line whose numbers are lost keeps its result."""
+        requests, used = [], []
+        for line in lines:
+            text, numbers = self._numbered(line.request.text)
+            used.append(numbers)
+            requests.append(replace(line.request, text=text if numbers else ""))
+        found = self._retry(requests, decoding)
+        retried = []
+        for line, numbers, before, after in zip(lines, used, results, found, strict=True):
+            restored = _restored(after[0].text, numbers) if numbers and after else None
+            retried.append(before if restored is None or self._differs(line, restored) else
+                           [replace(after[0], text=restored)])
+        return retried
+
+    def _numbered(self, text: str) -> tuple[str, dict[str, str]]:
+        """Return a text with numbers in place of its placeholders, and the placeholder of each number. There are none
+        if the text has more placeholders than numbers are known."""
+        spans = self.placeholders.spans(text)
+        present = set(_NUMBER.findall(text))
+        free = [str(number) for number in STAND_INS if str(number) not in present][:len(spans)]
+        if not spans or len(free) < len(spans):
+            return text, {}
+        parts, last = [], 0
+        for (begin, end), number in zip(spans, free, strict=True):
+            # A number beside a digit or a letter would be another number, or a word that models rarely copy.
+            before = " " if text[begin - 1:begin].isdigit() else ""
+            after = " " if text[end:end + 1].isdigit() else ""
+            parts += [text[last:begin], before, number, after]
+            last = end
+        return "".join([*parts, text[last:]]), {
+            number: text[begin:end] for number, (begin, end) in zip(free, spans, strict=True)}
+
+    def _without_placeholders(self, text: str) -> tuple[str, list[Tag]]:
+        """Return a text without its placeholders, and these as tags."""
+        parts: list[str] = []
+        tags, last, length = [], 0, 0
+        for begin, end in self.placeholders.spans(text):
+            between = text[last:begin]
+            if length and parts[-1][-1:] == " " and between[:1] == " ":
+                between = between[1:]
+            parts.append(between)
+            length += len(between)
+            tags.append(Tag(length, text[begin:end]))
+            last = end
+        rest = text[last:]
+        if parts and "".join(parts)[-1:] == " " and rest[:1] in ("", " "):
+            rest = rest[1:]
+        return "".join([*parts, rest]), tags
+
+    def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: dict[str, Any],
+                   ) -> list[list[Translation]]:
+        """Translate without placeholders, and place them by alignment."""
+        margins = [split_margins(line.request.text) for line in lines]
+        stripped = [self._without_placeholders(core) for _, core, _ in margins]
+        found = self._retry([replace(line.request, text=text) for line, (text, _) in zip(lines, stripped, strict=True)],
+                            decoding)
+        texts = [self._without_placeholders(after[0].text)[0].strip() if after else "" for after in found]
+        pairs = [(text, translation) for (text, _), translation in zip(stripped, texts, strict=True)]
+        weights = self.align(pairs) if self.align and pairs else [None] * len(pairs)
+        retried = []
+        for line, (begin, core, end), (text, tags), translation, before, after, one in zip(
+                lines, margins, stripped, texts, results, found, weights, strict=True):
+            placed = place_tags(text, tags, translation, one)
+            restored = begin + _inserted(translation, placed, core, [tag.raw for tag in tags]) + end
+            if not after or not self._same(line, restored):
+                restored = line.request.text                                    # the last resort
+            retried.append([replace((after or before)[0], text=restored)])
+        return retried
+
+    # Terms
+
+    def _lost_terms(self, line: _Line, translation: str) -> tuple[str, ...]:
+        assert self.glossary is not None
+        return tuple(term.translations[0] for term in self.glossary.missing(line.terms, translation))
+
+    def _with_terms(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: dict[str, Any],
+                    ) -> list[list[Translation]]:
+        """Translate with the lost terms as required phrases."""
+        requests = [replace(self._first_request(line), required=(
+            *line.request.required, *self._lost_terms(line, before[0].text)))
+            for line, before in zip(lines, results, strict=True)]
+        found = self._retry(requests, decoding)
+        return [after if (after := self._kept(line, n_best)) and n_best and self._same(line, after[0].text)
+                and len(self._lost_terms(line, after[0].text)) < len(self._lost_terms(line, before[0].text))
+                else before for line, before, n_best in zip(lines, results, found, strict=True)]
+
+    def _with_lost_terms(self, line: _Line, n_best: list[Translation]) -> list[Translation]:
+        if not line.terms:
+            return n_best
+        return [replace(one, lost_terms=self._lost_terms(line, one.text)) for one in n_best]
+
+    def _retry(self, requests: Sequence[Request], decoding: dict[str, Any]) -> list[list[Translation]]:
+        """Return the translations of further requests; an empty list for one whose constraints cannot be met."""
+        if not requests:
+            return []
+        try:
+            blocks = self.translator.translate_blocks(list(requests), len(requests), **decoding)
+            return [[replace(one, retried=True) for one in n_best] for n_best in chain.from_iterable(blocks)]
+        except RequestError:
+            if len(requests) == 1:
+                return [[]]
+            middle = len(requests) // 2
+            return [*self._retry(requests[:middle], decoding), *self._retry(requests[middle:], decoding)]
+
+
+def _without_markers(text: str) -> str:
+    """Return a translation without markers of terms, which a model may copy by mistake."""
+    return " ".join(_MARKERS.sub(" ", text).split()) if _MARKERS.search(text) else text
+
+
+def _restored(text: str, numbers: dict[str, str]) -> str | None:
+    """Return a translation with the placeholders instead of their numbers; None if a number does not occur once."""
+    spans = [match.span() for match in _NUMBER.finditer(text)]
+    places = {number: [span for span in spans if text[slice(*span)] == number] for number in numbers}
+    if any(len(found) != 1 for found in places.values()):
+        return None
+    parts, last = [], 0
+    for (begin, end), number in sorted((found[0], number) for number, found in places.items()):
+        parts += [text[last:begin], numbers[number]]
+        last = end
+    return "".join([*parts, text[last:]])
+
+
+def _inserted(text: str, tags: Sequence[Tag], source: str, placeholders: Sequence[str]) -> str:
+    """Return the text with the placeholders inserted, with spaces around them where the source has them.
+
+    tags: placeholders with their positions in `text`. placeholders: in the order of the source.
+    """
+    margins: dict[str, tuple[bool, bool]] = {}
+    position = 0
+    for raw in placeholders:
+        begin = source.index(raw, position)
+        position = begin + len(raw)
+        margins.setdefault(raw, (begin > 0 and source[begin - 1] == " ", source[position:position + 1] == " "))
+    parts: list[str] = []
+    last = 0
+    for tag in tags:
+        before, after = margins[tag.raw]
+        parts.append(text[last:tag.position])
+        written = "".join(parts)
+        following = text[tag.position:tag.position + 1]
+        left = before and written and not written[-1].isspace() or written[-1:].isalnum() and tag.raw[0].isalnum()
+        right = (after or following.isalnum() and before) and following and not following.isspace()
+        parts += [" " if left else "", tag.raw, " " if right else ""]
+        last = tag.position
+    return "".join([*parts, text[last:]])

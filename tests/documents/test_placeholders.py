@@ -1,0 +1,65 @@
+"""Placeholders are found by pattern: variables of message formats, addresses, paths, emoji."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.documents.placeholders import Placeholders
+from seq2seq.errors import UserError
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("Hello {name}, you have {0} of {count:,} files in {}", ["{name}", "{0}", "{count:,}", "{}"]),
+    ("{user.first_name!r:>10} {items[0]} { spaced }", ["{user.first_name!r:>10}", "{items[0]}", "{ spaced }"]),
+    ("%s of %d, %(count)d %1$s %2$-8.3f %% %@ %ld %5.1f%%", [
+        "%s", "%d", "%(count)d", "%1$s", "%2$-8.3f", "%%", "%@", "%ld", "%5.1f", "%%"]),
+    ("{{ user }} {{{raw}}} ${x} #{y} %{z} @{w} $t(key)", [
+        "{{ user }}", "{{{raw}}}", "${x}", "#{y}", "%{z}", "@{w}", "$t(key)"]),
+    ("{n, plural, one {# file} other {# files in {place}}} left", [
+        "{n, plural, one {# file} other {# files in {place}}}"]),
+    ("{when, date, short} {n, number}", ["{when, date, short}", "{n, number}"]),
+    ("%1 of %L2, %n files, %APPDATA%", ["%1", "%L2", "%n", "%APPDATA%"]),
+    ("Hi $name, :count items, __title__, [[Main page]]", ["$name", ":count", "__title__", "[[Main page]]"]),
+    ("Tom &amp; Jerry &#39;s <b>big</b> <br/> house", ["&amp;", "&#39;", "<b>", "</b>", "<br/>"]),
+    ("See https://example.org/a_(b)?q=1&r=2#x, or (http://x.org).", ["https://example.org/a_(b)?q=1&r=2#x", "http://x.org"]),
+    ("Write to first.last@mail.example.org. www.example.org!", ["first.last@mail.example.org", "www.example.org"]),
+    (r"Open /etc/hosts, ~/notes.txt. or C:\Users\x\a.txt or ../lib", [
+        "/etc/hosts", "~/notes.txt", r"C:\Users\x\a.txt", "../lib"]),
+    ("Great 👍🏽! 👩‍👩‍👧 🇩🇪 ❤️ 1️⃣", ["👍🏽", "👩‍👩‍👧", "🇩🇪", "❤️", "1️⃣"]),
+    ("Thanks @user_1 for #machine_translation2", ["@user_1", "#machine_translation2"]),
+])
+def test_placeholders_are_found(text, expected):
+    assert [text[begin:end] for begin, end in Placeholders().spans(text)] == expected
+
+
+@pytest.mark.parametrize("text", [
+    "50 % of all, 100% d'accord, 100%ige Sicherheit", "and/or, 1/2, km/h, he/she", "it costs $5 or $1,000",
+    "Note: see 12:30, Benutzer:innen", "{ a sentence in braces, really }", "a < b and b > c", "R&D, A & B; C",
+    "a # b, C#, no. #1", "e.g. this. Or that", "[laughs] (sighs)", "5 + 3 = 8, x_y __ z", "don’t — “quote”"])
+def test_ordinary_text_has_no_placeholders(text):
+    assert Placeholders().spans(text) == []
+
+
+def test_a_pattern_of_ones_own_comes_first():
+    assert Placeholders([r"<\d+>", r"[A-Z]{3}-\d+"]).counts("<1> ABC-12 {x} {x}") == {
+        "<1>": 1, "ABC-12": 1, "{x}": 2}
+
+
+@pytest.mark.parametrize("pattern", ["(", "a*", "[z-a]"])
+def test_a_pattern_that_is_invalid_or_matches_nothing_is_refused(pattern):
+    with pytest.raises(UserError, match="--placeholder"):
+        Placeholders([pattern])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(alphabet="{}%$:&<>@#/\\._-[]() aA0,;\n👍", max_size=80))
+def test_spans_are_in_order_and_do_not_overlap(text):
+    spans = Placeholders([r"a+"]).spans(text)
+    assert all(begin < end for begin, end in spans)
+    assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+
+
+@pytest.mark.parametrize("unit", ["{", "{ ", "%0", "{{", "<a", "/a", "a.", "&a", "{a,", "{n, plural, ", "%(", "a@",
+                                  "http://", "C:\\a\\", "#a", "🙂", "{a[", "$t("])
+def test_the_time_is_linear(unit):
+    Placeholders().spans(unit * (200_000 // len(unit)))

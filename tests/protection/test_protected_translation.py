@@ -1,0 +1,207 @@
+"""Placeholders are kept by every model; terms of a glossary are required where the model did not use them."""
+
+import random
+import re
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.documents.placeholders import Placeholders
+from seq2seq.errors import RequestError, UserError
+from seq2seq.protection.glossary import Glossary
+from seq2seq.protection.protected_translation import ProtectedTranslator
+from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.requests import number_requests
+
+
+@dataclass
+class Model:
+    """Translator with a function instead of a model. It appends required phrases that are missing."""
+
+    function: object
+    can_require: bool = True
+    asked: list = field(default_factory=list)
+
+    def translate_blocks(self, lines, block_lines=8192, *, begin=0, progress=None, **decoding):
+        for request in number_requests(lines, begin):
+            self.asked.append(request)
+            if request.required and not self.can_require:
+                raise RequestError("line 1: the search found no translation")
+            text = self.function(request.text) if request.text.strip() else request.text
+            missing = [phrase for phrase in request.required if phrase not in text]
+            yield [[Translation(" ".join([text, *missing]), -1.0, -1.0, 3, 1 if text.strip() else 0)]]
+
+
+def translated(function, line, **settings):
+    ((best, *_),) = ProtectedTranslator(Model(function), **settings).translate([line])
+    return best
+
+
+def lower_and_ascii(text):
+    """Damage everything that is not a word or a number."""
+    return re.sub(r"[^\w ]", "", text).lower()
+
+
+def test_a_translation_that_keeps_the_placeholders_is_taken_as_it_is():
+    best = translated(lambda text: text.replace("Hello", "Hallo"), "Hello {Name}!")
+    assert (best.text, best.retried) == ("Hallo {Name}!", False)
+
+
+def test_numbers_stand_for_placeholders_that_the_model_damages():
+    best = translated(lower_and_ascii, "Delete %s files of {user.name}?")
+    assert (best.text, best.retried) == ("delete %s files of {user.name}", True)
+
+
+def test_placeholders_are_inserted_where_the_model_loses_numbers_too():
+    best = translated(lambda text: re.sub(r"[^A-Za-z ]", "", text).lower(), "Delete {count} files")
+    assert best.text == "delete {count} files"
+
+
+def test_numbers_of_the_text_itself_are_not_used_as_stand_ins():
+    assert translated(lower_and_ascii, "713 of {count} and 826").text == "713 of {count} and 826"
+
+
+def test_invented_and_repeated_placeholders_are_removed():
+    assert translated(lambda text: text + " {name} {name}", "Hello").text == "Hello"
+    assert translated(lambda text: text + " " + text, "Hello {x}").text.count("{x}") == 1
+
+
+def test_text_of_placeholders_alone_is_not_translated():
+    model = Model(lambda text: "x" + text)
+    found = ProtectedTranslator(model).translate(["{count} / %s", "", "  "])
+    assert [best.text for best, *_ in found] == ["{count} / %s", "", "  "]
+    assert [request.text for request in model.asked] == ["", "", "  "]
+
+
+def test_a_users_own_pattern_is_kept():
+    best = translated(str.lower, "Press KEY-1 now", placeholders=Placeholders([r"KEY-\d"]))
+    assert best.text == "press KEY-1 now"
+
+
+FORMS = ["{}", "{0}", "{name}", "{name!r:>8}", "{n, plural, one {# item} other {# items}}", "%s", "%d", "%1$s",
+         "%-5.2f", "%(user)s", "%%", "%@", "%lu", "%1", "%n", "{{ user.name }}", "{{{raw}}}", "${total}", "#{x}", "%{x}",
+         "$name", "$t(key)", ":count", "&amp;", "&#8230;", "<b>", "</b>", "<br/>", "https://example.org/a?b=c", "me@example.org",
+         "/etc/passwd", r"C:\Temp\x", "🙂", "🇩🇪", "#tag", "@user", "__init__", "[[Page]]"]
+WORDS = ["Delete", "file", "of", "Hello", "the", "items", "not", "found", "please", "10", "(", ")", ",", ":", "."]
+
+
+def string(generator):
+    """Return a string of words and placeholders, some without a space between them."""
+    parts = [generator.choice(FORMS if generator.random() < 0.35 else WORDS) for _ in range(generator.randint(1, 12))]
+    return "".join(part + generator.choice([" ", " ", " ", ""]) for part in parts).strip()
+
+
+def hostile(generator):
+    """Return a translator that loses, repeats, changes and reorders what it reads."""
+    def translate(text):
+        words = [word for word in text.split() if generator.random() > 0.2]
+        if generator.random() < 0.3:
+            generator.shuffle(words)
+        words += [generator.choice([*words, generator.choice(FORMS), "Wort"]) for _ in range(generator.randint(0, 2))]
+        return "".join(character for character in " ".join(words) if generator.random() > 0.03)
+    return translate
+
+
+def check_strings(count):
+    generator, placeholders = random.Random(1), Placeholders()
+    strings = [string(generator) for _ in range(count)]
+    found = ProtectedTranslator(Model(hostile(generator))).translate(strings)
+    unchanged = 0
+    for source, (best, *_) in zip(strings, found, strict=True):
+        assert placeholders.counts(source) == placeholders.counts(best.text), (source, best.text)
+        unchanged += source == best.text and placeholders.spans(source) != [(0, len(source))]
+    return unchanged / count
+
+
+def test_300_generated_strings_keep_their_placeholders():
+    assert check_strings(300) < 0.25
+
+
+@pytest.mark.slow
+def test_5_000_generated_strings_keep_their_placeholders():
+    assert check_strings(5_000) < 0.25
+
+
+# Terms
+
+
+def glossary(*lines, target="de"):
+    return Glossary.parse("\n".join(lines), "terms.tsv", "en", target)
+
+
+def test_a_term_that_the_model_uses_in_any_inflection_is_not_retried():
+    best = translated(lambda text: "die Katzen schlafen", "the cats sleep", glossary=glossary("cat\tKatze"))
+    assert (best.text, best.retried, best.lost_terms) == ("die Katzen schlafen", False, ())
+
+
+def test_a_lost_term_becomes_a_required_phrase():
+    best = translated(lambda text: "die Miezen schlafen", "the cats sleep", glossary=glossary("cat\tKatze"))
+    assert (best.text, best.retried, best.lost_terms) == ("die Miezen schlafen Katze", True, ())
+
+
+def test_a_term_that_cannot_be_required_is_reported():
+    translator = ProtectedTranslator(Model(lambda text: "Miezen", can_require=False), glossary=glossary("cat\tKatze"))
+    found = translator.translate(["cats", "dogs", "a cat"])
+    assert [(best.text, best.lost_terms) for best, *_ in found] == [
+        ("Miezen", ("Katze",)), ("Miezen", ()), ("Miezen", ("Katze",))]
+
+
+def test_terms_are_inline_if_the_model_was_trained_for_them():
+    model = Model(lambda text: text)
+    ((best, *_),) = ProtectedTranslator(model, glossary=glossary("cat\tKatze"), terms_inline=True).translate(["a cat"])
+    assert model.asked[0].text == "a cat⦅ Katze⦆"
+    assert best.text == "a cat Katze" and not best.lost_terms
+
+
+def test_the_longest_term_is_taken_and_terms_do_not_overlap():
+    found = glossary("main\tHaupt", "main page\tHauptseite", "page\tSeite").find("The main pages, page by page. MAIN")
+    assert [one.term.source for one in found] == ["main page", "page", "page", "main"]
+
+
+@pytest.mark.parametrize(("term", "text", "matches"), [
+    ("US", "us and them", False), ("US", "in the US", True), ("cat", "CAT", True), ("cat", "cats", True),
+    ("cat", "category", False), ("Apple", "an apple", False), ("apple", "Apples", True), ("火车", "坐火车去", True)])
+def test_terms_match_whole_words_in_any_inflection(term, text, matches):
+    assert bool(glossary(f"{term}\tx").find(text)) == matches
+
+
+def test_a_term_without_translation_and_one_that_is_not_to_be_translated_stay_as_they_are():
+    found = glossary("# products", "", "Cloud Suite", "Window\tFenster\tdo not translate").find("Cloud Suite Window")
+    assert [one.term.translations for one in found] == [("Cloud Suite",), ("Window",)]
+
+
+def test_each_occurrence_of_a_term_needs_its_translation():
+    terms = glossary("cat\tKatze", "cat\tKater")
+    found = terms.find("a cat and a cat")
+    assert [term.source for term in terms.missing(found, "eine Katze")] == ["cat"]
+    assert terms.missing(found, "eine Katze und ein Kater") == []
+    assert terms.missing(found, "zwei Katzen, Katern", exact=True) != []
+
+
+@pytest.mark.parametrize(("text", "name", "message"), [
+    ("", "a.tsv", "a.tsv has no terms"), ("a\tb\tc\td", "a.tsv", "a.tsv:1: 4 columns"),
+    ("x\ty\n...\tz", "a.tsv", "a.tsv:2: the term"),
+    ("a" * 400, "a.tsv", "a.tsv:1: a term has more than 300"), ('"a,b', "a.csv", None)])
+def test_a_malformed_glossary_is_refused_with_its_place(text, name, message):
+    if message is None:
+        assert Glossary.parse(text, name, "en", "de").find("a b")
+        return
+    with pytest.raises(UserError, match=message):
+        Glossary.parse(text, name, "en", "de")
+
+
+def test_files_that_are_no_glossary_are_refused(tmp_path):
+    (tmp_path / "latin.tsv").write_bytes(b"caf\xe9\tKaffee\n")
+    for path, message in ((tmp_path / "latin.tsv", "is not UTF-8"), (tmp_path / "none.tsv", "cannot be read")):
+        with pytest.raises(UserError, match=message):
+            Glossary.read(path, "en", "de")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_any_pair_of_texts_keeps_its_placeholders(source, output):
+    source, output = source.replace("\n", " ").strip(), output.replace("\n", " ").strip()
+    best = translated(lambda text: output, source)
+    assert Placeholders().counts(best.text) == Placeholders().counts(source)
