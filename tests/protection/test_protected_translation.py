@@ -80,10 +80,12 @@ def test_a_users_own_pattern_is_kept():
     assert best.text == "press KEY-1 now"
 
 
-FORMS = ["{}", "{0}", "{name}", "{name!r:>8}", "{n, plural, one {# item} other {# items}}", "%s", "%d", "%1$s",
-         "%-5.2f", "%(user)s", "%%", "%@", "%lu", "%1", "%n", "{{ user.name }}", "{{{raw}}}", "${total}", "#{x}", "%{x}",
-         "$name", "$t(key)", ":count", "&amp;", "&#8230;", "<b>", "</b>", "<br/>", "https://example.org/a?b=c", "me@example.org",
-         "/etc/passwd", r"C:\Temp\x", "🙂", "🇩🇪", "#tag", "@user", "__init__", "[[Page]]"]
+FORMS = [
+    "{}", "{0}", "{name}", "{name!r:>8}", "{n, plural, one {# item} other {# items}}", "%s", "%d", "%1$s",
+    "%-5.2f", "%(user)s", "%%", "%@", "%lu", "%1", "%n", "{{ user.name }}", "{{{raw}}}", "${total}", "#{x}",
+    "%{x}", "$name", "$t(key)", ":count", "&amp;", "&#8230;", "<b>", "</b>", "<br/>",
+    "https://example.org/a?b=c", "me@example.org", "/etc/passwd", r"C:\Temp\x", "🙂", "🇩🇪", "#tag", "@user",
+    "__init__", "[[Page]]"]
 WORDS = ["Delete", "file", "of", "Hello", "the", "items", "not", "found", "please", "10", "(", ")", ",", ":", "."]
 
 
