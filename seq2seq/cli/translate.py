@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import sys
@@ -78,6 +79,7 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
+                    "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
                     "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
                     "seq2seq translate --engine ctranslate2 exported test.de",
                     "seq2seq translate model    (and type)")
@@ -87,8 +89,13 @@ def translate(
     context: typer.Context,
     model: Model,
     input: Annotated[Path | None, typer.Argument(
-        metavar="INPUT", help="Text, one sentence per line, plain or compressed (.gz, .zst); - is standard input.",
+        metavar="INPUT", help="Text, one sentence per line, plain or compressed (.gz, .zst), or a document whose name "
+        "tells its format (see --document); - is standard input.",
         show_default="standard input")] = None,
+    document: Annotated[str | None, typer.Option(
+        metavar="FORMAT", show_default="by the ending of INPUT's name", help="Translate the text of a document: html, "
+        "markdown, srt, vtt, ass, po, xliff, ts, properties, android, json, docx, pptx, odt, tmx or text (paragraphs). "
+        "All else stays as it is. lines: one sentence per line, whatever the name.")] = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum length of a line in bytes. A longer line is an error: probably the input has "
         "no line ends, or is a small compressed file that would fill the memory.")] = MAX_LINE_BYTES,
@@ -130,6 +137,14 @@ def translate(
     forbid: Annotated[list[str] | None, typer.Option(
         metavar="TEXT", help="Word or phrase that no translation may contain. Can be repeated.",
         show_default="the recipe's", rich_help_panel=CONSTRAINTS)] = None,
+    glossary: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Table of terms and their translations, separated by tabs; a third column may say 'do not "
+        "translate'. Terms that a translation lacks are required in a second search, and reported if that fails.",
+        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+    placeholder: Annotated[list[str] | None, typer.Option(
+        metavar="REGEX", help="Further text that a translation must contain as often as its source. Variables such "
+        "as %s, addresses, paths, emoji and the like are kept anyway. Can be repeated.",
+        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     sampling: Annotated[bool | None, typer.Option(
         help="Sample translations instead of searching; --n-best is the number of samples per line.",
         show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
@@ -180,13 +195,30 @@ def translate(
         overrides.refuse_without_effect("ensemble_mean", "there is only one model. Add --ensemble MODEL.")
     if fusion is None:
         overrides.refuse_without_effect("fusion_weight", "there is no language model. Add --fusion LM.")
+    from seq2seq.formats.translate_document import (
+        DocumentTranslation,
+        input_format,
+        model_recipe,
+        protected,
+        read_document,
+    )
+
+    path = file_or_standard(input)
+    document = input_format(path, document)
+    if document and (format is TextOrLines.jsonl or prefix or require):
+        raise UserError("--format jsonl, --prefix and --require are for lines of text, not for documents. Remove them, "
+                        f"or translate the lines of {path} as they are with --document lines.")
     with ExitStack() as stack:
-        lines = stack.enter_context(reading(file_or_standard(input), max_line_bytes))
+        contents = read_document(path) if document else b""
+        lines = stack.enter_context(reading(path, max_line_bytes))
         journal = stack.enter_context(resumable(file_or_standard(output), resume))
         prefixes, phrases = (None if path is None else stack.enter_context(reading(path, max_line_bytes))
                              for path in (prefix, require))
         inputs = [text for text in (lines, prefixes, phrases) if text is not None]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
+        recipe = model_recipe(model)
+        parsed = DocumentTranslation(contents, document, str(path or "standard input"), recipe) if document else None
+        lines = parsed.lines if parsed else lines
         # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end:
         # `torchrun` sends a signal when a rank is lost.
         stop = stack.enter_context(_stopping(journal, ranks is not None))
@@ -196,21 +228,30 @@ def translate(
         decoding = _checked_decoding(translator, overrides, require is not None)
         journal.begin({
             **_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
-            "format": format.value, "threads": threads, "workers": workers})
+            "format": format.value, "threads": threads, "workers": workers, "document": document,
+            "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder})
+        safe = protected(translator, model, recipe, glossary, placeholder or ())
+        keep = parsed or glossary or placeholder or decoding.safety_net and recipe.task.target_is_text
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
         requests = journal.skip_finished(stop.interruptible(_requests(lines, prefixes, phrases)), lines.name)
         stop.message = _how_to_resume(journal)
-        warnings = _Warnings(lines.name)
+        finished = journal.finished_lines() if parsed else []
+        warnings = _Warnings(lines.name, parsed.places if parsed else None)
         with bar("translating", lines, journal.output, journal.lines) as advance:
             def translated(requests: Iterator[tuple[Line, Request]]) -> Iterator[list[list[Translation]]]:
                 block_lines = 1 if lines.live else BLOCK_LINES * workers
-                return translator.translate_blocks((request for _, request in requests), block_lines,
-                                                   begin=journal.lines, progress=advance, **overrides.values)
+                return (safe if keep else translator).translate_blocks(
+                    (request for _, request in requests), block_lines, begin=journal.lines, progress=advance,
+                    **overrides.values)
 
             for block in map_in_blocks(requests, translated):
                 for (line, _), translations in block:
-                    if format is TextOrLines.text:
+                    if parsed:
+                        finished.append(translations[0].text)
+                        if journal.output.part:
+                            journal.output.write(f"{finished[-1]}\n")
+                    elif format is TextOrLines.text:
                         journal.output.write(translations[0].text + line.ending)
                     else:
                         record = _translation_record(line, translations, decoding)
@@ -219,6 +260,8 @@ def translate(
                 journal.commit()
                 stop.message = _how_to_resume(journal)
                 stop.raise_if_requested()
+        if parsed:
+            journal.output.replace(parsed.join(finished, safe.align))
         warnings.finish()
 
 
@@ -226,10 +269,11 @@ class _Warnings:
     """Warnings about translated lines. The first warnings of each kind are printed on standard error, all others are
     only counted."""
 
-    def __init__(self, name: str) -> None:
-        """name: name of the input."""
-        self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too")
-        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them")
+    def __init__(self, name: str, places: Sequence[str] | None = None) -> None:
+        """name: name of the input. places: places of the sentences of a document; None: the input has lines."""
+        self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too", places)
+        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", places)
+        self.terms = LineWarnings(name, "translations lack a term of the glossary", places)
         self.retried = 0
 
     def check(self, line: Line, best: Translation) -> None:
@@ -238,12 +282,15 @@ class _Warnings:
             self.long.warn(line.number, f"too long for the model; translated in {best.parts:,} parts, which are joined")
         if best.faults:
             self.faulty.warn(line.number, ", ".join(best.faults))
+        if best.lost_terms:
+            self.terms.warn(line.number, f"the translation lacks a term of the glossary: {', '.join(best.lost_terms)}")
         self.retried += best.retried
 
     def finish(self) -> None:
         """Print the counts."""
         self.long.finish()
         self.faulty.finish()
+        self.terms.finish()
         if self.retried:
             console.print_message(f"translations improved by a retry: {self.retried:,}")
 
@@ -381,6 +428,8 @@ def _translation_record(line: Line, n_best: Sequence[Translation], decoding: Dec
     best, with_words = n_best[0], decoding.word_confidence
     record = {"line": line.number, "source": line.text, "translation": best.text, "score": best.score,
               "log_probability": best.log_probability, "tokens": best.tokens, "parts": best.parts}
+    if best.lost_terms:
+        record["lost_terms"] = list(best.lost_terms)
     if decoding.safety_net:
         record |= {"faults": list(best.faults), "retried": best.retried}
     if with_words:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
+from seq2seq.errors import CheckpointError, OptionError, RecipeError, TokenizerError
 from seq2seq.model import Model, build_model
 from seq2seq.recipe import ModelSection, Recipe, parse_recipe
 from seq2seq.storage.checkpoints import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
-from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers
+from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary
 
 FLOATING_POINT_PREFIXES = ("F", "BF")
 """Prefixes of the names of floating-point dtypes in safetensors: F64, F32, F16, F8_E4M3, BF16."""
@@ -114,3 +114,18 @@ def _differences(stored: Shapes, expected: Mapping[str, tuple[int, ...]]) -> str
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters that a bundle stores, by name; tied parameters occur once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def require_same_vocabulary(path: str | Path, tokenizer: Vocabulary, other_path: str | Path, other: Vocabulary
+                            ) -> None:
+    """Raise CheckpointError if the models at two paths have different vocabularies."""
+    if tokenizer.fingerprint != other.fingerprint:
+        raise CheckpointError(f"{path} and {other_path} have different vocabularies ({tokenizer.vocab_size:,} and "
+                              f"{other.vocab_size:,} pieces), so they cannot be used together. Train both with "
+                              "the same tokenizer: set tokenizer.taken_from in one recipe to the model of the other.")
+
+
+def refuse_compile(compile: bool) -> None:
+    """Raise OptionError if the removed option `compile` is used."""
+    if compile:
+        raise OptionError("compile=True is no longer accepted; use precision='int8' instead")

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol, Unpack
 
 from seq2seq.data.line_splitting import split_margins
 from seq2seq.documents.block import Tag
@@ -23,13 +23,14 @@ from seq2seq.documents.sentences import is_translatable
 from seq2seq.documents.translation import Align
 from seq2seq.errors import RequestError
 from seq2seq.protection.glossary import FoundTerm, Glossary
+from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
 from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, number_requests
 
-STAND_INS = (713, 826, 937, 548, 619, 274, 386, 492, 851, 967, 583, 764, 218, 349, 695, 172)
-"""Numbers that stand for placeholders; those that the sentence contains are not used. They have neither 0 nor two equal
-digits, and are no years and no round numbers, which models change more often."""
+STAND_INS = (37, 43, 58, 64, 73, 89, 92, 46, 57, 68, 79, 83, 94, 39, 52, 61)
+"""Numbers that stand for placeholders; those that the sentence contains are not used. Models know numbers of two digits
+best, and spell numbers of this size rarely in words."""
 _NUMBER = re.compile(r"\d+")
 _MARKERS = re.compile("|".join(TERM_MARKERS))
 
@@ -38,7 +39,8 @@ class BlockTranslator(Protocol):
     """Translator of blocks of lines: `LineTranslator` or `TranslatorPool`."""
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: ReportProgress | None = None, **decoding: Any) -> Iterator[list[list[Translation]]]:
+                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                         ) -> Iterator[list[list[Translation]]]:
         """See `LineTranslator.translate_blocks`."""
 
 
@@ -66,14 +68,15 @@ class ProtectedTranslator:
     terms_inline: bool = False
     align: Align | None = None
 
-    def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None, **decoding: Any,
-                  ) -> list[list[Translation]]:
+    def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
+                  **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """Return the best translations of each line; see `LineTranslator.translate`."""
         return list(chain.from_iterable(self.translate_blocks(lines, max(1, len(lines)), progress=progress,
                                                               **decoding)))
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: ReportProgress | None = None, **decoding: Any) -> Iterator[list[list[Translation]]]:
+                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                         ) -> Iterator[list[list[Translation]]]:
         """Yield the translations of each block of lines; see `LineTranslator.translate_blocks`."""
         waiting: deque[_Line] = deque()
 
@@ -95,7 +98,7 @@ class ProtectedTranslator:
             return replace(line.request, text=annotate(line.request.text, terms))
         return line.request
 
-    def _checked(self, lines: Sequence[_Line], block: Sequence[list[Translation]], decoding: dict[str, Any],
+    def _checked(self, lines: Sequence[_Line], block: Sequence[list[Translation]], decoding: DecodingOptions,
                  ) -> list[list[Translation]]:
         """Return the translations of a block after the retries."""
         results = [self._kept(line, n_best) for line, n_best in zip(lines, block, strict=True)]
@@ -128,7 +131,7 @@ class ProtectedTranslator:
 
     # Placeholders
 
-    def _with_numbers(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: dict[str, Any],
+    def _with_numbers(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
                       ) -> list[list[Translation]]:
         """Translate with a number in place of each placeholder. A line whose numbers are lost keeps its result."""
         requests, used = [], []
@@ -136,7 +139,8 @@ class ProtectedTranslator:
             text, numbers = self._numbered(line.request.text)
             used.append(numbers)
             requests.append(replace(line.request, text=text if numbers else ""))
-        found = self._retry(requests, decoding)
+        # Without the safety net, which would force a lost number into the translation, wherever it goes.
+        found = self._retry(requests, {**decoding, "safety_net": False})
         retried = []
         for line, numbers, before, after in zip(lines, used, results, found, strict=True):
             restored = _restored(after[0].text, numbers) if numbers and after else None
@@ -179,7 +183,7 @@ class ProtectedTranslator:
             rest = rest[1:]
         return "".join([*parts, rest]), tags
 
-    def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: dict[str, Any],
+    def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
                    ) -> list[list[Translation]]:
         """Translate without placeholders, and place them by alignment."""
         margins = [split_margins(line.request.text) for line in lines]
@@ -205,7 +209,7 @@ class ProtectedTranslator:
         assert self.glossary is not None
         return tuple(term.translations[0] for term in self.glossary.missing(line.terms, translation))
 
-    def _with_terms(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: dict[str, Any],
+    def _with_terms(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
                     ) -> list[list[Translation]]:
         """Translate with the lost terms as required phrases."""
         requests = [replace(self._first_request(line), required=(
@@ -221,7 +225,7 @@ class ProtectedTranslator:
             return n_best
         return [replace(one, lost_terms=self._lost_terms(line, one.text)) for one in n_best]
 
-    def _retry(self, requests: Sequence[Request], decoding: dict[str, Any]) -> list[list[Translation]]:
+    def _retry(self, requests: Sequence[Request], decoding: DecodingOptions) -> list[list[Translation]]:
         """Return the translations of further requests; an empty list for one whose constraints cannot be met."""
         if not requests:
             return []

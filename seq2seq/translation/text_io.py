@@ -9,7 +9,7 @@ import shutil
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import BinaryIO, TypeVar
 from seq2seq import console
 from seq2seq.compressed_files import BLOCK_BYTES, COMPRESSED_SUFFIXES, MAX_LINE_BYTES, bounded_lines, open_decompressed
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.open_files import lock_file
 
 Result = TypeVar("Result")
@@ -39,16 +40,18 @@ class Line:
 class LineWarnings:
     """Warnings of one kind about lines of a text: the first ones are printed, the others counted."""
 
-    def __init__(self, name: str, summary: str) -> None:
+    def __init__(self, name: str, summary: str, places: Sequence[str] | None = None) -> None:
         """name: name of the text in messages. summary: end of the message "N more …", where N is the number of lines
-        that were only counted."""
-        self.name, self.summary, self.count = name, summary, 0
+        that were only counted. places: place of each line, such as `line 12` of a document; None: its number."""
+        self.name, self.summary, self.places, self.count = name, summary, places, 0
 
     def warn(self, line: int, message: str) -> None:
         """Print a warning about a line, or only count the line."""
         self.count += 1
         if self.count <= MAX_WARNINGS:
-            console.warn(f"{self.name}:{line}: {message}")
+            place = f"line {line}" if self.places is None else self.places[line - 1]
+            separator = ":" if place.startswith("line ") else ": "
+            console.warn(f"{self.name}{separator}{place.removeprefix('line ')}: {message}")
 
     def finish(self) -> None:
         """Print the number of lines that were only counted, if any."""
@@ -146,7 +149,16 @@ class Output:
     def __init__(self, file: BinaryIO, name: str, terminal: bool = False, part: Path | None = None) -> None:
         self.file, self.name, self.terminal, self.part = file, name, terminal, part
 
-    def write(self, text: str) -> None:
+    def replace(self, contents: bytes) -> None:
+        """Replace everything that was written by `contents`, atomically if the output is in a part file. It cannot be
+        written afterwards."""
+        if self.part is None:
+            self.write(contents)
+            return
+        self.file.close()
+        replace_file(self.part, contents)
+
+    def write(self, text: str | bytes) -> None:
         """Write and flush.
 
         Raises:
@@ -154,7 +166,7 @@ class Output:
             UserError: the output cannot be written, for example because the disk is full.
         """
         try:
-            self.file.write(text.encode())
+            self.file.write(text.encode() if isinstance(text, str) else text)
             self.file.flush()
         except OSError as error:
             # Close the file now. Otherwise Python tries again to write the buffered rest when it closes the file.

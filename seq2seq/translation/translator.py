@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,15 +16,15 @@ import torch
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.devices import choose_device, configure_process, copy_to_device
-from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError, require_iterable
+from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError, require_iterable
 from seq2seq.inference.engines import Engine, load_engine
-from seq2seq.inference.load_model import read_model
+from seq2seq.inference.load_model import read_model, refuse_compile, require_same_vocabulary
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Recipe
 from seq2seq.search.beam import NoHypothesis, search
-from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
+from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.whole_words import position_fault
 from seq2seq.translation.line_translator import LineTranslator, PairScore, ReportProgress, require_pairs
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
@@ -37,12 +39,13 @@ class Translator(LineTranslator):
     >>> translator.translate(["Ein Hund läuft."])[0][0].text
 
     other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
-    fusion.
+    fusion. directory: path from which the model was loaded; None: it was not loaded from a file.
     """
 
     engine: Engine
     other_engines: tuple[Engine, ...] = ()
     language_model: Engine | None = None
+    directory: Path | None = None
 
     @property
     def precision(self) -> str:
@@ -93,14 +96,14 @@ class Translator(LineTranslator):
                                 "for fusion instead.")
         language_model = None if fusion is None else Translator.load(fusion, device, precision, threads)
         for other, other_path in zip(others, ensemble, strict=True):
-            _require_same_vocabulary(path, tokenizers.source, other_path, other.tokenizers.source)
-            _require_same_vocabulary(path, tokenizers.target, other_path, other.tokenizers.target)
+            require_same_vocabulary(path, tokenizers.source, other_path, other.tokenizers.source)
+            require_same_vocabulary(path, tokenizers.target, other_path, other.tokenizers.target)
         if language_model is not None and fusion is not None:
             if language_model.task.has_source:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
                                 "ensemble instead.")
-            _require_same_vocabulary(path, tokenizers.target, fusion, language_model.tokenizers.target)
-        return replace(translator, other_engines=tuple(other.engine for other in others),
+            require_same_vocabulary(path, tokenizers.target, fusion, language_model.tokenizers.target)
+        return replace(translator, directory=Path(path), other_engines=tuple(other.engine for other in others),
                        language_model=None if language_model is None else language_model.engine,
                        max_pieces=min(each.max_pieces for each in (translator, *others)))
 
@@ -110,6 +113,19 @@ class Translator(LineTranslator):
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
         return Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces, device, recipe.task,
                           load_engine(model, precision, device))
+
+    def translate_document(self, document: Path | bytes, format: str | None = None, **options: Any) -> bytes:
+        """Translate a document, and return it as bytes. Everything except its text stays as it is.
+
+        Args:
+            document: path of the document, or its contents. format: see `formats.registry.FORMATS`; None: by the path.
+            options: name, glossary (path), placeholders (regular expressions), progress, and decoding options.
+        Raises:
+            UserError: the document or the glossary is malformed; the message has the place.
+        """
+        # A format is a later chapter than translation, so it is imported only here.
+        module = import_module("seq2seq.formats.translate_document")
+        return cast(bytes, module.translate_document(self, document, format, **options))
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], progress: ReportProgress | None = None) -> list[PairScore]:
@@ -159,8 +175,7 @@ class Translator(LineTranslator):
         whole_search = self.engine.whole_search if searched is self.engine else None
         source, source_offsets = (copy_to_device(torch.from_numpy(array), self.device)
                                   for array in (ids, offsets.astype(np.int32)))
-        lengths = np.diff(offsets)
-        longest = int(lengths.max())
+        longest = int((lengths := np.diff(offsets)).max())
         max_lengths = setup.max_lengths(parts, lengths, searched.max_positions)
         options = setup.search_options(parts, fusion=self.language_model is not None)
         try:
@@ -187,17 +202,3 @@ class Translator(LineTranslator):
 
     def _words(self, target: list[int], scores: list[float]) -> tuple[Word, ...]:
         return words_of(target, scores, self.tokenizers.target, self.languages.target)
-
-
-def _require_same_vocabulary(path: str | Path, tokenizer: Vocabulary, other_path: str | Path, other: Vocabulary
-                             ) -> None:
-    if tokenizer.fingerprint != other.fingerprint:
-        raise CheckpointError(f"{path} and {other_path} have different vocabularies ({tokenizer.vocab_size:,} and "
-                              f"{other.vocab_size:,} pieces), so they cannot be used together. Train both with "
-                              "the same tokenizer: set tokenizer.taken_from in one recipe to the model of the other.")
-
-
-def refuse_compile(compile: bool) -> None:
-    """Raise OptionError if the removed option `compile` is used."""
-    if compile:
-        raise OptionError("compile=True is no longer accepted; use precision='int8' instead")

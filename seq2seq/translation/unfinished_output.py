@@ -83,6 +83,19 @@ class Journal:
             console.print_message(f"resuming after line {self.lines:,}")
         return map(self._note, remaining)
 
+    def finished_lines(self) -> list[str]:
+        """Return the lines of the output that the finished items left, after `skip_finished`: one for each item.
+
+        Raises:
+            UserError: there is not one for each item.
+        """
+        if self.output.part is None:
+            return []
+        finished = self.output.part.read_text(encoding="utf-8").split("\n")[:-1]
+        if len(finished) != self.lines:
+            raise UserError(f"{self.output.part} is damaged. Delete it to start again.")
+        return finished
+
     def commit(self) -> None:
         """Record that all lines read so far are finished and that their output is written."""
         if self.output.part is None:

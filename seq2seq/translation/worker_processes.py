@@ -24,13 +24,14 @@ from typing import Any, Unpack
 import torch
 
 from seq2seq.errors import OptionError, UserError, require_iterable
+from seq2seq.inference.load_model import refuse_compile
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import SIGKILL, signal_name
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import read_metadata
 from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, equal_shares, growing_blocks, number_requests
-from seq2seq.translation.translator import Translator, refuse_compile
+from seq2seq.translation.translator import Translator
 
 LOST = (EOFError, BrokenPipeError, ConnectionResetError, TimeoutError)
 """Errors of a connection whose other process has ended, or whose machine is lost."""

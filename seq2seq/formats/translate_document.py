@@ -1,0 +1,151 @@
+"""Translation of a document: its sentences in one batch, each different one once."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+
+from seq2seq import console
+from seq2seq.analysis.alignment_head import measured_aligner
+from seq2seq.analysis.attention_maps import unit_weights
+from seq2seq.documents.block import MAX_BYTES, require_size
+from seq2seq.documents.placeholders import Placeholders
+from seq2seq.documents.translation import Align, DividedDocument
+from seq2seq.errors import CorpusError, UserError
+from seq2seq.formats.registry import SUFFIXES, format_of, parse
+from seq2seq.protection.glossary import Glossary
+from seq2seq.protection.protected_translation import ProtectedTranslator
+from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
+from seq2seq.storage.checkpoints import BEST, RECIPE, resolve_model_path
+from seq2seq.storage.directories import kind_of
+from seq2seq.translation.line_translator import LineTranslator, ReportProgress
+from seq2seq.translation.text_io import Input
+from seq2seq.translation.translator import Translator
+from seq2seq.translation.worker_processes import TranslatorPool
+
+
+class DocumentTranslation:
+    """Document whose different sentences are translated once.
+
+    sentences: texts to translate, on one line each, all different. places: place of the first occurrence of each, such
+    as `line 12`.
+    """
+
+    def __init__(self, data: bytes, format: str, name: str, recipe: Recipe) -> None:
+        """Parse a document. name: name of the document in messages.
+
+        Raises:
+            DocumentError: the document is malformed or too large; the message has its name and the place.
+        """
+        self.name = name
+        source, self.target_language = recipe.languages.pair
+        self._document = DividedDocument(parse(data, format, name, source, self.target_language))
+        first_places = dict(zip(reversed(self._document.sentences), reversed(self._document.places), strict=True))
+        self.sentences = list(dict.fromkeys(self._document.sentences))
+        self.places = [first_places[sentence] for sentence in self.sentences]
+
+    @property
+    def lines(self) -> Input:
+        """The sentences as an input of lines."""
+        text = "".join(f"{sentence}\n" for sentence in self.sentences).encode("utf-8", "replace")
+        return Input(io.BytesIO(text), self.name, len(self.sentences), max_line_bytes=len(text) + 1)
+
+    def join(self, translations: Sequence[str], align: Align | None) -> bytes:
+        """Return the translated document. translations: one for each of `sentences`. align: see `DividedDocument`."""
+        by_sentence = dict(zip(self.sentences, translations, strict=True))
+        return self._document.join([by_sentence[sentence] for sentence in self._document.sentences],
+                                   self.target_language, align)
+
+
+def read_document(path: Path | None) -> bytes:
+    """Return the contents of a file, or of standard input if the path is None.
+
+    Raises:
+        CorpusError: the file cannot be read.
+        DocumentError: it is too large.
+    """
+    try:
+        if path is None:
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from error
+    require_size(data)
+    return data
+
+
+def input_format(path: Path | None, format: str | None) -> str | None:
+    """Return the format of an input of the command line; None: lines of text.
+
+    format: value of --document; `lines` means lines of text, whatever the name; None: the name decides.
+    """
+    if format is None and path is not None and (format := format_of(path.name)):
+        console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
+    return None if format == "lines" else format
+
+
+def require_format(path: Path, format: str | None) -> str:
+    """Return the format of a document: `format`, or else the format that its name tells.
+
+    Raises:
+        UserError: the name does not tell a format.
+    """
+    found = format or format_of(path.name)
+    if found is None:
+        raise UserError(f"the name of {path} does not tell its format. Give the format, or one of the endings "
+                        f"{' '.join(SUFFIXES)}.")
+    return found
+
+
+def model_recipe(model: Path) -> Recipe:
+    """Return the recipe in a bundle, in the best bundle of a run, or in a model that was exported to CTranslate2."""
+    exported = kind_of(model) is None and not (model / BEST).is_dir() and (model / RECIPE).is_file()
+    return load_recipe((model if exported else resolve_model_path(model)) / RECIPE, check_files=False)
+
+
+def protected(translator: LineTranslator | TranslatorPool, model: Path, recipe: Recipe, glossary: Path | None = None,
+              placeholders: Sequence[str] = ()) -> ProtectedTranslator:
+    """Return a translator that keeps placeholders and terms.
+
+    Args:
+        model: path of the translator's model. If its workers are processes, the model is loaded once more in this
+            process when a sentence has to be aligned. Models in CTranslate2 do not align: tags are placed by position.
+        glossary: file; see `Glossary.read`. placeholders: regular expressions of further placeholders.
+    Raises:
+        UserError: the glossary or a placeholder is invalid.
+    """
+    loaded = translator.shared if isinstance(translator, TranslatorPool) else translator
+    align: Align | None = None
+    if loaded is None or isinstance(loaded, Translator):
+        def align(pairs: Sequence[tuple[str, str]]) -> Sequence[np.ndarray | None]:
+            nonlocal loaded
+            loaded = loaded or Translator.load(model)
+            assert isinstance(loaded, Translator)
+            return unit_weights(loaded, pairs, measured_aligner(model))
+
+    return ProtectedTranslator(
+        translator, Placeholders(placeholders),
+        None if glossary is None else Glossary.read(glossary, *recipe.languages.pair),
+        recipe.data.augmentation.terms > 0, align)
+
+
+def translate_document(translator: Translator, document: Path | bytes, format: str | None = None, *,
+                       name: str = "the document", glossary: Path | None = None, placeholders: Sequence[str] = (),
+                       progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]) -> bytes:
+    """Translate a document; see `Translator.translate_document`."""
+    if translator.directory is None:
+        raise UserError("this translator was not loaded from a file. Use Translator.load to translate documents.")
+    path = Path(name) if isinstance(document, bytes) else Path(document)
+    format, recipe = require_format(path, format), model_recipe(translator.directory)
+    data = document if isinstance(document, bytes) else read_document(path)
+    parsed = DocumentTranslation(data, format, str(path), recipe)
+    translate = protected(translator, translator.directory, recipe, glossary, placeholders)
+    n_best = translate.translate(parsed.sentences, progress=progress, **decoding)
+    return parsed.join([best.text for best, *_ in n_best], translate.align)

@@ -1,0 +1,113 @@
+"""`seq2seq translate` and `Translator.translate_document` on documents."""
+
+import json
+from pathlib import Path
+
+import pytest
+from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
+
+from seq2seq import Translator
+from seq2seq.cli import main
+from seq2seq.errors import UserError
+from seq2seq.translation import translator as translator_module
+
+PAGE = (b"<html><head><style>p {}</style></head><body>\r\n<h1>ein <b>Hund</b></h1>\r\n"
+        b"<p>eine Katze &amp; {name}. <br>der Hund</p><p>eine Katze &amp; {name}. </p></body></html>\r\n")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    text = recipe_text(290, "d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 32",
+                       "beam_size: 2, max_length: 8")
+    tokenizers = trained_tokenizers(text, zip(GERMAN, ENGLISH, strict=True))
+    return save_random_model(tmp_path_factory.mktemp("models") / "model", text, tokenizers, seed=3)
+
+
+@pytest.fixture
+def run(capsysbinary):
+    def run(*arguments):
+        code = main([str(argument) for argument in ("translate", *arguments, "--precision", "fp32", "--threads", "1")])
+        out, err = capsysbinary.readouterr()
+        return code, out, err.decode()
+    return run
+
+
+def test_the_name_tells_the_format_and_all_but_the_text_stays(run, model, tmp_path):
+    (tmp_path / "page.html").write_bytes(PAGE)
+    code, out, err = run(model, tmp_path / "page.html", "--output", tmp_path / "page.en.html")
+    assert (code, out) == (0, b"") and "is translated as html" in err
+    page = (tmp_path / "page.en.html").read_bytes()
+    assert page.startswith(b"<html><head><style>p {}</style></head><body>\r\n<h1>")
+    assert page.endswith(b"</body></html>\r\n")
+    assert page.count(b"<b>") == page.count(b"</b>") == page.count(b"<br>") == 1 and page.count(b"{name}") == 2
+    assert b"Katze" not in page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.en.html", "page.html"]
+
+
+def test_standard_output_workers_and_the_python_interface_give_the_same_bytes(run, model, tmp_path, monkeypatch):
+    (tmp_path / "page.html").write_bytes(PAGE)
+    _, out, _ = run(model, tmp_path / "page.html")
+    assert run(model, tmp_path / "page.html", "--workers", "2")[1] == out
+    translator = Translator.load(model, precision="fp32", threads=1)
+    assert translator.translate_document(tmp_path / "page.html") == out
+    assert translator.translate_document(PAGE, "html", beam_size=2) == out
+
+
+def test_lines_of_a_file_with_the_ending_of_a_document_can_be_translated(run, model, tmp_path):
+    (tmp_path / "test.ts").write_text("ein Hund\ndie Katze\n")
+    code, out, err = run(model, tmp_path / "test.ts", "--document", "lines")
+    assert (code, out.count(b"\n")) == (0, 2) and "translated as" not in err
+
+
+def test_a_malformed_document_is_refused_with_its_line_and_nothing_is_written(run, model, tmp_path):
+    (tmp_path / "texts.json").write_text('{"a": "ein Hund",\n "b": }\n')
+    code, out, err = run(model, tmp_path / "texts.json", "--output", tmp_path / "out.json")
+    assert (code, out) == (2, b"") and "texts.json:2, column 7: Expecting value" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.json"]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--format", "jsonl"], "are for lines of text"), (["--n-best", "2"], "--format text has only one"),
+    (["--document", "docs"], "'docs' is not a format"), (["--document", "docx"], "page.html: "),
+    (["--placeholder", "("], "is not a regular expression"), (["--glossary", "none.tsv"], "none.tsv cannot be read")])
+def test_options_that_do_not_fit_a_document_are_refused(run, model, tmp_path, options, message):
+    (tmp_path / "page.html").write_bytes(PAGE)
+    code, out, err = run(model, tmp_path / "page.html", *options)
+    assert (code, out) == (2, b"") and message in err
+
+
+def test_an_interrupted_document_is_resumed_and_equals_an_uninterrupted_one(run, model, tmp_path, monkeypatch):
+    texts = [f"{GERMAN[number % 4]} {number}" for number in range(1_200)]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    plain = "--no-safety-net"
+    expected = run(model, tmp_path / "texts.json", plain)[1]
+    search, calls = translator_module.Translator.search_parts, []
+
+    def dying(self, parts, *arguments):
+        calls.append(len(parts))
+        if sum(calls) > 1_100:
+            raise UserError("lost")
+        return search(self, parts, *arguments)
+
+    monkeypatch.setattr(translator_module.Translator, "search_parts", dying)
+    assert run(model, tmp_path / "texts.json", "--output", tmp_path / "out.json", plain)[0] == 2
+    assert (tmp_path / "out.json.part").read_text().count("\n") == 1_024
+    monkeypatch.undo()
+    code, _, err = run(model, tmp_path / "texts.json", "--output", tmp_path / "out.json", plain, "--resume")
+    assert code == 0 and "resuming after line 1,024" in err
+    assert (tmp_path / "out.json").read_bytes() == expected
+    assert not [path for path in tmp_path.iterdir() if ".part" in path.name]
+
+
+def test_lost_terms_are_reported_with_their_place(run, model, tmp_path):
+    (tmp_path / "terms.tsv").write_text("Hund\tunknowable 日本語\n")
+    (tmp_path / "page.html").write_bytes(PAGE)
+    code, _, err = run(model, tmp_path / "page.html", "--glossary", tmp_path / "terms.tsv",
+                       "--set", "decoding.max_length=3")
+    assert code == 0 and "page.html:2: the translation lacks a term of the glossary: unknowable 日本語" in err
+
+
+def test_a_name_without_the_ending_of_a_format_needs_the_format(model):
+    translator = Translator.load(model, precision="fp32", threads=1)
+    with pytest.raises(UserError, match="does not tell its format"):
+        translator.translate_document(Path("page"))
