@@ -17,7 +17,9 @@ from seq2seq.errors import CorpusError, UserError
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
+    from seq2seq.protection.adherence import GlossaryEvaluation
     from seq2seq.recipe import Recipe
+    from seq2seq.translation.translator import Translator
 
 
 class Paired(StrEnum):
@@ -32,6 +34,7 @@ EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
                     "seq2seq evaluate --hypothesis theirs.en --reference test.en --reference other.en",
                     "seq2seq evaluate model --baseline other_model --source test.de --reference test.en",
                     "seq2seq evaluate --hypothesis ours.en --baseline theirs.en --reference test.en",
+                    "seq2seq evaluate model --source test.de --reference test.en --glossary terms.tsv",
                     "seq2seq evaluate language_model --text test.en")
 
 
@@ -58,6 +61,9 @@ def evaluate(
     text: Annotated[Path | None, typer.Option(
         metavar="F", help="Text, one sentence per line. The perplexity of a language model is computed on it.",
         show_default=False)] = None,
+    glossary: Annotated[Path | None, typer.Option(
+        metavar="F", help="Table of terms for the translation by MODEL (see seq2seq translate). Adds the percentages "
+        "of terms that were used as in the table (exact) and in any inflection.", show_default=False)] = None,
     language: Annotated[str | None, typer.Option(
         metavar="CODE", help="With --hypothesis: language of the files. It selects BLEU's tokeniser.",
         show_default="en")] = None,
@@ -84,6 +90,8 @@ def evaluate(
     require_code("--language", language)
     if baseline is None and (paired or samples):
         raise UserError("--paired and --samples compare two systems. Name the other system with --baseline.")
+    if glossary is not None and (model is None or baseline is not None or text is not None):
+        raise UserError("--glossary is for the translations of a MODEL. Leave out --hypothesis, --baseline and --text.")
     if baseline is not None and (text is not None or metric and Metric.exact in metric):
         raise UserError("--baseline compares translations by bleu, chrf and ter. Leave out --text and --metric exact.")
     if text is not None and metric:
@@ -114,10 +122,12 @@ def evaluate(
         texts, *streams = [read_texts(path) for path in (source, *references)]
         require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
         translator = load_translator(model, device, precision, threads)
+        terms = _with_glossary(translator, model, glossary)
         with console.progress("translating", len(texts)) as advance:
-            hypotheses = [n_best[0].text for n_best in translator.translate(texts, progress=advance)]
+            hypotheses = [n_best[0].text for n_best in (terms or translator).translate(texts, progress=advance)]
         scores = scoring.corpus_scores(hypotheses, streams, translator.languages.target, metrics,
                                        names=[str(source), *map(str, references)], precision=translator.precision)
+        scores |= terms.next_scores() if terms else {}
         print_scores(scores, format)
         return
     from seq2seq.errors import CheckpointError
@@ -125,13 +135,16 @@ def evaluate(
 
     bundle = resolve_model_path(model)
     recipe = _recipe_with_tests(bundle)
-    by_test = scoring.evaluate_tests(load_translator(model, device, precision, threads), recipe, chosen_metrics)
+    translator = load_translator(model, device, precision, threads)
+    terms = _with_glossary(translator, model, glossary)
+    by_test = scoring.evaluate_tests(translator, recipe, chosen_metrics, terms.translate if terms else None)
+    by_test = {test: scores | (terms.next_scores() if terms else {}) for test, scores in by_test.items()}
     as_values = {test: scoring.to_dict(scores) for test, scores in by_test.items()}
     if format is TextOrJson.json:
         print_json(as_values)
     else:
         typer.echo(scores_as_text(by_test))
-    if chosen_metrics:                              # only scores of the recipe's metrics are checked and stored
+    if chosen_metrics or terms:                     # only scores of the recipe's metrics are checked and stored
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
@@ -139,6 +152,15 @@ def evaluate(
         update_bundle_metadata(bundle, test=as_values)
     except CheckpointError as error:                                            # a read-only model, for instance
         console.warn(f"the scores are not stored with the model: {error}")
+
+
+def _with_glossary(translator: Translator, model: Path, glossary: Path | None) -> GlossaryEvaluation | None:
+    if glossary is None:
+        return None
+    from seq2seq.formats.translate_document import model_recipe, protected
+    from seq2seq.protection.adherence import GlossaryEvaluation
+
+    return GlossaryEvaluation(protected(translator, model, model_recipe(model), glossary))
 
 
 def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],

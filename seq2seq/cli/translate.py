@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -48,7 +45,7 @@ from seq2seq.translation.text_io import (
     map_in_blocks,
     reading,
 )
-from seq2seq.translation.unfinished_output import Journal, resumable
+from seq2seq.translation.unfinished_output import Journal, how_to_resume, resumable
 
 if TYPE_CHECKING:
     from seq2seq.recipe import DecodingSection
@@ -202,6 +199,7 @@ def translate(
         protected,
         read_document,
     )
+    from seq2seq.translation.journal_inputs import journal_inputs
 
     path = file_or_standard(input)
     document = input_format(path, document)
@@ -227,7 +225,7 @@ def translate(
                          {"ensemble": ensemble or (), "fusion": fusion}))
         decoding = _checked_decoding(translator, overrides, require is not None)
         journal.begin({
-            **_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
+            **journal_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers, "document": document,
             "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder})
         safe = protected(translator, model, recipe, glossary, placeholder or ())
@@ -235,7 +233,7 @@ def translate(
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
         requests = journal.skip_finished(stop.interruptible(_requests(lines, prefixes, phrases)), lines.name)
-        stop.message = _how_to_resume(journal)
+        stop.message = how_to_resume(journal)
         finished = journal.finished_lines() if parsed else []
         warnings = _Warnings(lines.name, parsed.places if parsed else None)
         with bar("translating", lines, journal.output, journal.lines) as advance:
@@ -258,7 +256,7 @@ def translate(
                         journal.output.write(json_line(record) + line.ending[-1:])
                     warnings.check(line, translations[0])
                 journal.commit()
-                stop.message = _how_to_resume(journal)
+                stop.message = how_to_resume(journal)
                 stop.raise_if_requested()
         if parsed:
             journal.output.replace(parsed.join(finished, safe.align))
@@ -307,35 +305,6 @@ def _stopping(journal: Journal, torchrun: bool) -> Iterator[StopRequest]:
                             TORCHRUN_STOP_SECONDS if torchrun else 0) as stop:
         stop.waiting = True
         yield stop
-
-
-def _how_to_resume(journal: Journal) -> str:
-    """Return the message for an interruption: number of finished lines, and command that resumes the output."""
-    command = [Path(sys.argv[0]).name.replace("__main__.py", "seq2seq"), *sys.argv[1:]]
-    if "--resume" not in command:
-        command.append("--resume")
-    torchrun = "torchrun [same options] -m " if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ""
-    return f"{journal.lines:,} lines are finished. To resume:\n  {torchrun}{shlex.join(command)}"
-
-
-def _inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
-            ) -> dict[str, Any]:
-    """Return, by name, what the translations of a text depend on: version, precision, device, models and options."""
-    from seq2seq import __version__
-
-    return {"version": __version__, "precision": translator.precision, "device": str(translator.device),
-            "models": [_identity(path) for path in models],
-            **{f"decoding.{name}": value for name, value in decoding.model_dump(mode="json").items()}}
-
-
-def _identity(model: Path) -> dict[str, Any]:
-    """Return the checksums of a model's files; for an exported model, their sizes and modification times."""
-    from seq2seq.storage.checkpoints import resolve_model_path
-    from seq2seq.storage.directories import kind_of, read_metadata
-
-    if kind_of(model) is None and not (model / "best").is_dir():
-        return {path.name: [path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(model.iterdir())}
-    return dict(read_metadata(resolve_model_path(model), "bundle", ())["sha256"])
 
 
 @contextmanager

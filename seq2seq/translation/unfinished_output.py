@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -152,3 +154,12 @@ def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
     finally:
         if part is not None and not part.exists():
             journal_of(part).unlink(missing_ok=True)
+
+
+def how_to_resume(journal: Journal) -> str:
+    """Return the message for an interruption: number of finished lines, and command that resumes the output."""
+    command = [Path(sys.argv[0]).name.replace("__main__.py", "seq2seq"), *sys.argv[1:]]
+    if "--resume" not in command:
+        command.append("--resume")
+    torchrun = "torchrun [same options] -m " if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ""
+    return f"{journal.lines:,} lines are finished. To resume:\n  {torchrun}{shlex.join(command)}"

@@ -111,3 +111,15 @@ def test_a_name_without_the_ending_of_a_format_needs_the_format(model):
     translator = Translator.load(model, precision="fp32", threads=1)
     with pytest.raises(UserError, match="does not tell its format"):
         translator.translate_document(Path("page"))
+
+
+def test_evaluate_reports_the_adherence_to_a_glossary(capsys, model, tmp_path):
+    for name, lines in (("test.de", GERMAN), ("test.en", ENGLISH), ("terms.tsv", ["Hund\tdog", "Katze\tcat"])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    files = ["--source", str(tmp_path / "test.de"), "--reference", str(tmp_path / "test.en")]
+    terms = ["--glossary", str(tmp_path / "terms.tsv")]
+    assert main(["evaluate", str(model), *files, *terms, "--format", "json", "--precision", "fp32"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["terms"]["value"] == 100 and scores["terms"]["signature"] == "terms:4|form:inflected"
+    assert main(["evaluate", "--hypothesis", str(tmp_path / "test.en"), *files[2:], *terms]) == 2
+    assert "--glossary is for the translations of a MODEL" in capsys.readouterr().err

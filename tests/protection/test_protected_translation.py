@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.errors import RequestError, UserError
+from seq2seq.protection.adherence import adherence
 from seq2seq.protection.glossary import Glossary
 from seq2seq.protection.protected_translation import ProtectedTranslator
 from seq2seq.translation.line_translator import Translation
@@ -207,3 +208,11 @@ def test_any_pair_of_texts_keeps_its_placeholders(source, output):
     source, output = source.replace("\n", " ").strip(), output.replace("\n", " ").strip()
     best = translated(lambda text: output, source)
     assert Placeholders().counts(best.text) == Placeholders().counts(source)
+
+
+def test_adherence_counts_exact_forms_and_inflections_of_each_term_of_a_sentence():
+    terms = glossary("cat\tKatze", "dog\tHund")
+    scores = adherence(terms, ["a cat and a dog", "cats", "a bird"], ["die Katzen und der HUND", "Miezen", "ein Vogel"])
+    assert {name: (round(score.value, 1), score.signature) for name, score in scores.items()} == {
+        "terms_exact": (33.3, "terms:3|form:exact"), "terms": (66.7, "terms:3|form:inflected")}
+    assert adherence(terms, ["a bird"], ["ein Vogel"]) == {}

@@ -1,0 +1,50 @@
+"""Adherence of translations to a glossary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seq2seq.evaluation.scores import Score
+from seq2seq.protection.glossary import Glossary
+from seq2seq.protection.protected_translation import ProtectedTranslator
+from seq2seq.translation.line_translator import Translation
+
+
+def adherence(glossary: Glossary, sources: Sequence[str], translations: Sequence[str]) -> dict[str, Score]:
+    """Return the percentages of terms in the sources whose translations are in the translations of the sentences.
+
+    terms_exact counts translations in the form of the glossary, in small letters or capitals; terms counts every
+    inflection. The number of terms is in the signatures. There are no scores if the sources contain no term.
+    """
+    total = 0
+    kept = {"terms_exact": 0, "terms": 0}
+    for source, translation in zip(sources, translations, strict=True):
+        found = glossary.find(source)
+        total += len({one.term for one in found})
+        for name in kept:
+            kept[name] += len({one.term for one in found}) - len(
+                glossary.missing(found, translation, exact=name == "terms_exact"))
+    form = {"terms_exact": "exact", "terms": "inflected"}
+    return {name: Score(100 * count / total, f"terms:{total}|form:{form[name]}") for name, count in kept.items()
+            } if total else {}
+
+
+class GlossaryEvaluation:
+    """Translation of test sets with a glossary, and the adherence of each."""
+
+    def __init__(self, translator: ProtectedTranslator) -> None:
+        """translator: it has a glossary."""
+        self._translator = translator
+        self._results: list[dict[str, Score]] = []
+
+    def translate(self, lines: Sequence[str], **options: Any) -> list[list[Translation]]:
+        """Translate a test set; see `ProtectedTranslator.translate`."""
+        n_best = self._translator.translate(lines, **options)
+        assert self._translator.glossary is not None
+        self._results.append(adherence(self._translator.glossary, lines, [best.text for best, *_ in n_best]))
+        return n_best
+
+    def next_scores(self) -> dict[str, Score]:
+        """Return the adherence of the first translated test set for which this has not been called yet."""
+        return self._results.pop(0)
