@@ -59,7 +59,7 @@ class ProtectedTranslator:
 
     translator: a `LineTranslator` or `TranslatorPool`. terms_inline: True if the model was trained with terms in its
     source text (`data.augmentation.terms`). align: function that aligns sentences with their translations
-    (`DividedDocument.join`); None: placeholders are placed by position.
+    (`DividedDocument.join`); None: placeholders are placed by position. retries: False: lost terms are only reported.
     """
 
     translator: BlockTranslator
@@ -67,6 +67,7 @@ class ProtectedTranslator:
     glossary: Glossary | None = None
     terms_inline: bool = False
     align: Align | None = None
+    retries: bool = True
 
     def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
@@ -110,7 +111,7 @@ class ProtectedTranslator:
                 results[index] = n_best
 
         retry(self._differs, self._with_numbers)
-        retry(lambda line, text: bool(line.terms and self._lost_terms(line, text)), self._with_terms)
+        retry(lambda line, text: bool(self.retries and line.terms and self._lost_terms(line, text)), self._with_terms)
         retry(self._differs, self._with_tags)
         return [self._with_lost_terms(line, n_best) for line, n_best in zip(lines, results, strict=True)]
 

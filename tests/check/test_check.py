@@ -351,6 +351,7 @@ def test_a_corpus_with_swapped_sides_is_named(directory, monkeypatch):
                               "other side of train. Here or in data.train, source and target may be swapped")
 
 
+@pytest.mark.slow
 def test_one_pair_that_looks_swapped_does_not_make_a_corpus_swapped(directory, monkeypatch):
     monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)
     write(directory, "train", [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly"

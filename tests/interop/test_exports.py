@@ -49,7 +49,7 @@ PRE = {
 }
 
 
-QUICK = ("ReLU, all tied", "separate vocabularies", "bilinear", "pre-norm, learned positions")
+QUICK = ("ReLU, all tied", "pre-norm, learned positions")
 
 
 def each(*kinds):
@@ -147,6 +147,7 @@ def test_transformers_gives_the_translations_and_scores_of_the_original(kind, bu
         update={"dropout": BASE.get("dropout", 0.1)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [{}, {"separate": True, "end": 1.7}], ids=["joint", "separate"])
 def test_an_imported_model_can_be_exported_again(kind, tmp_path):
     make(tmp_path / "theirs", languages=(">>fra<<",), **kind)
@@ -185,9 +186,8 @@ def converged(tmp_path_factory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("quantization", [
-    name if name in ("int8", "float16") else pytest.param(name, marks=pytest.mark.slow)
-    for name in ctranslate2.QUANTIZATIONS if name != "float32"])
+@pytest.mark.slow
+@pytest.mark.parametrize("quantization", [name for name in ctranslate2.QUANTIZATIONS if name != "float32"])
 def test_quantised_exports_are_smaller_and_score_about_the_same(quantization, converged, tmp_path):
     parity = ctranslate2.export_model(converged / "ours", tmp_path / "theirs", quantization)
     assert parity.mean_score < 0.02
@@ -248,6 +248,7 @@ def test_unsupported_decoding_keys_are_left_out_of_the_exported_recipe(decoding,
     assert (tmp_path / "out").read_text(encoding="utf-8").strip()
 
 
+@pytest.mark.slow
 def test_the_exponent_of_wu_et_al_is_not_exported_as_the_length_penalty_of_transformers(tmp_path, capsys):
     path = make_bundle(tmp_path / "ours", decoding={"length_penalty_form": "wu"})
     huggingface_export.export_model(path, tmp_path / "theirs")
@@ -349,6 +350,7 @@ def test_an_export_is_refused_if_nothing_was_compared_or_a_score_is_nan(bundle):
         require(compare(ours, Theirs(), ["Hund", "Katze"]), each, "it")
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_not_an_export_is_not_changed(converged, tmp_path):
     bundle = converged / "ours"
     (tmp_path / "mine").write_text("precious")
@@ -441,6 +443,7 @@ def test_the_export_command_prints_the_result_of_the_comparison(bundle, tmp_path
     assert main(["export", str(bundle), "--to", "huggingface", "--quantization", "int8", "-o", "x"]) == 2
 
 
+@pytest.mark.slow
 def test_long_lines_are_translated_in_parts(tmp_path):
     bundle = make_bundle(tmp_path / "ours", steps=150)          # converged, so that rounding changes no translation
     ctranslate2.export_model(bundle, tmp_path / "theirs")

@@ -30,23 +30,26 @@ def library(tmp_path_factory):
     return path
 
 
-def run_cases(library, marked, folder):
+QUICK = ("cases_decoding.py", "cases_training.py")
+
+
+def run_cases(library, marked, folder, files=FILES):
     """Run the cases in an environment that torchrun and pytest-xdist have left no variable in."""
     around = {key: value for key, value in os.environ.items()
               if not key.startswith(("PYTEST_", "RANK", "WORLD_SIZE", "LOCAL_"))}
     path = [str(HERE), str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "pytest", "-p", "device_guard", "-p", "no:cacheprovider", "-p", "no:xdist",
-               "-m", marked, "--basetemp", folder / "cases", "--tb", "short", *FILES]
+               "-m", marked, "--basetemp", folder / "cases", "--tb", "short", *files]
     done = subprocess.run(list(map(str, command)), cwd=HERE.parents[1], capture_output=True, text=True, timeout=1200,
                           env={**around, LIBRARY: str(library), "PYTHONPATH": os.pathsep.join(path),
                                "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
-def test_all_quick_cases_pass(library, tmp_path):
-    run_cases(library, "not slow", tmp_path)
+def test_quick_cases_of_decoding_and_training_pass(library, tmp_path):
+    run_cases(library, "not slow", tmp_path, [file for file in FILES if file.name in QUICK])
 
 
 @pytest.mark.slow
-def test_all_slow_cases_pass(library, tmp_path):
-    run_cases(library, "slow", tmp_path)
+def test_all_cases_pass(library, tmp_path):
+    run_cases(library, "", tmp_path)

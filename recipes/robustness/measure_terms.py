@@ -1,0 +1,99 @@
+"""Measure the use of terms that the training text does not contain.
+
+    python recipes/robustness/measure_terms.py DATA PLAIN_MODEL TERMS_MODEL [--source de --target en] [--test NAME]
+
+DATA contains train.SOURCE, train.TARGET, NAME.SOURCE and NAME.TARGET. The glossary has each word of the test set that
+the training source does not contain, with the word of the reference that a statistical aligner of all pairs links with
+it, if both sides link them with each other alone. PLAIN_MODEL was trained without terms, TERMS_MODEL with
+`data.augmentation.terms`. Each row translates the lines that have a term: without the glossary, with terms as required
+phrases alone, with terms inline, and with both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from seq2seq.augmentation.word_alignment import WordAligner
+from seq2seq.data.line_splitting import alignment_units
+from seq2seq.evaluation.scores import corpus_scores
+from seq2seq.protection.adherence import adherence
+from seq2seq.protection.glossary import Glossary, Term
+from seq2seq.protection.protected_translation import ProtectedTranslator
+from seq2seq.translation.translator import Translator
+
+MIN_LETTERS = 4
+
+
+def unseen_terms(train: list[tuple[str, str]], test: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the words of the test set that the training source lacks, with their translations in the references."""
+    pairs = [(_words(source), _words(target)) for source, target in [*train, *test]]
+    aligner = WordAligner(pairs)
+    known = {word.lower() for source, _ in pairs[:len(train)] for word in source}
+    terms: dict[str, Counter[str]] = {}
+    for source, target in pairs[len(train):]:
+        links = aligner.links(source, target)
+        sources, targets = Counter(link[0] for link in links), Counter(link[1] for link in links)
+        for one, other in links:
+            word, translation = source[one], target[other]
+            if (word.lower() not in known and sources[one] == targets[other] == 1 and word.isalpha()
+                    and translation.isalpha() and min(len(word), len(translation)) >= MIN_LETTERS):
+                terms.setdefault(word, Counter())[translation] += 1
+    return {word: tuple(found) for word, found in terms.items()}
+
+
+def _words(text: str) -> list[str]:
+    return [text[begin:end] for begin, end in alignment_units(text)]
+
+
+def measure(pairs: list[tuple[str, str]], translator: Translator, glossary: Glossary, used: bool, inline: bool,
+            required: bool) -> str:
+    """Return a row of the table: terms exact, in any inflection, BLEU, seconds."""
+    began = time.monotonic()
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    if not used:
+        found = translator.translate(sources)
+    else:
+        protected = ProtectedTranslator(translator, glossary=glossary, terms_inline=inline)
+        found = (protected if required else replace(protected, retries=False)).translate(sources)
+    seconds = time.monotonic() - began
+    texts = [best.text for best, *_ in found]
+    scores = adherence(glossary, sources, texts)
+    bleu = corpus_scores(texts, [references], glossary.target_language, ["bleu"])["bleu"].value
+    return f"{scores['terms_exact'].value:.1f} | {scores['terms'].value:.1f} | {bleu:.2f} | {seconds:.1f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the use of terms that the training text does not contain.")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("plain_model", type=Path)
+    parser.add_argument("terms_model", type=Path)
+    parser.add_argument("--source", default="de")
+    parser.add_argument("--target", default="en")
+    parser.add_argument("--test", default="test_2016_flickr")
+    arguments = parser.parse_args()
+
+    def read(name: str) -> list[tuple[str, str]]:
+        sides = [(arguments.data / f"{name}.{language}").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+                 for language in (arguments.source, arguments.target)]
+        return list(zip(*sides, strict=True))
+
+    test = read(arguments.test)
+    terms = [Term(word, translations) for word, translations in unseen_terms(read("train"), test).items()]
+    glossary = Glossary(terms, arguments.source, arguments.target)
+    lines = [pair for pair in test if glossary.find(pair[0])]
+    print(f"{len(terms)} terms in {len(lines)} of {len(test)} lines\n")
+    print("| model | glossary | terms exact | terms | BLEU | seconds |\n|---|---|---|---|---|---|")
+    plain, trained = Translator.load(arguments.plain_model), Translator.load(arguments.terms_model)
+    for name, translator, label, used, inline, required in (
+            ("plain", plain, "none", False, False, False), ("plain", plain, "required", True, False, True),
+            ("terms", trained, "none", False, False, False), ("terms", trained, "inline", True, True, False),
+            ("terms", trained, "inline and required", True, True, True)):
+        print(f"| {name} | {label} | {measure(lines, translator, glossary, used, inline, required)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
