@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Protocol, Unpack
 
-from seq2seq.data.line_splitting import split_margins
+from seq2seq.data.line_splitting import Span, split_margins
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.placement import place_tags
@@ -31,6 +31,7 @@ from seq2seq.translation.requests import Request, number_requests
 STAND_INS = (37, 43, 58, 64, 73, 89, 92, 46, 57, 68, 79, 83, 94, 39, 52, 61)
 """Numbers that stand for placeholders; those that the sentence contains are not used. Models know numbers of two digits
 best, and spell numbers of this size rarely in words."""
+_QUOTES = ('""', "''", "``", "`'", "“”", "‘’", "„“", "‚‘", "«»", "»«", "()", "[]", "<>")
 _NUMBER = re.compile(r"\d+")
 _MARKERS = re.compile("|".join(TERM_MARKERS))
 
@@ -168,10 +169,10 @@ class ProtectedTranslator:
             number: text[begin:end] for number, (begin, end) in zip(free, spans, strict=True)}
 
     def _without_placeholders(self, text: str) -> tuple[str, list[Tag]]:
-        """Return a text without its placeholders, and these as tags."""
+        """Return a text without its placeholders, and these as tags, with the quotes or brackets around them."""
         parts: list[str] = []
         tags, last, length = [], 0, 0
-        for begin, end in self.placeholders.spans(text):
+        for begin, end in _with_quotes(text, self.placeholders.spans(text)):
             between = text[last:begin]
             if length and parts[-1][-1:] == " " and between[:1] == " ":
                 between = between[1:]
@@ -184,10 +185,23 @@ class ProtectedTranslator:
             rest = rest[1:]
         return "".join([*parts, rest]), tags
 
+    def _margins(self, text: str) -> tuple[str, str, str]:
+        """Return what comes before the text that is translated, this text, and what comes behind it: white space, and
+        placeholders at the edges that a colon separates, such as `%s: ` and `: {error}`."""
+        before, core, after = split_margins(text)
+        spans = _with_quotes(core, self.placeholders.spans(core))
+        if spans and spans[0][0] == 0 and core[spans[0][1]:spans[0][1] + 2] == ": ":
+            cut = spans[0][1] + 2
+            before, core, spans = before + core[:cut], core[cut:], [(low - cut, high - cut) for low, high in spans[1:]]
+        if spans and spans[-1][1] == len(core) and core[:spans[-1][0]].endswith(": "):
+            cut = spans[-1][0] - 2
+            core, after = core[:cut], core[cut:] + after
+        return before, core, after
+
     def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
                    ) -> list[list[Translation]]:
         """Translate without placeholders, and place them by alignment."""
-        margins = [split_margins(line.request.text) for line in lines]
+        margins = [self._margins(line.request.text) for line in lines]
         stripped = [self._without_placeholders(core) for _, core, _ in margins]
         found = self._retry([replace(line.request, text=text) for line, (text, _) in zip(lines, stripped, strict=True)],
                             decoding)
@@ -238,6 +252,16 @@ class ProtectedTranslator:
                 return [[]]
             middle = len(requests) // 2
             return [*self._retry(requests[:middle], decoding), *self._retry(requests[middle:], decoding)]
+
+
+def _with_quotes(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Return the spans, each with the quotes or brackets around it."""
+    wider: list[Span] = []
+    for begin, end in spans:
+        free = begin > (wider[-1][1] if wider else 0)
+        quoted = free and text[begin - 1] + text[end:end + 1] in _QUOTES
+        wider.append((begin - 1, end + 1) if quoted else (begin, end))
+    return wider
 
 
 def _without_markers(text: str) -> str:

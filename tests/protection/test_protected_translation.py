@@ -60,6 +60,18 @@ def test_placeholders_are_inserted_where_the_model_loses_numbers_too():
     assert best.text == "delete {count} files"
 
 
+@pytest.mark.parametrize(("source", "expected"), [
+    ('file "%s" not found', 'file not found "%s"'), ("%s: no such file", "%s: no such file"),
+    ("cannot open file: {reason}", "cannot open file: {reason}"), ("a (%d) b", "a b (%d)"), ('"%s""%s"', '"%s""%s"')])
+def test_quotes_stay_around_placeholders_and_colons_beside_them(source, expected):
+    def model(text):
+        return re.sub(r"[^A-Za-z ]", "", text).strip()
+
+    best = translated(model, source)
+    assert sorted(best.text) == sorted(expected) and Placeholders().counts(source) == Placeholders().counts(best.text)
+    assert source[:1] != "%" or best.text == source
+
+
 def test_numbers_of_the_text_itself_are_not_used_as_stand_ins():
     assert translated(lower_and_ascii, "37 of {count} and 43").text == "37 of {count} and 43"
 
