@@ -27,6 +27,7 @@ from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
 from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, number_requests
+from seq2seq.translation.word_confidence import Word
 
 STAND_INS = (37, 43, 58, 64, 73, 89, 92, 46, 57, 68, 79, 83, 94, 39, 52, 61)
 """Numbers that stand for placeholders; those that the sentence contains are not used. Models know numbers of two digits
@@ -147,7 +148,7 @@ class ProtectedTranslator:
         for line, numbers, before, after in zip(lines, used, results, found, strict=True):
             restored = _restored(after[0].text, numbers) if numbers and after else None
             retried.append(before if restored is None or self._differs(line, restored) else
-                           [replace(after[0], text=restored)])
+                           [replace(after[0], text=restored, words=_restored_words(after[0].words, numbers))])
         return retried
 
     def _numbered(self, text: str) -> tuple[str, dict[str, str]]:
@@ -215,7 +216,7 @@ class ProtectedTranslator:
             restored = begin + _inserted(translation, placed, core, [tag.raw for tag in tags]) + end
             if not after or not self._same(line, restored):
                 restored = line.request.text                                    # the last resort
-            retried.append([replace((after or before)[0], text=restored)])
+            retried.append([replace((after or before)[0], text=restored, words=())])
         return retried
 
     # Terms
@@ -280,6 +281,11 @@ def _restored(text: str, numbers: dict[str, str]) -> str | None:
         parts += [text[last:begin], numbers[number]]
         last = end
     return "".join([*parts, text[last:]])
+
+
+def _restored_words(words: Sequence[Word], numbers: dict[str, str]) -> tuple[Word, ...]:
+    return tuple(replace(word, text=_NUMBER.sub(lambda match: numbers.get(match[0], match[0]), word.text))
+                 for word in words)
 
 
 def _inserted(text: str, tags: Sequence[Tag], source: str, placeholders: Sequence[str]) -> str:
