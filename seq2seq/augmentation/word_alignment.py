@@ -1,13 +1,13 @@
-"""Word alignment of a training corpus: IBM Model 1 in both directions, with a prior that favours the diagonal.
+"""Word alignment of a training corpus: a hidden Markov model in both directions.
 
-Brown et al. 1993 (Computational Linguistics 19) describe the model, Dyer et al. 2013 (fast_align) a diagonal prior.
-Only additions, multiplications and divisions are used, so that the links are the same on every processor.
+Brown et al. 1993 (Computational Linguistics 19) describe IBM model 1, with which training begins, and Vogel et al. 1996
+(HMM-Based Word Alignment in Statistical Translation) the hidden Markov model. Both directions must agree on a link
+(Liang et al. 2006, Alignment by Agreement).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -18,14 +18,16 @@ MAX_CELLS = 30_000_000
 of 8 words or 68,000 pairs of 20 words; more pairs are not used for training."""
 MAX_TRAINING_WORDS = 60
 """Maximum number of words on each side of a training pair."""
-ITERATIONS = 4
-BLOCK_CELLS = 1 << 21
+MODEL_1_ITERATIONS, ITERATIONS = 6, 4
+"""Iterations of IBM model 1 and of the hidden Markov model."""
+BLOCK_CELLS = 1 << 20
 """Number of cells of one numpy call."""
-NULL_WEIGHT = 0.04
-"""Prior weight of the empty word, relative to a word on the diagonal."""
-POWERS = (2, 4, 8, 16)
-"""Values of the power to which 1 - distance from the diagonal is raised in the prior of a link. Each direction of a
-language pair has the value that its training pairs make most likely: 2 for English-Chinese, 8 for English-German."""
+MAX_JUMP = 10
+"""Distances between linked conditions above this number have the probability of this number."""
+EMPTY = 0.2
+"""Probability that a word is linked to the empty word (Och and Ney 2003)."""
+TINY = 1e-300
+"""Smallest divisor."""
 MIN_AGREEMENT = 0.1
 """Minimum product of the probabilities of a link in both directions (Liang et al. 2006, Alignment by Agreement). It is
 low because a word of n characters shares its probability among them: each character of 飞机场 has about 1/3."""
@@ -43,7 +45,6 @@ class WordAligner:
         pairs = [pair for pair in pairs if all(0 < len(words) <= MAX_TRAINING_WORDS for words in pair)]
         cells = sum((len(source) + 1) * (len(target) + 1) for source, target in pairs)
         pairs = pairs[::1 + cells // MAX_CELLS]
-        pairs = [pairs[index] for index in np.random.default_rng(0).permutation(len(pairs))]
         self._ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
         sides = [[np.array([ids.setdefault(normalised(word), len(ids) + 1) for word in pair[side]], np.int64)
                   for pair in pairs] for side, ids in enumerate(self._ids)]
@@ -52,17 +53,24 @@ class WordAligner:
 
     def links(self, source: Words, target: Words) -> list[Link]:
         """Return the links between the words of a pair, sorted."""
-        agreement = np.square(self.weights(source, target).T)
+        forward, backward = self._posteriors(source, target)
+        agreement = (forward * backward).T
         return [(int(word), int(other)) for word, other in zip(*(agreement >= MIN_AGREEMENT).nonzero(), strict=True)]
 
     def weights(self, source: Words, target: Words) -> np.ndarray:
-        """Return the geometric mean of the probabilities of each link in both directions, (target, source)."""
+        """Return a weight of each link, (target, source): the geometric mean of the probabilities in both directions,
+        in which the direction that aligns the target counts three times, because several target words may translate one
+        source word."""
+        forward, backward = self._posteriors(source, target)
+        return np.asarray(np.sqrt(forward * np.sqrt(forward * backward)))
+
+    def _posteriors(self, source: Words, target: Words) -> tuple[np.ndarray, np.ndarray]:
+        """Return the probabilities of the links in both directions, (target, source)."""
         ids = [np.array([known.get(normalised(word), -1) for word in words], np.int64)
                for known, words in zip(self._ids, (source, target), strict=True)]
         if not len(ids[0]) or not len(ids[1]) or not len(self._forward.keys):
-            return np.zeros((len(target), len(source)))
-        forward, backward = self._forward.posteriors(ids[0], ids[1]), self._backward.posteriors(ids[1], ids[0])
-        return np.asarray(np.sqrt(forward * backward.T))
+            return np.zeros((len(target), len(source))), np.zeros((len(target), len(source)))
+        return self._forward.posteriors(ids[0], ids[1]), self._backward.posteriors(ids[1], ids[0]).T
 
 
 def normalised(word: str) -> str:
@@ -71,78 +79,125 @@ def normalised(word: str) -> str:
 
 
 class _Direction:
-    """Probabilities of a word given a word of the other side (the condition), for word pairs of the training text."""
+    """Hidden Markov model of the words of one side given the words of the other side (the conditions).
+
+    A word is linked to a condition or to the empty word; the probability of a link depends on the distance to the last
+    linked condition (Vogel et al. 1996, equation 6; Och and Ney 2003, section 3.2, for the empty word). Training
+    begins with IBM model 1, which ignores the distance.
+    """
 
     def __init__(self, conditions: list[np.ndarray], words: list[np.ndarray], size: int) -> None:
         """size: number of word ids; ids begin at 1, and id 0 of a condition is the empty word."""
-        self.size, self.power = size, POWERS[0]
-        ranges = list(_blocks(conditions, words))
-        blocks = [np.unique(self._keys(conditions[begin:end], words[begin:end]), return_inverse=True)
-                  for begin, end in ranges]
-        self.keys = np.unique(np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in blocks)]))
-        places = [np.searchsorted(self.keys, keys).astype(np.int32)[inverse] for keys, inverse in blocks]
-        sample = slice(*ranges[0]) if ranges else slice(0)
-        logs = [np.log(_priors(conditions[sample], words[sample], power, normalise=True)) for power in POWERS]
-        numbers = [_numbers(conditions[begin:end], words[begin:end]) for begin, end in ranges]
+        self.size = size
+        groups = [_padded(*group) for group in _groups(conditions, words)]
+        unique = [np.unique(self._keys(*group), return_inverse=True) for group in groups]
+        self.keys = np.unique(np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in unique)]))
+        places = [np.searchsorted(self.keys, keys).astype(np.int32)[inverse].reshape(
+            len(group[0]), -1, group[0].shape[1] + 1) for (keys, inverse), group in zip(unique, groups, strict=True)]
+        del unique
         self.table = np.ones(len(self.keys))
-        for iteration in range(ITERATIONS):
-            counts, power = np.zeros(len(self.keys)), self.power
-            for place, number, (begin, end) in zip(places, numbers, ranges, strict=True):
-                weights = self.table[place] * _priors(conditions[begin:end], words[begin:end], power)
-                weights /= np.bincount(number, weights)[number]
-                counts += np.bincount(place, weights, len(self.keys))
-                if not begin and iteration:
-                    self.power = POWERS[int(np.argmax([weights @ log for log in logs]))]
+        self.jumps = np.ones(2 * MAX_JUMP + 1)
+        for iteration in range(MODEL_1_ITERATIONS + ITERATIONS):
+            counts, jumps = np.zeros(len(self.keys)), np.full(2 * MAX_JUMP + 1, 1e-3)
+            for place, (_, padded) in zip(places, groups, strict=True):
+                emissions = self.table[place]
+                if iteration < MODEL_1_ITERATIONS:
+                    links = emissions / np.maximum(emissions.sum(2, keepdims=True), TINY)
+                else:
+                    links, moves = _posteriors(emissions, padded > 0, self._transitions(place.shape[2] - 1))
+                    _add_jumps(jumps, moves)
+                links *= (padded > 0)[:, :, None]
+                counts += np.bincount(place.ravel(), links.ravel(), len(self.keys))
             totals = np.bincount(self.keys // size, counts)
-            self.table = counts / totals[self.keys // size]
+            self.table = counts / np.maximum(totals[self.keys // size], TINY)
+            if iteration >= MODEL_1_ITERATIONS:
+                self.jumps = jumps
 
-    def _keys(self, conditions: list[np.ndarray], words: list[np.ndarray]) -> np.ndarray:
-        """Return the keys of all cells (word, condition) of some pairs; the first condition is the empty word."""
-        return np.concatenate([(np.concatenate([[0], condition])[None] * self.size + word[:, None]).ravel()
-                               for condition, word in zip(conditions, words, strict=True)])
+    def _keys(self, conditions: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """Return the keys of all cells (pair, word, condition); the first condition is the empty word."""
+        with_empty = np.pad(conditions, ((0, 0), (1, 0)))
+        return with_empty[:, None] * self.size + words[:, :, None]
+
+    def _transitions(self, conditions: int) -> np.ndarray:
+        """Return the probabilities of moving from a condition to another, (conditions + 1, conditions); the last row is
+        that before the first word."""
+        sources, targets = np.append(np.arange(conditions), -1)[:, None], np.arange(conditions)[None]
+        weights = self.jumps[np.clip(targets - sources, -MAX_JUMP, MAX_JUMP) + MAX_JUMP]
+        moves: np.ndarray = (1 - EMPTY) * weights / weights.sum(1, keepdims=True)
+        return moves
 
     def posteriors(self, condition: np.ndarray, words: np.ndarray) -> np.ndarray:
         """Return the probability that each word is linked to each condition, (words, conditions). ids: -1 = unknown.
 
         Words that are not in the training text, such as names, are linked by their place.
         """
-        with_empty = np.concatenate([[0], condition])
-        keys = with_empty[None] * self.size + words[:, None]
+        keys = self._keys(condition[None], words[None])
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        known = (self.keys[places] == keys) & (words >= 0)[:, None] & (with_empty >= 0)[None]
-        scores = np.where(known, self.table[places], NO_LINK) * _prior(len(condition), len(words), self.power)
-        posteriors: np.ndarray = scores / scores.sum(1, keepdims=True)
-        return posteriors[:, 1:]
+        known = (self.keys[places] == keys) & (words >= 0)[None, :, None] & (np.append(0, condition) >= 0)[None, None]
+        emissions = np.maximum(np.where(known, self.table[places], NO_LINK), NO_LINK)
+        links, _ = _posteriors(emissions, np.ones((1, len(words)), bool), self._transitions(len(condition)))
+        found: np.ndarray = links[0, :, 1:]
+        return found
 
 
-def _numbers(conditions: list[np.ndarray], words: list[np.ndarray]) -> np.ndarray:
-    """Return for all cells of some pairs the number of the cell's word."""
-    sizes = np.concatenate([np.full(len(word), len(condition) + 1)
-                            for condition, word in zip(conditions, words, strict=True)])
-    return np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+def _posteriors(emissions: np.ndarray, real: np.ndarray, transitions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probabilities of the links of each word, and the expected number of moves between conditions.
+
+    Args:
+        emissions: (pairs, words, conditions + 1), probability of each word given the empty word and each condition.
+        real: (pairs, words), False for padding. transitions: see `_Direction._transitions`.
+    Returns:
+        (pairs, words, conditions + 1) and (conditions + 1, conditions).
+    """
+    pairs, words, states = emissions.shape
+    # The state is the last linked condition, whether the word itself is linked to it or to the empty word; the state
+    # before the first word is the last one. Padding keeps the state.
+    linked, empty = emissions[:, :, 1:], EMPTY * emissions[:, :, :1]
+    ahead = np.zeros((words + 1, pairs, states))
+    ahead[0, :, -1] = 1
+    scales = np.ones((words, pairs, 1))
+    for word in range(words):
+        state = ahead[word] * empty[:, word]
+        state[:, :-1] += ahead[word] @ transitions * linked[:, word]
+        scales[word] = np.where(real[:, word, None], np.maximum(state.sum(1, keepdims=True), TINY), 1)
+        ahead[word + 1] = np.where(real[:, word, None], state / scales[word], ahead[word])
+    behind = np.ones((pairs, states))
+    links = np.zeros_like(emissions)
+    moves = np.zeros_like(transitions)
+    for word in reversed(range(words)):
+        arriving = linked[:, word] * behind[:, :-1] / scales[word]
+        links[:, word, 1:] = ahead[word] @ transitions * arriving
+        links[:, word, 0] = (ahead[word] * empty[:, word] * behind).sum(1) / scales[word][:, 0]
+        moves += ahead[word][real[:, word]].T @ arriving[real[:, word]] * transitions
+        before = arriving @ transitions.T + behind * empty[:, word] / scales[word]
+        behind = np.where(real[:, word, None], before, behind)
+    return links, moves
 
 
-def _priors(conditions: list[np.ndarray], words: list[np.ndarray], power: int, normalise: bool = False) -> np.ndarray:
-    """Return for all cells of some pairs the prior."""
-    return np.concatenate([np.zeros(0, np.float32), *(_prior(len(condition), len(word), power, normalise).ravel()
-                                                      for condition, word in zip(conditions, words, strict=True))])
+def _add_jumps(jumps: np.ndarray, moves: np.ndarray) -> None:
+    """Add the expected number of moves over each distance."""
+    conditions = moves.shape[1]
+    sources, targets = np.append(np.arange(conditions), -1)[:, None], np.arange(conditions)[None]
+    np.add.at(jumps, np.clip(targets - sources, -MAX_JUMP, MAX_JUMP) + MAX_JUMP, moves)
 
 
-@lru_cache(maxsize=2 * len(POWERS) * MAX_TRAINING_WORDS**2)
-def _prior(conditions: int, words: int, power: int, normalise: bool = False) -> np.ndarray:
-    """Return the prior of the empty word and of each condition for each word, (words, conditions + 1) in fp32."""
-    distance = np.abs((np.arange(conditions) + 0.5)[None] / conditions - (np.arange(words) + 0.5)[:, None] / words)
-    prior = np.concatenate([np.full((words, 1), NULL_WEIGHT), (1 - distance) ** power], axis=1)
-    if normalise:
-        prior[:, 1:] *= (1 - NULL_WEIGHT) / prior[:, 1:].sum(1, keepdims=True)
-    return prior.astype(np.float32)
+def _groups(conditions: list[np.ndarray], words: list[np.ndarray]
+            ) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
+    """Yield groups of pairs with equally many conditions, of about BLOCK_CELLS cells at most."""
+    order = sorted(range(len(words)), key=lambda index: (len(conditions[index]), len(words[index])))
+    begin = 0
+    for end in range(1, len(order) + 1):
+        first, last = order[begin], order[end - 1]
+        following = order[end] if end < len(order) else None
+        cells = (end - begin) * (len(conditions[last]) + 1) * len(words[last])
+        if following is None or len(conditions[following]) != len(conditions[first]) or cells >= BLOCK_CELLS:
+            yield [conditions[index] for index in order[begin:end]], [words[index] for index in order[begin:end]]
+            begin = end
 
 
-def _blocks(conditions: list[np.ndarray], words: list[np.ndarray]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of pairs with about BLOCK_CELLS cells."""
-    begin, cells = 0, 0
-    for index, (condition, word) in enumerate(zip(conditions, words, strict=True)):
-        cells += (len(condition) + 1) * len(word)
-        if cells >= BLOCK_CELLS or index + 1 == len(words):
-            yield begin, index + 1
-            begin, cells = index + 1, 0
+def _padded(conditions: list[np.ndarray], words: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the conditions of a group, (pairs, conditions), and its words, (pairs, most words), padded with 0."""
+    padded = np.zeros((len(words), max(map(len, words))), np.int64)
+    for row, ids in zip(padded, words, strict=True):
+        row[:len(ids)] = ids
+    return np.stack(conditions), padded
