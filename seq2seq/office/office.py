@@ -85,8 +85,8 @@ class _OfficeDocument:
         return token.name in self._skipped
 
     def _read(self, name: str) -> _Part:
+        data = self._archive.read(name)
         try:
-            data = self._archive.read(name)
             if data.count(b"<") > MAX_TAGS:
                 raise DocumentError(f"more than {MAX_TAGS:,} tags. Divide the document.")
             text, encoding = decode_xml(data)
