@@ -17,7 +17,7 @@ Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
 for a pair that cannot be aligned."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sentence:
     """Sentence of a block. begin: position in the block's text. tags: with positions in `text`."""
 
@@ -26,7 +26,7 @@ class Sentence:
     tags: tuple[Tag, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _DividedBlock:
     """Block as its sentences and what stands between them. gaps: white space and tags before the first sentence,
     between sentences and after the last one; positions of these tags count from the beginning of the gap."""

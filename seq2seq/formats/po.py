@@ -26,7 +26,7 @@ _WIDTH = 77
 """Characters of a wrapped line between its quotes, as written by gettext."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Field:
     """Keyword with its string. begin, end: span in the document, without the line end."""
 
@@ -38,7 +38,7 @@ class _Field:
     value: str = ""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Message:
     """Message. flags: end of the text `#,` in the document; -1: there is none. begin: of the first line that flags must
     precede."""

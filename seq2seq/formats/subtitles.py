@@ -37,7 +37,7 @@ _SPACELESS_TEXT = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u
                              r"\uff00-\uff60]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Cue:
     """Cue, or the part of one that a speaker says.
 
@@ -313,7 +313,8 @@ def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> li
     tags = [tag for tag in new.tags if tag.raw not in borders]
     places = sorted(tag.position for tag in new.tags if tag.raw in borders)
     if not spaceless:                                                   # no border inside of a word
-        places = [_nearest(text, place, 0, len(text), False) if text[place - 1:place + 1].isalnum() and place else place
+        places = [_nearest(text, place, 0, len(text), False) if 0 < place < len(text)
+                  and not (text[place - 1].isspace() or text[place].isspace()) else place
                   for place in places]
     sums = list(accumulate(len(cue.words) for cue in cues))
     parts = [text[begin:end].strip() for begin, end in zip([0, *places], [*places, len(text)], strict=True)]
