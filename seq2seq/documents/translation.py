@@ -8,13 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seq2seq.data.line_splitting import join_translations, split_margins
-from seq2seq.documents.block import Block, Document, Tag
+from seq2seq.documents.block import Block, Document, DocumentError, Tag
 from seq2seq.documents.placement import place_tags
 from seq2seq.documents.sentences import is_translatable, split_sentences
 
 Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
 """Function that returns the weights of each pair of a sentence and its translation (`placement.place_tags`), or None
 for a pair that cannot be aligned."""
+
+
+MAX_SENTENCES = 400_000
+"""Maximum number of sentences of a document. Each takes up to 2 kB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,16 @@ class DividedDocument:
     """
 
     def __init__(self, document: Document) -> None:
+        """Raises DocumentError: the document has too many sentences."""
         self._document = document
-        self._blocks = [divide_block(block) for block in document.blocks]
+        self._blocks: list[_DividedBlock] = []
+        count = 0
+        for block in document.blocks:
+            self._blocks.append(divide_block(block))
+            count += len(self._blocks[-1].sentences)
+            if count > MAX_SENTENCES:
+                raise DocumentError(f"{block.place or 'the document'}: the document has more than {MAX_SENTENCES:,} "
+                                    "sentences. Divide it.")
         self._translatable = [sentence for block in self._blocks for sentence in block.sentences
                               if is_translatable(sentence.text)]
         self.sentences = [sentence.text.replace("\n", " ") for sentence in self._translatable]
