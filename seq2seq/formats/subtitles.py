@@ -305,7 +305,7 @@ def _group(cues: Sequence[_Cue]) -> Iterator[list[_Cue]]:
 
 def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> list[tuple[str, list[Tag]]]:
     """Return text and tags of each cue: divided at the borders, or by the cues' shares if that leaves a cue empty or
-    very long."""
+    very long. If there are fewer words than cues, the last word is shown in all remaining cues."""
     text = one_line(new.text)
     if text != new.text:
         new = replace(new, text=text, tags=shift_tags(new.tags, 0, len(text)))
@@ -321,10 +321,17 @@ def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> li
     if any(not part or len(part) > MAX_SHARE * max(1, len(cue.words) / sums[-1] * len(text))
            for part, cue in zip(parts, cues, strict=True)):
         places = []
-        for total in sums[:-1]:
-            places.append(_nearest(text, round(total / sums[-1] * len(text)), places[-1] if places else 0, len(text),
-                                   spaceless))
-    return list(_split(text, tags, places))
+        words = [match.start() for match in re.finditer(r"\S++", text)]
+        more = len(words) - len(cues)
+        for index, total in enumerate(sums[:-1], 1):
+            place = _nearest(text, round(total / sums[-1] * len(text)), places[-1] if places else 0, len(text),
+                             spaceless)
+            places.append(min(max(place, words[index]), words[more + index]) if more >= 0 else place)
+    divided = list(_split(text, tags, places))
+    for index in range(1, len(divided)):
+        if not divided[index][0]:                                       # fewer words than cues: they are shown longer
+            divided[index] = (divided[index - 1][0], list(shift_tags(divided[index][1], 0, 0)))
+    return divided
 
 
 def _nearest(text: str, place: int, lowest: int, highest: int, spaceless: bool) -> int:
