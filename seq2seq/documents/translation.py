@@ -151,8 +151,9 @@ class DividedDocument:
 def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequence[Tag]], target_language: str) -> Block:
     """Return the translated block."""
     text, placed = "", []
+    is_changed = texts != [sentence.text for sentence in divided.sentences]
     for index, (gap, gap_tags) in enumerate(divided.gaps):
-        if 0 < index < len(texts) and texts != [sentence.text for sentence in divided.sentences]:
+        if 0 < index < len(texts) and is_changed:
             # As many spaces as the target language needs between sentences.
             joined = join_translations([("", gap), ("", "")], target_language)
         else:
