@@ -16,6 +16,12 @@ MAX_BYTES = 100_000_000
 """Maximum size of a document, unpacked. It is held in memory several times."""
 MAX_BLOCK_CHARACTERS = 1_000_000
 """Maximum length of a block."""
+MAX_BLOCK_TAGS = 20_000
+"""Maximum number of inline tags in a block."""
+MAX_TAGS = 750_000
+"""Maximum number of tags in a document of XML or HTML. Each takes up to 1 kB of memory."""
+MAX_LINES = 500_000
+"""Maximum number of lines, or of strings of JSON, in a document. Each takes up to 1.5 kB of memory."""
 MAX_DEPTH = 1_000
 """Maximum depth of nested elements."""
 
@@ -27,7 +33,7 @@ class DocumentError(UserError):
     """Error of a malformed or oversized document. The message begins with the place, such as `line 12`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tag:
     """Inline tag.
 
@@ -42,7 +48,7 @@ class Tag:
     pair: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Block:
     """Text that is translated as a whole, such as a paragraph, a heading or a message.
 
@@ -57,9 +63,10 @@ class Block:
     split: bool = True
 
     def __post_init__(self) -> None:
-        if len(self.text) > MAX_BLOCK_CHARACTERS:
-            raise DocumentError(f"{self.place or 'the document'}: a text of {len(self.text):,} characters; a block may "
-                                f"have {MAX_BLOCK_CHARACTERS:,}. Divide it into paragraphs.")
+        require_block_size(len(self.text), self.place)
+        if len(self.tags) > MAX_BLOCK_TAGS:
+            raise DocumentError(f"{self.place or 'the document'}: a text with {len(self.tags):,} tags; a block may "
+                                f"have {MAX_BLOCK_TAGS:,}. Divide it into paragraphs.")
 
     def serialize(self, escape: Callable[[str], str]) -> str:
         """Return the text with its tags. escape: function that escapes a text for the format."""
@@ -110,6 +117,24 @@ def pair_tags(tags: Sequence[tuple[int, str, TagKind, str]]) -> tuple[Tag, ...]:
                     pairs[begin] = pairs[index] = begin
                     break
     return tuple(Tag(position, raw, kind, pairs.get(index)) for index, (position, raw, kind, _) in enumerate(tags))
+
+
+def require_block_size(characters: int, place: str) -> None:
+    """Raise DocumentError if a block has too many characters."""
+    if characters > MAX_BLOCK_CHARACTERS:
+        raise DocumentError(f"{place or 'the document'}: a text of {characters:,} characters; a block may have "
+                            f"{MAX_BLOCK_CHARACTERS:,}. Divide it into paragraphs.")
+
+
+def require_count(count: int, maximum: int, things: str) -> None:
+    """Raise DocumentError if a document has too many of certain things, such as lines."""
+    if count > maximum:
+        raise DocumentError(f"the document has {count:,} {things}; {maximum:,} are the maximum. Divide it.")
+
+
+def count_lines(text: str) -> int:
+    """Return the number of line ends: LF, CR, or both."""
+    return text.count("\n") + text.count("\r") - text.count("\r\n")
 
 
 def require_size(data: bytes) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from seq2seq.documents.block import MAX_BYTES, Block, DocumentError
+from seq2seq.documents.block import MAX_BYTES, MAX_LINES, Block, DocumentError, count_lines, require_count
 
 # Words that programs read: addresses, colours, languages such as en-US, dotted names, camelCase and paths. They are
 # matched with words without white space, for which the time is linear.
@@ -78,16 +78,18 @@ def decode_text(data: bytes, encoding: str = "utf-8") -> str:
     """Decode a document.
 
     Raises:
-        DocumentError: the document is too large, or has bytes that are not in the encoding.
+        DocumentError: the document is too large, has too many lines, or has bytes that are not in the encoding.
     """
     if len(data) > MAX_BYTES:
         raise DocumentError(f"the document has {len(data):,} bytes, but {MAX_BYTES:,} are the maximum. Divide it.")
     try:
-        return data.decode(encoding)
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[:error.start].count(b"\n") + 1
         raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document to UTF-8.") \
             from error
+    require_count(count_lines(text), MAX_LINES, "lines")
+    return text
 
 
 def encode_text(text: str, encoding: str) -> bytes:

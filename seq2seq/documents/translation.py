@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seq2seq.data.line_splitting import join_translations, split_margins
-from seq2seq.documents.block import Block, Document, Tag
+from seq2seq.documents.block import Block, Document, DocumentError, Tag
 from seq2seq.documents.placement import place_tags
 from seq2seq.documents.sentences import is_translatable, split_sentences
 
@@ -17,7 +17,11 @@ Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
 for a pair that cannot be aligned."""
 
 
-@dataclass(frozen=True)
+MAX_SENTENCES = 400_000
+"""Maximum number of sentences of a document. Each takes up to 2 kB of memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sentence:
     """Sentence of a block. begin: position in the block's text. tags: with positions in `text`."""
 
@@ -26,7 +30,7 @@ class Sentence:
     tags: tuple[Tag, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _DividedBlock:
     """Block as its sentences and what stands between them. gaps: white space and tags before the first sentence,
     between sentences and after the last one; positions of these tags count from the beginning of the gap."""
@@ -93,8 +97,16 @@ class DividedDocument:
     """
 
     def __init__(self, document: Document) -> None:
+        """Raises DocumentError: the document has too many sentences."""
         self._document = document
-        self._blocks = [divide_block(block) for block in document.blocks]
+        self._blocks: list[_DividedBlock] = []
+        count = 0
+        for block in document.blocks:
+            self._blocks.append(divide_block(block))
+            count += len(self._blocks[-1].sentences)
+            if count > MAX_SENTENCES:
+                raise DocumentError(f"{block.place or 'the document'}: the document has more than {MAX_SENTENCES:,} "
+                                    "sentences. Divide it.")
         self._translatable = [sentence for block in self._blocks for sentence in block.sentences
                               if is_translatable(sentence.text)]
         self.sentences = [sentence.text.replace("\n", " ") for sentence in self._translatable]
@@ -139,8 +151,9 @@ class DividedDocument:
 def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequence[Tag]], target_language: str) -> Block:
     """Return the translated block."""
     text, placed = "", []
+    is_changed = texts != [sentence.text for sentence in divided.sentences]
     for index, (gap, gap_tags) in enumerate(divided.gaps):
-        if 0 < index < len(texts) and texts != [sentence.text for sentence in divided.sentences]:
+        if 0 < index < len(texts) and is_changed:
             # As many spaces as the target language needs between sentences.
             joined = join_translations([("", gap), ("", "")], target_language)
         else:

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 from xml.parsers import expat
 
-from seq2seq.documents.block import MAX_DEPTH, DocumentError, decode, require_size
+from seq2seq.documents.block import MAX_DEPTH, MAX_TAGS, DocumentError, decode, require_count, require_size
 
 XmlKind = Literal["open", "close", "alone", "text", "comment", "other"]
 _DECLARED = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
+_NO_ATTRIBUTES: Mapping[str, str] = {}
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML does not allow."""
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class XmlToken:
     """Piece of an XML document.
 
@@ -63,19 +66,22 @@ def xml_tokens(text: str) -> list[XmlToken]:
     White space outside of the root element belongs to the token before it. A CDATA section is a text.
 
     Raises:
-        DocumentError: the document is malformed, declares entities, or nests elements too deeply.
+        DocumentError: the document is malformed, declares entities, or has too many tags or nests them too
+            deeply.
     """
+    require_count(text.count("<"), MAX_TAGS, "tags")
     data = text.removeprefix("\ufeff").encode("utf-8", "surrogatepass")
     bom = text[: len(text) - len(text.removeprefix("\ufeff"))]
     # (begin, line, kind, name, attributes, text) of each token
-    events: list[tuple[int, int, XmlKind, str, dict[str, str], str]] = []
+    events: list[tuple[int, int, XmlKind, str, Mapping[str, str], str]] = []
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = False
     depth = 0
     text_is_complete = False                                        # True after the end of a CDATA section
 
-    def add(kind: XmlKind, name: str = "", attributes: dict[str, str] | None = None, content: str = "") -> None:
-        events.append((parser.CurrentByteIndex, parser.CurrentLineNumber, kind, name, attributes or {}, content))
+    def add(kind: XmlKind, name: str = "", attributes: Mapping[str, str] | None = None, content: str = "") -> None:
+        events.append((parser.CurrentByteIndex, parser.CurrentLineNumber, kind, name, attributes or _NO_ATTRIBUTES,
+                       content))
 
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal depth
@@ -136,5 +142,5 @@ def xml_tokens(text: str) -> list[XmlToken]:
 
 
 def escape_xml(text: str) -> str:
-    """Escape &, < and > for character data."""
-    return re.sub("[&<>]", lambda match: _ESCAPES[match[0]], text)
+    """Escape &, < and > for character data. Characters that XML does not allow are left out."""
+    return re.sub("[&<>]", lambda match: _ESCAPES[match[0]], _FORBIDDEN.sub("", text))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Literal
 
-from seq2seq.documents.block import Block, Tag
+from seq2seq.documents.block import Block, Tag, require_block_size
 from seq2seq.documents.spans import replace_spans
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
@@ -85,6 +85,7 @@ class XmlFile:
         while index < self.ends[element]:
             token = self.tokens[index]
             if token.kind == "text":
+                require_block_size(length + len(token.text), f"line {self.tokens[element].line}")
                 parts.append(decode(token) if decode else token.text)
                 length += len(parts[-1])
                 index += 1

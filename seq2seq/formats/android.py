@@ -23,7 +23,7 @@ _VOID = {"br", "hr", "img", "wbr"}
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
-@dataclass
+@dataclass(slots=True)
 class _String:
     """Element with a text. quoted: the text is in double quotes. cdata: index of the CDATA section that is the text."""
 

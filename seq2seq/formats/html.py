@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from seq2seq.documents.block import Block, TagKind, decode, pair_tags, require_size
+from seq2seq.documents.block import MAX_TAGS, Block, TagKind, decode, pair_tags, require_count, require_size
 from seq2seq.documents.sentences import is_translatable
 
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*)(?P<attributes>(?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*+)>"
@@ -34,7 +34,7 @@ _ADDRESS = re.compile(r"\s*(?:https?://|www\.|[@#])\S+\s*")
 _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
 
-@dataclass
+@dataclass(slots=True)
 class _Token:
     """Piece of the source. kind: text, open, close, or other (which separates runs and is never changed)."""
 
@@ -49,6 +49,7 @@ class HtmlDocument:
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is too large, or not in its encoding."""
         text, self._encoding = decode_html(data)
+        require_count(text.count("<"), MAX_TAGS, "tags")
         self._pieces: list[str | list[_Token]] = []
         self.blocks: list[Block] = []
         line = 1

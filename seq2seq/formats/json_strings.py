@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seq2seq.documents.block import MAX_DEPTH, Block, DocumentError
+from seq2seq.documents.block import MAX_DEPTH, MAX_LINES, Block, DocumentError, require_count
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
 from seq2seq.json_reader import NotJson, read_any_json
 
@@ -40,6 +40,7 @@ class JsonDocument:
             DocumentError: the document is not JSON in UTF-8, or is nested too deeply.
         """
         self._text = decode_text(data)
+        require_count(self._text.count('"') // 2, MAX_LINES, "strings")
         content = self._text.removeprefix("\ufeff")
         try:
             read_any_json(content)

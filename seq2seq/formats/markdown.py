@@ -12,17 +12,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from seq2seq.documents.block import Block, DocumentError, Tag, pair_tags
+from seq2seq.documents.block import Block, DocumentError, Tag, pair_tags, require_block_size, require_count
 from seq2seq.documents.inline import find_core, match_tags, shift_tags
 from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, one_line
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.rules_core import StateCore
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
 MAX_CHARACTERS = 10_000_000
 """Maximum length of a document, because the parser takes several kB of memory for each line."""
+MAX_MARKS = 400_000
+"""Maximum number of characters that may be markup, each of which takes the parser up to 20 microseconds."""
+_MARKS = "[]!<&*_~`\\|>"
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _FRONT_MATTER = re.compile(r"(?:---[ \t]*\r?\n(?:(?!---|\.\.\.).*\r?\n)*+(?:---|\.\.\.)|"
                            r"\+\+\+[ \t]*\r?\n(?:(?!\+\+\+).*\r?\n)*+\+\+\+)[ \t]*(?=\r?\n|\Z)")
@@ -43,7 +47,7 @@ _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Span:
     """Place of a block in the source.
 
@@ -74,6 +78,7 @@ class MarkdownDocument:
         if len(self._source) > MAX_CHARACTERS:
             raise DocumentError(f"the document has {len(self._source):,} characters, but {MAX_CHARACTERS:,} are the "
                                 "maximum. Divide it.")
+        require_count(sum(map(self._source.count, _MARKS)), MAX_MARKS, "characters of markup")
         self._environment: dict[str, Any] = {}
         self.blocks: list[Block] = []
         self._spans: list[_Span] = []
@@ -328,6 +333,13 @@ def _find_cell(source: str, position: int, end: int, content: str) -> tuple[int,
     return None
 
 
+def _require_block_sizes(state: StateCore) -> None:
+    """Raise DocumentError if a text is too large, before it is parsed."""
+    for token in state.tokens:
+        if token.type == "inline":
+            require_block_size(len(token.content), f"line {(token.map or [0])[0] + 1}")
+
+
 @cache
 def _parser() -> MarkdownIt:
     """Return the parser. Each inline token says where it stands: `meta["source"]`."""
@@ -359,6 +371,7 @@ def _parser() -> MarkdownIt:
 
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     parser.disable("text_join")
+    parser.core.ruler.before("inline", "size", _require_block_sizes)
     rules: dict[str, Any] = {"escape": rules_inline.escape, "backticks": rules_inline.backtick,
                              "link": rules_inline.link, "image": rules_inline.image,
                              "autolink": rules_inline.autolink, "html_inline": rules_inline.html_inline,

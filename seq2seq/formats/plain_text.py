@@ -6,7 +6,7 @@ import codecs
 import re
 from collections.abc import Sequence
 
-from seq2seq.documents.block import MAX_BYTES, Block, DocumentError
+from seq2seq.documents.block import MAX_BYTES, MAX_LINES, Block, DocumentError, count_lines, require_count
 
 _LINE = re.compile(r"([^\r\n]*+)(\r\n|\r|\n|\Z)")
 _MARGIN = re.compile(r"(?:[ \t]*+>)*+\s*+")
@@ -16,7 +16,8 @@ def decode_text(data: bytes) -> tuple[str, str]:
     """Return a text and its encoding, with which it must be encoded again. A byte order mark stays in the text.
 
     Raises:
-        DocumentError: the document is too large, or is neither UTF-8 nor UTF-16 with a byte order mark.
+        DocumentError: the document is too large, has too many lines, or is neither UTF-8 nor UTF-16 with a byte order
+            mark.
     """
     if len(data) > MAX_BYTES:
         raise DocumentError(f"the document has {len(data):,} bytes, but {MAX_BYTES:,} are the maximum. Divide it.")
@@ -24,11 +25,14 @@ def decode_text(data: bytes) -> tuple[str, str]:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16-le" if data.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
     try:
-        return data.decode(encoding), encoding
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[:error.start].count(b"\n") + 1
-        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding.upper()}. Convert the document to "
-                            "UTF-8.") from error
+        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding.upper()}. The document must be in "
+                            "UTF-8, or in UTF-16 with a byte order mark. Convert it, for example by: iconv -f "
+                            "WINDOWS-1252 -t UTF-8") from error
+    require_count(count_lines(text), MAX_LINES, "lines")
+    return text, encoding
 
 
 def encode_text(text: str, encoding: str) -> bytes:

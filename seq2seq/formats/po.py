@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.spans import decode_text, encode_text, is_text, replace_spans, trim, wrap
+from seq2seq.recipe.language_codes import main_language
 
 _STRINGS = r'((?:"(?:[^"\\]|\\.)*+"[ \t]*+)++)'
 _LINE = re.compile(rf"[ \t]*+(?:(msgctxt|msgid_plural|msgid|msgstr)(?:\[([0-9]{{1,3}})\])?[ \t]*+)?{_STRINGS}\r?")
@@ -21,12 +22,29 @@ _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", '"': '"'}
 _ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in _CONTROLS.items()})
 _CHARSET = re.compile(rb'"[^"\n]{0,99}?Content-Type:[^"\n]{0,99}?charset=([\w.:-]+)', re.IGNORECASE)
+_NO_PLURALS = re.compile(r"(?m)(?:^|\"|\\n)Plural-Forms:((?:[ ]*nplurals=INTEGER; plural=EXPRESSION;)?[ ]*)(?=\\n|\")")
 _MAX_PLURALS = 10
+# Plural rules of gettext (Plural-Forms), for languages that share one; all others are left to the user.
+_SLAVIC = "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);"
+_RULES = {
+    "nplurals=1; plural=0;": "id ja ko lo ms th vi zh",
+    "nplurals=2; plural=(n != 1);": "bg da de el en eo es et eu fi gl he hi hu it nb nl nn no pt sq sv sw ur",
+    "nplurals=2; plural=(n > 1);": "fa fr tr",
+    _SLAVIC: "be bs hr ru sr uk",
+    "nplurals=3; plural=(n==1 ? 0 : n>=2 && n<=4 ? 1 : 2);": "cs sk",
+    "nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);": "pl",
+    "nplurals=3; plural=(n==1 ? 0 : (n==0 || (n%100>0 && n%100<20)) ? 1 : 2);": "ro",
+    "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2);": "lt",
+    "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);": "lv",
+    "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);": "sl",
+    "nplurals=6; plural=(n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5);": "ar",
+}
+_PLURAL_RULES = {language: rule for rule, languages in _RULES.items() for language in languages.split()}
 _WIDTH = 77
 """Characters of a wrapped line between its quotes, as written by gettext."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Field:
     """Keyword with its string. begin, end: span in the document, without the line end."""
 
@@ -38,7 +56,7 @@ class _Field:
     value: str = ""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Message:
     """Message. flags: end of the text `#,` in the document; -1: there is none. begin: of the first line that flags must
     precede."""
@@ -92,12 +110,18 @@ class PoDocument:
         return self._plurals or len(message.find("msgstr"))
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. An empty `Language:` of the header is filled in.
+        """See `Document.render`. An empty `Language:` of the header is filled in, and so are `Plural-Forms:` that are
+        empty or the placeholder of xgettext.
 
         Raises:
             DocumentError: the document's encoding does not have a character of a translation.
         """
         edits: list[tuple[int, int, str]] = []
+        shown = self._text[self._header.begin:self._header.end] if self._header else ""
+        rule = _PLURAL_RULES.get(main_language(target_language))
+        missing = _NO_PLURALS.search(shown) if rule else None
+        if rule and missing:
+            self._plurals = int(rule[len("nplurals=")])
         for message in self._messages:
             if all(translations[index] == self.blocks[index] for index in message.blocks):
                 continue
@@ -108,10 +132,12 @@ class PoDocument:
                 texts.append(before + new + after)
             edits += self._fill(message, texts)
         if edits and self._header:
-            shown = self._text[self._header.begin:self._header.end]
             if empty := re.search(r"(?m)(^|\"|\\n)Language:[ ]*(?=\\n|\")", shown):
                 place = self._header.begin + empty.end()
                 edits.append((place, place, ("" if empty[0].endswith(" ") else " ") + target_language))
+            if rule and missing:
+                begin = self._header.begin
+                edits.append((begin + missing.start(1), begin + missing.end(1), f" {rule}"))
         return encode_text(replace_spans(self._text, edits), self._encoding)
 
     def _fill(self, message: _Message, texts: list[str]) -> list[tuple[int, int, str]]:

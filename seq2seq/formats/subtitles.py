@@ -37,7 +37,7 @@ _SPACELESS_TEXT = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u
                              r"\uff00-\uff60]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Cue:
     """Cue, or the part of one that a speaker says.
 
@@ -305,7 +305,7 @@ def _group(cues: Sequence[_Cue]) -> Iterator[list[_Cue]]:
 
 def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> list[tuple[str, list[Tag]]]:
     """Return text and tags of each cue: divided at the borders, or by the cues' shares if that leaves a cue empty or
-    very long."""
+    very long. If there are fewer words than cues, the last word is shown in all remaining cues."""
     text = one_line(new.text)
     if text != new.text:
         new = replace(new, text=text, tags=shift_tags(new.tags, 0, len(text)))
@@ -313,17 +313,25 @@ def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> li
     tags = [tag for tag in new.tags if tag.raw not in borders]
     places = sorted(tag.position for tag in new.tags if tag.raw in borders)
     if not spaceless:                                                   # no border inside of a word
-        places = [_nearest(text, place, 0, len(text), False) if text[place - 1:place + 1].isalnum() and place else place
+        places = [_nearest(text, place, 0, len(text), False) if 0 < place < len(text)
+                  and not (text[place - 1].isspace() or text[place].isspace()) else place
                   for place in places]
     sums = list(accumulate(len(cue.words) for cue in cues))
     parts = [text[begin:end].strip() for begin, end in zip([0, *places], [*places, len(text)], strict=True)]
     if any(not part or len(part) > MAX_SHARE * max(1, len(cue.words) / sums[-1] * len(text))
            for part, cue in zip(parts, cues, strict=True)):
         places = []
-        for total in sums[:-1]:
-            places.append(_nearest(text, round(total / sums[-1] * len(text)), places[-1] if places else 0, len(text),
-                                   spaceless))
-    return list(_split(text, tags, places))
+        words = [match.start() for match in re.finditer(r"\S++", text)]
+        more = len(words) - len(cues)
+        for index, total in enumerate(sums[:-1], 1):
+            place = _nearest(text, round(total / sums[-1] * len(text)), places[-1] if places else 0, len(text),
+                             spaceless)
+            places.append(min(max(place, words[index]), words[more + index]) if more >= 0 else place)
+    divided = list(_split(text, tags, places))
+    for index in range(1, len(divided)):
+        if not divided[index][0]:                                       # fewer words than cues: they are shown longer
+            divided[index] = (divided[index - 1][0], list(shift_tags(divided[index][1], 0, 0)))
+    return divided
 
 
 def _nearest(text: str, place: int, lowest: int, highest: int, spaceless: bool) -> int:

@@ -18,7 +18,7 @@ _TO_TRANSLATE = {"1": ("new", "needs-translation"), "2": ("initial",)}
 _FINAL = {"final", "signed-off", "reviewed"}
 
 
-@dataclass
+@dataclass(slots=True)
 class _Unit:
     """Source with its target. Elements are named as in XmlFile.
 

@@ -69,6 +69,8 @@ class Archive:
     def _find_ends(self, members: list[zipfile.ZipInfo]) -> dict[int, int]:
         """Return the end of each member, header included, for its begin."""
         begins = sorted(info.header_offset for info in members)
+        if len(set(begins)) < len(begins):
+            raise DocumentError("a member of the archive overlaps with another member of the archive.")
         ends = dict(zip(begins, [*begins[1:], self._archive.start_dir], strict=True))
         at = self._data.rfind(_END)
         directory = struct.unpack_from("<I", self._data, at + 16)[0] if 0 <= at <= len(self._data) - 22 else -1

@@ -9,15 +9,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.block import MAX_TAGS, Block, DocumentError, require_count
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, xml_tokens
 from seq2seq.office.archive import Archive
 from seq2seq.office.paragraphs import Item, Names, Paragraph, Piece, make_paragraph
 
 MAX_NESTED_PARAGRAPHS = 8
 """Paragraphs inside of paragraphs, such as text boxes, are translated down to this depth."""
-MAX_TAGS = 5_000_000
-"""Maximum number of tags in a part, which take memory."""
 _LOOKS = re.compile(r'\s(?:lang|altLang|dirty|err|smtClean|noProof|bmk|kumimoji|w:hint)="[^"]*"')
 """Attributes of run properties that do not change the look of text."""
 _SPACES = re.compile(r"[ \t\r\n]+")
@@ -50,6 +48,7 @@ class _OfficeDocument:
         """
         self._data = data
         self._archive = Archive(data)
+        self._tags = 0
         self._parts = [self._read(name) for name in self._part_names()]
         self.blocks = [paragraph.block for part in self._parts for paragraph in part.paragraphs]
 
@@ -85,11 +84,11 @@ class _OfficeDocument:
         return token.name in self._skipped
 
     def _read(self, name: str) -> _Part:
+        data = self._archive.read(name)
         try:
-            data = self._archive.read(name)
-            if data.count(b"<") > MAX_TAGS:
-                raise DocumentError(f"more than {MAX_TAGS:,} tags. Divide the document.")
             text, encoding = decode_xml(data)
+            self._tags += text.count("<")
+            require_count(self._tags, MAX_TAGS, "tags")
             tokens = xml_tokens(text)
         except DocumentError as error:
             raise DocumentError(f"{name}, {error}") from error

@@ -22,7 +22,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 """Characters that XML does not allow."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Piece of a paragraph.
 
@@ -34,7 +34,7 @@ class Piece:
     end: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Item:
     """Text or element of a paragraph, in the order of the document.
 
@@ -50,7 +50,7 @@ class Item:
     field: str = ""
 
 
-@dataclass
+@dataclass(slots=True)
 class Names:
     """Names of the elements of runs and texts. run: "" if text stands in the paragraph itself, as in ODT."""
 
@@ -59,7 +59,7 @@ class Names:
     preserve: bool = False
 
 
-@dataclass
+@dataclass(slots=True)
 class Paragraph:
     """Paragraph with a block.
 

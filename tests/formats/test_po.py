@@ -199,3 +199,19 @@ def test_a_catalogue_of_a_hundred_thousand_lines_is_parsed_in_seconds():
 def test_a_hostile_line_is_refused_in_linear_time(text):
     with pytest.raises(DocumentError, match="line 1"):
         PoDocument(text.encode())
+
+
+@pytest.mark.parametrize("forms", ["", " nplurals=INTEGER; plural=EXPRESSION;"])
+@pytest.mark.parametrize(("language", "count"), [("ja", 1), ("de", 2), ("pt-BR", 2), ("ru", 3), ("ar", 6)])
+def test_missing_plural_forms_are_those_of_the_target_language(forms, language, count):
+    data = (f'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms:{forms}\\n"\n\n'
+            'msgid "one dog"\nmsgid_plural "two dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n').encode()
+    catalogue = polib.pofile(upper(PoDocument(data), language).decode())
+    assert catalogue.metadata["Plural-Forms"].startswith(f"nplurals={count};")
+    assert len(catalogue[0].msgstr_plural) == count
+
+
+def test_plural_forms_of_a_header_stay():
+    data = (b'msgid ""\nmsgstr ""\n"Plural-Forms: nplurals=2; plural=n>1;\\n"\n\nmsgid "one dog"\n'
+            b'msgid_plural "two dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n')
+    assert b"nplurals=2; plural=n>1;" in upper(PoDocument(data), "ru")

@@ -190,3 +190,15 @@ def test_any_input_takes_linear_time(text):
     translated(SrtDocument(cues(text)))
     translated(AssDocument(ASS.replace(b"four", text.replace("\n", " ").encode())))
     assert time.perf_counter() - begin < 5
+
+
+@pytest.mark.parametrize("words", ["ja", "ja gut", "ja gut so", "Donaudampfschiff a b", "a b Donaudampfschiff"])
+def test_no_cue_becomes_empty_if_the_translation_has_few_words(words):
+    data = "".join(f"{number}\n00:00:0{number},000 --> 00:00:0{number},900\n{text}\n\n" for number, text in enumerate(
+        ["and so we have", "a sentence that", "ends here."], 1)).encode()
+    document = SrtDocument(data)
+    block = document.blocks[0]
+    tags = tuple(replace(tag, position=0) for tag in block.tags)
+    cues = pysubs2.SSAFile.from_string(document.render([replace(block, text=words, tags=tags)], "de").decode())
+    assert all(cue.text for cue in cues)
+    assert " ".join(dict.fromkeys(cue.text for cue in cues)) == words

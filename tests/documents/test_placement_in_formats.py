@@ -1,0 +1,145 @@
+"""Generated fragments with inline tags stay well-formed with any translation, and keep each tag exactly once."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from seq2seq.documents.translation import DividedDocument
+from seq2seq.formats.registry import parse
+
+WORDS = st.lists(st.sampled_from(["one", "two.", "Three", "four &amp;", "5", " ", "six, ", "&lt;seven&gt;"]),
+                 max_size=4).map(" ".join)
+HTML_NAMES = ["b", "i", "a", "span"]
+# Tags of HTML in any order: nested, empty, overlapping, or without a counterpart.
+HTML = st.lists(st.one_of(
+    WORDS, st.sampled_from(["<br>", "<img src='a'>", "<p>", "</p>", "<!-- c -->", "<code>x y</code>"]),
+    st.sampled_from([f"<{end}{name}>" for name in HTML_NAMES for end in ("", "/")])), max_size=14).map("".join)
+
+
+def nested(children):
+    """XLIFF inline elements around, between and without text."""
+    return st.one_of(WORDS, st.just("<x/>"), st.just("<bpt>b&lt;</bpt>"), st.just("<ept>e</ept>"), st.just("<bx/>"),
+                     st.just("<ex/>"), st.lists(children, max_size=4).map(lambda inner: f"<g>{''.join(inner)}</g>"),
+                     st.lists(children, max_size=3).map(lambda inner: f"<mrk mtype='x'>{''.join(inner)}</mrk>"))
+
+
+XLIFF = st.lists(st.recursive(WORDS, nested, max_leaves=12), max_size=5).map("".join)
+ORDERS = st.lists(st.integers(0, 20), max_size=12)
+
+
+def reordered(sentence, order):
+    """Return a sentence with some words dropped, and others moved or repeated."""
+    words = sentence.split()
+    return " ".join(words[index % len(words)] for index in order) or "und"
+
+
+def translated(data, format, order):
+    """Return a translated document, and the words of its translated sentences."""
+    divided = DividedDocument(parse(data, format, "name", "en", "de"))
+    translations = [reordered(sentence, order) for sentence in divided.sentences]
+    return divided.join(translations, "de"), " ".join(translations).split(), divided.sentences
+
+
+def check_html(fragment, order):
+    result, words, _ = translated(fragment.encode(), "html", order)
+    source_tags, tags = (Counter(re.findall(r"<[^>]*>", text)) for text in (fragment, result.decode()))
+    assert tags == source_tags
+    read = Text()
+    read.feed(result.decode())
+    read.close()
+    assert are_in_order(words, "".join(read.parts))
+    if is_nested(fragment):
+        assert is_nested(result.decode())
+
+
+def are_in_order(words, text):
+    """Return True if words stand in a text in this order; tags may stand inside of words."""
+    position = 0
+    for word in words:
+        position = text.find(word, position) + len(word)
+        if position < len(word):
+            return False
+    return True
+
+
+class Text(HTMLParser):
+    """Reader of the text of HTML without its code."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = []
+        self.is_code = False
+
+    def handle_starttag(self, tag, attrs):
+        self.is_code = tag == "code"
+
+    def handle_endtag(self, tag):
+        self.is_code = False
+
+    def handle_data(self, data):
+        self.parts += [] if self.is_code else [data]
+
+
+def is_nested(fragment):
+    """Return True if each inline element ends, before the element around it does."""
+    stack = []
+    for end, name in re.findall(r"<(/?)([abip]|span)>", fragment):
+        if not end:
+            stack.append(name)
+        elif not stack or stack.pop() != name:
+            return False
+    return not stack
+
+
+def check_xliff(fragment, order):
+    numbers = iter(range(1, 1_000))
+    marked = re.sub(r"<(g|mrk|x|bx|ex|bpt|ept)(?=[ />])", lambda match: f"<{match[1]} id=\"{next(numbers)}\"", fragment)
+    data = ('<xliff version="1.2"><file source-language="en"><body><trans-unit id="1"><source>' + marked
+            + "</source></trans-unit></body></file></xliff>").encode()
+    result, words, sentences = translated(data, "xliff", order)
+    root = etree.fromstring(result)
+    source, target = root.find(".//source"), root.find(".//target")
+    if not sentences or target is None:
+        assert result == data
+        return
+    assert Counter(map(shape, target.iter())) == Counter(map(shape, source.iter())) - Counter(["source"]) + Counter(
+        ["target"])
+    for code in target.iter("bpt", "ept"):
+        code.text = ""
+    assert are_in_order(words, "".join(target.itertext()))
+
+
+def shape(element):
+    """Return what identifies an inline element."""
+    return element.get("id") and (element.tag, element.get("id")) or element.tag
+
+
+@settings(max_examples=50, deadline=None)
+@given(HTML, ORDERS)
+def test_each_tag_of_html_occurs_once_in_any_translation(fragment, order):
+    check_html(fragment, order)
+
+
+@settings(max_examples=50, deadline=None)
+@given(XLIFF, ORDERS)
+def test_each_element_of_xliff_occurs_once_in_any_translation(fragment, order):
+    check_xliff(fragment, order)
+
+
+@pytest.mark.slow
+@settings(max_examples=1_000, deadline=None)
+@given(HTML, ORDERS)
+def test_each_tag_of_html_occurs_once_in_many_translations(fragment, order):
+    check_html(fragment, order)
+
+
+@pytest.mark.slow
+@settings(max_examples=1_000, deadline=None)
+@given(XLIFF, ORDERS)
+def test_each_element_of_xliff_occurs_once_in_many_translations(fragment, order):
+    check_xliff(fragment, order)
