@@ -33,8 +33,6 @@ LABELS = "alignment"
 """Name of the files of labels in the directory of the prepared text."""
 MIN_WEIGHT = 0.05
 """Links with a smaller weight are left out."""
-MIN_TOTAL = 0.1
-"""Target pieces whose links have a smaller sum have no label: they translate nothing."""
 BLOCK_PAIRS = 2048
 
 
@@ -111,16 +109,19 @@ def _make(prepared: Prepared, tokenizers: Tokenizers) -> tuple[np.ndarray, np.nd
 def piece_links(weights: np.ndarray, source_overlap: np.ndarray, target_overlap: np.ndarray) -> np.ndarray:
     """Return the links of a pair, (links, 3) float32: target piece, source piece, weight.
 
+    The weights of a piece sum to 1. What is missing in `weights` is the weight of `</s>`, the piece after the last
+    source piece: `extract_links` links no word that attends most to `</s>`.
+
     Args:
-        weights: (target units, source units). source_overlap, target_overlap: (pieces, units) bool, see
-            `alignment.piece_word_overlap`.
+        weights: (target units, source units), see `WordAligner.weights`. source_overlap, target_overlap: (pieces,
+            units) bool, see `alignment.piece_word_overlap`.
     """
     shares = source_overlap / np.maximum(source_overlap.sum(0), 1)              # each unit's weight among its pieces
-    table = target_overlap.astype(np.float32) @ weights @ shares.T.astype(np.float32)
-    totals = table.sum(1, keepdims=True)
-    table = np.where(totals >= MIN_TOTAL, table / np.maximum(totals, MIN_TOTAL), 0)
+    units = target_overlap / np.maximum(target_overlap.sum(1, keepdims=True), 1)
+    table = (units @ weights @ shares.T).astype(np.float32)
     table[table < MIN_WEIGHT] = 0
-    table /= np.maximum(table.sum(1, keepdims=True), MIN_WEIGHT)
+    table = np.concatenate([table, np.maximum(0, 1 - table.sum(1, keepdims=True))], axis=1)
+    table /= table.sum(1, keepdims=True)
     rows, columns = table.nonzero()
     return np.stack([rows, columns, table[rows, columns]], 1).astype(np.float32)
 

@@ -58,11 +58,15 @@ class WordAligner:
         return [(int(word), int(other)) for word, other in zip(*(agreement >= MIN_AGREEMENT).nonzero(), strict=True)]
 
     def weights(self, source: Words, target: Words) -> np.ndarray:
-        """Return a weight of each link, (target, source): the geometric mean of the probabilities in both directions,
-        in which the direction that aligns the target counts three times, because several target words may translate one
-        source word."""
+        """Return a weight of each link, (target, source). The weights of a target word sum to the probability that it
+        is linked at all.
+
+        A weight is proportional to the geometric mean of the probabilities in both directions, in which the direction
+        that aligns the target counts three times, because several target words may translate one source word.
+        """
         forward, backward = self._posteriors(source, target)
-        return np.asarray(np.sqrt(forward * np.sqrt(forward * backward)))
+        means = np.sqrt(forward * np.sqrt(forward * backward))
+        return np.asarray(means * (forward.sum(1) / np.maximum(means.sum(1), TINY))[:, None])
 
     def _posteriors(self, source: Words, target: Words) -> tuple[np.ndarray, np.ndarray]:
         """Return the probabilities of the links in both directions, (target, source)."""

@@ -18,12 +18,12 @@ from seq2seq.translation.translator import Translator
 # The model of conftest.py has 2 encoder and 3 decoder layers with 2 heads.
 
 
-def test_the_weight_of_a_word_is_shared_by_its_pieces_and_words_without_links_have_no_label():
+def test_the_weight_of_a_word_is_shared_by_its_pieces_and_the_end_has_what_is_missing():
     weights = np.array([[0.6, 0.2], [0.0, 0.04]])                               # (target words, source words)
     source = np.array([[True, False], [True, False], [False, True]])            # (pieces, words)
     target = np.array([[True, False], [False, True]])
     found = piece_links(weights, source, target)
-    np.testing.assert_allclose(found, [[0, 0, 0.375], [0, 1, 0.375], [0, 2, 0.25]], rtol=1e-6)
+    np.testing.assert_allclose(found, [[0, 0, 0.3], [0, 1, 0.3], [0, 2, 0.2], [0, 3, 0.2], [1, 3, 1.0]], rtol=1e-6)
 
 
 def guided_loss(model, batch, links, weight=0.5):
