@@ -21,6 +21,7 @@ EXAMPLES = examples("seq2seq serve runs/multi30k_de_en",
                     "seq2seq serve models/de_en models/en_fr --beam-size 1",
                     "seq2seq serve runs/multi30k_de_en --api-keys keys.txt --require-key --port 8080",
                     "seq2seq serve models/* --host 0.0.0.0 --requests-per-minute 120 --character-limit 5000",
+                    "seq2seq serve runs/multi30k_de_en --glossary products=terms.tsv",
                     "curl -d q='ein Hund läuft' -d source=de -d target=en http://127.0.0.1:5000/translate")
 
 
@@ -47,6 +48,9 @@ def serve(
     max_waiting: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum number of sentences that wait to be translated. Further requests are "
         "refused with status 429.", rich_help_panel=LIMITS)] = 10_000,
+    glossary: Annotated[list[str] | None, typer.Option(
+        metavar="NAME=FILE", help="Glossary that requests may name; see seq2seq translate --glossary. Repeatable.",
+        show_default=False)] = None,
     suggestions: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Accept suggestions of better translations, and append them to this file as JSONL.",
         show_default="not accepted")] = None,
@@ -80,7 +84,7 @@ def serve(
                         "extra: pip install 'seq2seq-mt[serve]'")
     from seq2seq.serve import server
     from seq2seq.serve.limits import Limits, read_keys
-    from seq2seq.serve.models import MachineOptions, Models
+    from seq2seq.serve.models import MachineOptions, Models, named_files
     from seq2seq.serve.service import Service
     from seq2seq.serve.settings import Settings
 
@@ -88,7 +92,7 @@ def serve(
     settings = Settings(character_limit, max_request_bytes, suggestions, log_text)
     with server.listen(host, port) as listening:
         machine = MachineOptions(device, precision.value if precision else None, threads, beam_size, safety_net)
-        loaded = Models.load(models, machine)
+        loaded = Models.load(models, machine, named_files(glossary or []))
         for line in loaded.describe():
             console.print_message(line)
         server.log_to_standard_error()

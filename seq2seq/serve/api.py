@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.background import BackgroundTask
@@ -16,10 +17,19 @@ from starlette.routing import Route
 
 from seq2seq.cards.language_names import language_name
 from seq2seq.serve.errors import ApiError, SlowdownError, invalid
-from seq2seq.serve.files import LIFETIME_SECONDS, SUFFIXES, FileStore, suffix_of, translated_name
+from seq2seq.serve.files import (
+    LIFETIME_SECONDS,
+    SUFFIXES,
+    FileStore,
+    content_type,
+    format_of_file,
+    safe_name,
+    suffix_of,
+    translated_name,
+)
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.parameters import flag, number, read_parameters, text, texts
-from seq2seq.serve.service import AUTO, Service, TranslatedText
+from seq2seq.serve.service import AUTO, Service, TranslatedDocument, TranslatedText
 from seq2seq.serve.settings import Settings
 
 logger = logging.getLogger("seq2seq.serve")
@@ -46,6 +56,7 @@ class Api:
             Route("/languages", self.languages, methods=["GET"]),
             Route("/translate_file", self.translate_file, methods=["POST"]),
             Route("/download_file/{name}", self.download_file, methods=["GET"]),
+            Route("/glossaries", self.glossaries, methods=["GET"]),
             Route("/suggest", self.suggest, methods=["POST"]),
             Route("/frontend/settings", self.frontend_settings, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
@@ -61,8 +72,8 @@ class Api:
         format = text(parameters, "format", "text")
         alternatives, confidence = number(parameters, "alternatives"), flag(parameters, "confidence")
         self.require_short(q)
-        found = await unless_disconnected(request, self.service.translate(q, source, target, format, alternatives,
-                                                                          confidence))
+        found = await unless_disconnected(request, self.service.translate(
+            q, source, target, format, alternatives, confidence, text(parameters, "glossary", "")))
         self.log_texts(q, found)
         fields: dict[str, list[Any]] = {"translatedText": [one.text for one in found]}
         if source.lower() == AUTO:
@@ -97,20 +108,29 @@ class Api:
         self.admit(request, text(parameters, "api_key", ""))
         source, target = text(parameters, "source"), text(parameters, "target")
         name = file.filename or ""
-        if suffix_of(name) not in SUFFIXES:
+        format = format_of_file(name)
+        if format is None or not name.removesuffix(suffix_of(name)):
             raise invalid(f"the format of this file is not supported, only {', '.join(SUFFIXES)}")
-        try:
-            contents = (await file.read()).decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise invalid("the file is not text in UTF-8") from None
-        if "\0" in contents:
-            raise invalid("the file is not text: it has bytes of value 0")
-        self.require_short([contents])
-        found = await unless_disconnected(request, self.service.translate([contents], source, target))
-        self.log_texts([contents], found)
-        key = self.files.add(translated_name(name, found[0].path[-1]), found[0].text.encode())
+        contents = await file.read()
+        if format == "text":
+            contents = contents.removeprefix(codecs.BOM_UTF8)
+            if b"\0" in contents:
+                raise invalid("the file is not text: it has bytes of value 0")
+        if format == "tmx" and source.lower() == AUTO:
+            raise invalid("the source language of a .tmx cannot be detected, name it")
+        found = await unless_disconnected(request, self.service.translate_document(
+            contents, format, safe_name(name), source, target, text(parameters, "glossary", ""),
+            lambda content: self.require_short([content])))
+        if self.settings.log_text:
+            logger.info("%s %r", ",".join(found.path), safe_name(name))
+        key = self.files.add(translated_name(name, found.path[-1]), found.documents[0])
         url = str(request.url_for("download_file", name=key))
-        return JSONResponse({"translatedFileUrl": url}, headers=path_header(found))
+        return JSONResponse({"translatedFileUrl": url}, headers=path_header([found]))
+
+    async def glossaries(self, request: Request) -> Response:
+        """Answer GET /glossaries."""
+        return JSONResponse([{"name": name, "source": source, "target": target}
+                             for name, source, target in self.service.models.glossaries])
 
     async def download_file(self, request: Request) -> Response:
         """Answer GET /download_file/<name>, and delete the file afterwards."""
@@ -121,7 +141,7 @@ class Api:
                                 f"{LIFETIME_SECONDS // 60} minutes")
         quoted = "".join(character if character.isascii() else "_" for character in file.name)
         deletion = None if request.method == "HEAD" else BackgroundTask(self.files.delete, key)
-        return Response(file.contents, media_type="text/plain; charset=utf-8", background=deletion,
+        return Response(file.contents, media_type=content_type(file.name), background=deletion,
                         headers={"Content-Disposition": f'attachment; filename="{quoted}"',
                                  "X-Content-Type-Options": "nosniff"})
 
@@ -187,7 +207,7 @@ class Api:
                 logger.info("%s %r -> %r", ",".join(translated.path), one, translated.text)
 
 
-def path_header(found: list[TranslatedText]) -> Mapping[str, str]:
+def path_header(found: Sequence[TranslatedText | TranslatedDocument]) -> Mapping[str, str]:
     """Return the header with the path of each text; texts with the same path are named once."""
     return {PATH_HEADER: "; ".join(dict.fromkeys(",".join(one.path) for one in found))}
 

@@ -39,7 +39,7 @@ class DeepLApi:
             raise ApiError(400, f"{markup[:30]} format is not supported")
         self.api.require_short(q)
         found = await unless_disconnected(request, self.api.service.translate(
-            q, source, target, "html" if markup else "text"))
+            q, source, target, "html" if markup else "text", glossary=text(parameters, "glossary_id", "")))
         self.api.log_texts(q, found)
         translations = [{"detected_source_language": one.path[0].split("-")[0].upper(), "text": one.text,
                          "billed_characters": len(original)} for original, one in zip(q, found, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import secrets
 import threading
 import time
@@ -9,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from seq2seq.formats import registry
 from seq2seq.serve.errors import SlowdownError
 
-SUFFIXES = (".txt",)
-"""Endings of the names of files that can be translated."""
+SUFFIXES = (".txt", *registry.SUFFIXES)
+"""Endings of the names of files that can be translated, besides strings.xml."""
 LIFETIME_SECONDS = 1800
 """Time after which a translated file is deleted if nobody has fetched it."""
 MAX_BYTES = 64 * 2**20
@@ -66,14 +68,31 @@ class FileStore:
             del self._files[key]
 
 
+def format_of_file(name: str) -> str | None:
+    """Return the format of a file; None if it cannot be translated."""
+    return "text" if suffix_of(name) == ".txt" else registry.format_of(name.replace("\\", "/"))
+
+
+def content_type(name: str) -> str:
+    """Return the media type of a file."""
+    if suffix_of(name) == ".txt":
+        return "text/plain; charset=utf-8"
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
 def suffix_of(name: str) -> str:
     """Return the ending of a file's name in lower case, such as .txt."""
     return PurePosixPath(name.replace("\\", "/")).suffix.lower()
 
 
-def translated_name(name: str, target: str) -> str:
-    """Return the name of the translation of a file: letter_en.txt for letter.txt. Folders and characters that are
-    unusual in names are removed."""
+def safe_name(name: str) -> str:
+    """Return the name of a file without folders and without characters that are unusual in names."""
     stem = PurePosixPath(name.replace("\\", "/")).stem
     safe = "".join(character if character.isalnum() or character in "-_ " else "_" for character in stem)
-    return f"{safe.strip('_ ')[:80] or 'translation'}_{target}{suffix_of(name)}"
+    return f"{safe.strip('_ ')[:80] or 'translation'}{suffix_of(name)}"
+
+
+def translated_name(name: str, target: str) -> str:
+    """Return the name of the translation of a file: letter_en.txt for letter.txt; see `safe_name`."""
+    safe = PurePosixPath(safe_name(name))
+    return f"{safe.stem}_{target}{safe.suffix}"

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from seq2seq.analysis.alignment_head import measured_aligner
+from seq2seq.analysis.attention_maps import Aligner, unit_weights
 from seq2seq.cards.language_names import canonical
 from seq2seq.devices import choose_device
 from seq2seq.errors import UserError
+from seq2seq.formats.translate_document import model_recipe
+from seq2seq.protection.glossary import Glossary
+from seq2seq.protection.protected_translation import ProtectedTranslator
 from seq2seq.recipe import DecodingSection
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.languages import Directions
 from seq2seq.storage.checkpoints import MODEL, RECIPE, TOKENIZER_FILES, resolve_model_path
-from seq2seq.translation.line_translator import LineTranslator, Translation
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 
@@ -27,10 +33,13 @@ class SearchOptions:
     """Options of a request that change the search. Sentences with equal options are translated in one batch.
 
     n_best: number of translations of each sentence. word_confidence: True: also compute the confidence of each word.
+    glossary: name of a glossary; "": none. document: True: placeholders are kept even without the safety net.
     """
 
     n_best: int = 1
     word_confidence: bool = False
+    glossary: str = ""
+    document: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,14 @@ class Group:
     source: str
     target: str
     options: SearchOptions = SearchOptions()
+
+
+@dataclass(frozen=True)
+class AlignmentGroup:
+    """Pairs of a sentence and its translation that can be aligned in one batch, by the model of a direction."""
+
+    source: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,9 @@ class _Loaded:
 
     path: Path
     fingerprint: Fingerprint
-    translator: LineTranslator
+    translator: Translator
+    aligner: Aligner
+    terms_inline: bool
 
     @property
     def direction(self) -> tuple[str, str]:
@@ -72,22 +91,29 @@ class _Loaded:
 
 @dataclass
 class Models:
-    """Models of a server, each with its own direction."""
+    """Models of a server, each with its own direction.
+
+    glossary_files: path of each glossary by its name. glossaries: those that were read, by name and direction.
+    """
 
     machine: MachineOptions
+    glossary_files: Mapping[str, Path] = field(default_factory=dict)
+    glossaries: dict[tuple[str, str, str], Glossary] = field(default_factory=dict)
     _loaded: list[_Loaded] = field(default_factory=list)
-    _by_direction: dict[tuple[str, str], LineTranslator] = field(default_factory=dict)
+    _by_direction: dict[tuple[str, str], _Loaded] = field(default_factory=dict)
     _reloading: threading.Lock = field(default_factory=threading.Lock)
     directions: Directions = field(default=Directions(()))
 
     @staticmethod
-    def load(paths: Sequence[Path], machine: MachineOptions | None = None) -> Models:
-        """Load all models.
+    def load(paths: Sequence[Path], machine: MachineOptions | None = None,
+             glossaries: Mapping[str, Path] | None = None) -> Models:
+        """Load all models, and the glossaries for the direction of each model.
 
         Raises:
-            UserError: a model cannot be loaded or served, or two models have the same direction.
+            UserError: a model cannot be loaded or served, two models have the same direction, or a glossary is
+                malformed.
         """
-        models = Models(machine or MachineOptions())
+        models = Models(machine or MachineOptions(), glossaries or {})
         models._use([models._load(path) for path in paths])
         return models
 
@@ -96,20 +122,32 @@ class Models:
         return [f"{source} to {target}: {one.path}, {one.translator.precision} on {one.translator.device}"
                 for one in self._loaded for source, target in [one.direction]]
 
-    def translate(self, group: Group, sentences: list[str]) -> list[list[Translation]]:
-        """Return the translations of each sentence, best first, by the model of the group's direction.
+    def translate(self, group: Group | AlignmentGroup, sentences: list[Any]) -> list[Any]:
+        """Return the translations of each sentence, best first, by the model of the group's direction; for an
+        `AlignmentGroup`, the attention between the units of each pair (`attention_maps.unit_weights`).
 
         With sampling, the translation of a sentence does not depend on the other sentences of the batch.
 
         Raises:
             SlowdownError: the direction is no longer served, because its model was replaced.
         """
-        translator = self._by_direction.get((group.source, group.target))
-        if translator is None:
+        model = self._by_direction.get((group.source, group.target))
+        if model is None:
             raise SlowdownError("the models are being replaced. Try again")
-        section = translator.decoding
-        return translator.translate([Request(sentence, number=0) for sentence in sentences],
-                                    **_decoding(section, self.machine, group.options))
+        translator = model.translator
+
+        def align(pairs: Sequence[tuple[str, str]]) -> list[np.ndarray | None]:
+            return unit_weights(translator, pairs, model.aligner)
+
+        if isinstance(group, AlignmentGroup):
+            return align(sentences)
+        options, requests = group.options, [Request(sentence, number=0) for sentence in sentences]
+        decoding = _decoding(translator.decoding, self.machine, options)
+        if not (decoding["safety_net"] or options.document or options.glossary):
+            return translator.translate(requests, **decoding)
+        glossary = self.glossaries.get((options.glossary, group.source, group.target))
+        protected = ProtectedTranslator(translator, glossary=glossary, terms_inline=model.terms_inline, align=align)
+        return protected.translate(requests, **decoding)
 
     def reload(self, changed_only: bool = True) -> list[str]:
         """Load the models whose files changed since they were loaded, and replace the old ones. A model that cannot be
@@ -119,6 +157,11 @@ class Models:
         """
         with self._reloading:
             messages, models = [], list(self._loaded)
+            if not changed_only:
+                try:
+                    self.glossaries = self._read_glossaries(models)
+                except UserError as error:
+                    messages.append(f"the old glossaries stay in use: {error}")
             for index, old in enumerate(models):
                 fingerprint = _fingerprint(old.path)
                 if changed_only and fingerprint in (old.fingerprint, None):
@@ -143,16 +186,23 @@ class Models:
         translator = Translator.load(path, self.machine.device, precision, self.machine.threads)
         if not (translator.task.has_source and translator.task.target_is_text):
             raise UserError(f"{path} is not a translation model, so it cannot be served.")
-        return _Loaded(path, fingerprint or (), translator)
+        return _Loaded(path, fingerprint or (), translator, measured_aligner(path),
+                       model_recipe(path).data.augmentation.terms > 0)
+
+    def _read_glossaries(self, models: Sequence[_Loaded]) -> dict[tuple[str, str, str], Glossary]:
+        return {(name, *one.direction): Glossary.read(path, *one.direction)
+                for name, path in self.glossary_files.items() for one in models}
 
     def _use(self, loaded: list[_Loaded]) -> None:
-        by_direction: dict[tuple[str, str], LineTranslator] = {}
+        by_direction: dict[tuple[str, str], _Loaded] = {}
         for one in loaded:
             if one.direction in by_direction:
                 other = next(other for other in loaded if other.direction == one.direction)
                 raise UserError(f"{other.path} and {one.path} both translate from {one.direction[0]} to "
                                 f"{one.direction[1]}. Serve only one of them.")
-            by_direction[one.direction] = one.translator
+            by_direction[one.direction] = one
+        if not self.glossaries:
+            self.glossaries = self._read_glossaries(loaded)
         self._loaded, self._by_direction = loaded, by_direction
         if self.directions.direct != tuple(by_direction):
             self.directions = Directions(tuple(by_direction))
@@ -183,3 +233,18 @@ def _decoding(section: DecodingSection, machine: MachineOptions, options: Search
         beam_size = -(-beam_size // section.diverse_groups) * section.diverse_groups
     return {"beam_size": beam_size, "n_best": n_best, "safety_net": safety_net,
             "word_confidence": options.word_confidence}
+
+
+def named_files(values: Sequence[str]) -> dict[str, Path]:
+    """Return the path of each name in values such as `products=terms.tsv`.
+
+    Raises:
+        UserError: a value has another form.
+    """
+    found = {}
+    for value in values:
+        name, equals, path = value.partition("=")
+        if not (name and equals and path):
+            raise UserError(f"--glossary {value}: expected NAME=FILE, such as products=terms.tsv.")
+        found[name] = Path(path)
+    return found

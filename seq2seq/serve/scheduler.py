@@ -27,15 +27,20 @@ BYTES_PER_TOKEN = 4
 """Approximate number of UTF-8 bytes of a subword, for the size of batches. Counting exactly would tokenize twice."""
 
 
+Item = str | tuple[str, str]
+"""Sentence to translate, or a pair of a sentence and its translation to align."""
+
+
 class Translate(Protocol):
     """Function that translates the sentences of one batch, which belong to one group; it runs in the model thread."""
 
-    def __call__(self, group: Any, sentences: list[str]) -> list[Any]: ...
+    def __call__(self, group: Any, sentences: list[Any]) -> list[Any]: ...
 
 
-def estimate_tokens(sentence: str) -> int:
-    """Return the approximate number of tokens of a sentence, `</s>` included."""
-    return len(sentence.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 2
+def estimate_tokens(sentence: Item) -> int:
+    """Return the approximate number of tokens of a sentence, or of both sentences of a pair, `</s>` included."""
+    text = sentence if isinstance(sentence, str) else "".join(sentence)
+    return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 2
 
 
 @dataclass(order=True)
@@ -48,7 +53,7 @@ class _Request:
 
     priority: float
     number: int
-    sentences: list[str] = field(compare=False)
+    sentences: list[Item] = field(compare=False)
     tokens: list[int] = field(compare=False)
     future: Future[list[Any]] = field(compare=False)
     results: list[Any] = field(compare=False)
@@ -61,7 +66,7 @@ class _Request:
         return len(self.sentences) - self.begun
 
 
-_Taken = tuple[_Request, int, str]
+_Taken = tuple[_Request, int, Item]
 """Sentence that a batch has taken: its request, its index in the request, its text."""
 
 
@@ -100,7 +105,7 @@ class Scheduler:
         """True while the model thread runs."""
         return self._thread.is_alive()
 
-    def submit(self, group: Hashable, sentences: Sequence[str], arrival: float | None = None, admitted: bool = False,
+    def submit(self, group: Hashable, sentences: Sequence[Item], arrival: float | None = None, admitted: bool = False,
                ) -> Future[list[Any]]:
         """Queue the sentences of a request, and return the future of their results, in the same order.
 

@@ -6,25 +6,27 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from seq2seq.cards.language_names import language_name
-from seq2seq.documents.block import Document
-from seq2seq.documents.translation import DividedDocument
-from seq2seq.errors import CorpusError, RequestError
-from seq2seq.formats.html import HtmlDocument
-from seq2seq.formats.plain_text import PlainTextDocument
+from seq2seq.documents.translation import Align, DividedDocument
+from seq2seq.errors import CorpusError, RequestError, UserError
+from seq2seq.formats import registry
+from seq2seq.formats.registry import parse
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.metrics import Metrics
-from seq2seq.serve.models import Group, Models, SearchOptions
+from seq2seq.serve.models import AlignmentGroup, Group, Models, SearchOptions
 from seq2seq.serve.scheduler import Scheduler
 from seq2seq.translation.line_translator import Translation
 
 AUTO = "auto"
-FORMATS: dict[str, Callable[[bytes], Document]] = {"text": PlainTextDocument, "html": HtmlDocument}
-"""Formats of texts."""
+FORMATS = tuple(format for format in registry.FORMATS if format not in ("docx", "pptx", "odt"))
+"""Formats of texts in a request; files may also be Office documents and translation memories."""
 MAX_ALTERNATIVES = 10
 """Maximum number of alternatives of a translation; a client that asks for more gets this number."""
 THREAD_CHARACTERS = 5_000
@@ -48,8 +50,19 @@ class TranslatedText:
     detected: Detected | None
 
 
-async def _run(function: Callable[[], T], characters: int) -> T:
-    return function() if characters <= THREAD_CHARACTERS else await asyncio.to_thread(function)
+@dataclass(frozen=True)
+class TranslatedDocument:
+    """Translation of one document, and its alternatives; see `TranslatedText` for the other fields."""
+
+    documents: list[bytes]
+    path: tuple[str, ...]
+    words: list[dict[str, Any]]
+    detected: Detected | None
+
+
+async def _run(function: Callable[[], T], characters: int, quick: bool = True) -> T:
+    """Call a function, in a thread if it takes long. quick: False if it may take long for any text, or waits."""
+    return function() if quick and characters <= THREAD_CHARACTERS else await asyncio.to_thread(function)
 
 
 class Service:
@@ -101,7 +114,7 @@ class Service:
         return path
 
     async def translate(self, texts: Sequence[str], source: str, target: str, format: str = "text",
-                        alternatives: int = 0, confidence: bool = False) -> list[TranslatedText]:
+                        alternatives: int = 0, confidence: bool = False, glossary: str = "") -> list[TranslatedText]:
         """Translate the texts of a request.
 
         Args:
@@ -109,31 +122,73 @@ class Service:
             format: one of FORMATS.
             alternatives: number of further translations of each text.
             confidence: True: also return the confidence of each word.
+            glossary: name of the glossary to use; "": none.
         Raises:
-            ApiError: a language or direction is not served, or the queue is full.
+            ApiError: a language, direction or glossary is not served, a text is malformed, or the queue is full.
         """
-        arrival = time.monotonic()
         if format not in FORMATS:
             raise ApiError(400, f"{format[:30]} format is not supported")
+        contents = [text.encode("utf-8", "replace") for text in texts]
+        options = SearchOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
+                                confidence, glossary, format != "text")
+        translated = await self._translate(contents, source, target, format, options)
+        return [TranslatedText(one.documents[0].decode(), one.path, [text.decode() for text in one.documents[1:]],
+                               one.words, one.detected) for one in translated]
+
+    async def translate_document(self, contents: bytes, format: str, name: str, source: str, target: str,
+                                 glossary: str, check: Callable[[str], None]) -> TranslatedDocument:
+        """Translate a file.
+
+        Args:
+            format: one of `formats.registry`. name: name of the file, for messages.
+            check: function that is called with the text of the document, and raises ApiError if it is too long.
+        Raises:
+            ApiError: see `translate`.
+        """
+        return (await self._translate([contents], source, target, format, SearchOptions(1, False, glossary, True),
+                                      name, check))[0]
+
+    async def _translate(self, contents: Sequence[bytes], source: str, target: str, format: str, options: SearchOptions,
+                         name: str = "q", check: Callable[[str], None] = lambda text: None) -> list[TranslatedDocument]:
+        arrival = time.monotonic()
         fixed = None if source.lower() == AUTO else self.path(source, target)
         self.language(target)
-        size = sum(map(len, texts))
-        documents = await _run(
-            lambda: [DividedDocument(FORMATS[format](text.encode("utf-8", "replace"))) for text in texts], size)
-        detected: list[Detected | None] = [None] * len(texts)
+        size = sum(map(len, contents))
+
+        def parse_all() -> list[DividedDocument]:
+            languages = (fixed[0], fixed[-1]) if fixed else ("", self.language(target))
+            documents = [DividedDocument(parse(one, format, name, *languages)) for one in contents]
+            for document in documents:
+                check(document.content)
+            return documents
+
+        try:
+            documents = await _run(parse_all, size, quick=format == "text")
+        except UserError as error:
+            raise invalid(str(error)) from None
+        detected: list[Detected | None] = [None] * len(documents)
         if fixed is None:
             detected = await asyncio.to_thread(lambda: [self._detect(document.content)[0] for document in documents])
         paths = [fixed or self.path(one.language if one else source, target) for one in detected]
-        options = SearchOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
-                                confidence)
+        for path in paths:
+            if options.glossary and (options.glossary, path[0], path[-1]) not in self.models.glossaries:
+                raise ApiError(400, f"{options.glossary[:30]} is not a glossary from {path[0]} to {path[-1]}")
         found = await self._translate_sentences(documents, paths, options, arrival)
-        self.metrics.count_texts(len(texts), size)
+        self.metrics.count_texts(len(contents), size)
 
-        def finish() -> list[TranslatedText]:
-            return [_translated(document, path, found, options, one)
+        def finish() -> list[TranslatedDocument]:
+            return [_translated(document, path, found, options, one, partial(self._align, path, arrival))
                     for document, path, one in zip(documents, paths, detected, strict=True)]
 
-        return await _run(finish, size)
+        return await _run(finish, size, quick=format == "text")
+
+    def _align(self, path: tuple[str, ...], arrival: float, pairs: Sequence[tuple[str, str]],
+               ) -> Sequence[np.ndarray | None]:
+        """Return the alignments of pairs; see `DividedDocument.join`. It waits for the model thread. Translations by
+        way of another language are not aligned."""
+        if len(path) > 2:
+            return [None] * len(pairs)
+        return self.scheduler.submit(AlignmentGroup(path[0], path[1]), pairs, arrival, admitted=True).result()
 
     async def _translate_sentences(self, documents: Sequence[DividedDocument], paths: Sequence[tuple[str, ...]],
                                    options: SearchOptions, arrival: float,
@@ -171,18 +226,18 @@ class Service:
 
 def _translated(document: DividedDocument, path: tuple[str, ...],
                 found: dict[tuple[str, ...], dict[str, list[Translation]]],
-                options: SearchOptions, detected: Detected | None) -> TranslatedText:
+                options: SearchOptions, detected: Detected | None, align: Align) -> TranslatedDocument:
     if len(path) == 1:
-        return TranslatedText(document.join(document.sentences, path[-1]).decode(), path, [], [], detected)
+        return TranslatedDocument([document.join(document.sentences, path[-1])], path, [], detected)
     by_sentence = found.get(path, {})
     n_best = [by_sentence[sentence] for sentence in document.sentences]
 
-    def joined(rank: int) -> str:
+    def joined(rank: int) -> bytes:
         """Join the translations of one rank; a sentence that has fewer contributes its best one."""
-        return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1]).decode()
+        return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1], align)
 
     ranks = max(map(len, n_best), default=1)
     different = list(dict.fromkeys(joined(rank) for rank in range(min(ranks, options.n_best))))
     words = [{"text": word.text, "confidence": round(word.confidence, 4)}
              for best, *_ in n_best for word in best.words] if options.word_confidence else []
-    return TranslatedText(different[0], path, different[1:], words, detected)
+    return TranslatedDocument(different, path, words, detected)

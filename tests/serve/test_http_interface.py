@@ -10,6 +10,7 @@ import pytest
 import requests
 from served import EchoModels, serving, wait_until
 
+from seq2seq.serve.files import SUFFIXES
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.settings import Settings
 
@@ -156,7 +157,7 @@ def test_settings_health_and_metrics(echo):
     assert requests.get(f"{echo}/frontend/settings", timeout=20).json() == {
         "apiKeys": False, "charLimit": -1, "filesTranslation": True, "frontendTimeout": 500, "keyRequired": False,
         "language": {"source": {"code": "auto", "name": "Auto Detect"}, "target": {"code": "br", "name": "Breton"}},
-        "suggestions": False, "supportedFilesFormat": [".txt"]}
+        "suggestions": False, "supportedFilesFormat": list(SUFFIXES)}
     assert requests.get(f"{echo}/health", timeout=20).json() == {"status": "ok"}
     requests.get(f"{echo}/a\"b\nc", timeout=20)
     lines = requests.get(f"{echo}/metrics", timeout=20).text.splitlines()

@@ -14,6 +14,7 @@ from seq2seq.serve.server import application
 from seq2seq.serve.service import Service
 from seq2seq.serve.settings import Settings
 from seq2seq.storage.checkpoints import MODEL
+from seq2seq.translation.line_translator import Translation
 
 SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31"
 DECODING = "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false"
@@ -87,7 +88,8 @@ def test_the_safety_net_of_the_server_replaces_that_of_the_recipe(save, monkeypa
     models = Models.load([path], MachineOptions(precision="fp32", safety_net=machine))
     asked = []
     translator = models._loaded[0].translator
-    monkeypatch.setattr(type(translator), "translate", lambda self, requests, **options: asked.append(options) or [[]])
+    monkeypatch.setattr(type(translator), "translate", lambda self, requests, **options: asked.append(options) or [
+        [Translation("a dog", -1.0, -1.0, 2)]])
     models.translate(TO_ENGLISH, ["ein Hund"])
     assert [options["safety_net"] for options in asked] == [expected]
 

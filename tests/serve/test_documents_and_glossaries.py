@@ -1,0 +1,106 @@
+"""Documents and glossaries over HTTP: formats, alignment in the model thread, hostile uploads."""
+
+import io
+import threading
+import zipfile
+
+import pytest
+import requests
+from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
+from served import EchoModels, serving
+from test_files import upload
+
+from seq2seq.errors import UserError
+from seq2seq.serve.models import AlignmentGroup, MachineOptions, Models, named_files
+
+PO = b'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "ein Hund"\nmsgstr ""\n'
+
+
+@pytest.mark.parametrize(("name", "contents", "expected", "kind"), [
+    ("a.html", b"<p>ein <b>Hund</b></p>", b"<p>en(ein <b>Hund</b>)</p>", "text/html; charset=utf-8"),
+    ("a.PO", PO, b'msgstr "en(ein Hund)"', ""), ("a.md", b"# eins\n", b"# en(eins)\n", ""),
+    ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\neins\n", b"en(eins)", ""),
+    ("values/strings.xml", b'<resources><string name="a">eins</string></resources>', b">en(eins)<", "")])
+def test_files_of_all_formats_are_translated(echo, name, contents, expected, kind):
+    answer = upload(echo, name, contents)
+    assert answer.status_code == 200, answer.text
+    fetched = requests.get(answer.json()["translatedFileUrl"], timeout=20)
+    assert expected in fetched.content and fetched.headers["Content-Disposition"].startswith("attachment")
+    assert kind in ("", fetched.headers["Content-Type"])
+
+
+def test_a_request_may_have_the_text_of_a_document(echo):
+    fields = {"q": '{"a": "eins zwei"}', "source": "de", "target": "en", "format": "json"}
+    answer = requests.post(f"{echo}/translate", json=fields, timeout=20)
+    assert answer.json() == {"translatedText": '{"a": "en(eins zwei)"}'}
+    assert "docx format is not supported" in requests.post(
+        f"{echo}/translate", json=fields | {"format": "docx"}, timeout=20).json()["error"]
+
+
+def archive(*members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
+        for name, contents in members:
+            package.writestr(name, contents)
+    return file.getvalue()
+
+
+BOMB = archive(("[Content_Types].xml", "<Types/>"), ("word/document.xml", b"\0" * 200_000_000))
+ENTITIES = b"".join(b'<!ENTITY %c "&%c;&%c;&%c;&%c;">' % (98 + one, *[97 + one] * 4) for one in range(20))
+LAUGHS = b'<!DOCTYPE x [<!ENTITY a "ha">' + ENTITIES + b"]><resources>&t;</resources>"
+
+
+@pytest.mark.parametrize(("name", "contents", "message"), [
+    ("a.docx", BOMB, "a.docx"), ("strings.xml", LAUGHS, "strings.xml"), ("a.docx", b"PK\x03\x04 no archive", "a.docx"),
+    ("a.docx", archive(("../../x", "a")), "a.docx"), ("a.json", b'{"a": \n}', "a.json:2"),
+    ("a.html", b"<b>" * 10_000 + b"eins" + b"</b>" * 10_000, None)])
+def test_hostile_files_are_refused_with_their_place_while_others_are_answered(echo, name, contents, message):
+    answers = []
+    other = threading.Thread(target=lambda: answers.append(requests.post(
+        f"{echo}/translate", json={"q": "eins", "source": "de", "target": "en"}, timeout=20).json()))
+    other.start()
+    answer = upload(echo, name, contents)
+    other.join(20)
+    assert answers == [{"translatedText": "en(eins)"}]
+    assert answer.status_code == 200 if message is None else (
+        answer.status_code == 400 and message in answer.json()["error"]), answer.text
+
+
+def test_tags_inside_sentences_are_aligned_in_the_model_thread():
+    with serving(EchoModels()) as (url, _, models):
+        fields = {"q": "<p>ein <b>Hund</b> läuft</p>", "source": "de", "target": "en", "format": "html"}
+        assert requests.post(f"{url}/translate", json=fields, timeout=20).status_code == 200
+        assert models.batches[1] == (AlignmentGroup("de", "en"), [("ein Hund läuft", "en(ein Hund läuft)")])
+        assert requests.post(f"{url}/translate", json=fields | {"target": "fr"}, timeout=20).status_code == 200
+        assert len(models.batches) == 4, "no alignment of a translation by way of English"
+
+
+def test_requests_name_a_glossary(echo):
+    fields = {"q": "eins", "source": "de", "target": "en"}
+    assert requests.get(f"{echo}/glossaries", timeout=20).json() == [{"name": "terms", "source": "de", "target": "en"}]
+    assert requests.post(f"{echo}/translate", json=fields | {"glossary": "terms"}, timeout=20).status_code == 200
+    answer = requests.post(f"{echo}/translate", json=fields | {"glossary": "others"}, timeout=20)
+    assert answer.status_code == 400 and answer.json() == {"error": "others is not a glossary from de to en"}
+
+
+def test_a_model_uses_its_glossary_and_places_tags_by_attention(tmp_path):
+    text = recipe_text(290, "d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 32",
+                       "beam_size: 4, max_length: 12")
+    path = save_random_model(tmp_path / "model", text, trained_tokenizers(text), seed=3)
+    (tmp_path / "terms.tsv").write_text("Hund\tdog\n")
+    models = Models.load([path], MachineOptions("cpu", "fp32", 1), named_files([f"animals={tmp_path / 'terms.tsv'}"]))
+    fields = {"q": f"<p>{GERMAN[0]} <b>{GERMAN[1]}</b></p>", "source": "de", "target": "en", "format": "html"}
+    with serving(models) as (url, _, _):
+        answer = requests.post(f"{url}/translate", json=fields | {"glossary": "animals"}, timeout=60)
+        assert answer.status_code == 200
+        translated = answer.json()["translatedText"]
+        assert "dog" in translated and translated.count("<b>") == translated.count("</b>") == 1
+    (tmp_path / "terms.tsv").write_text("...\tdog\n")
+    (message, _) = models.reload(changed_only=False)
+    assert message.startswith("the old glossaries stay in use: ") and models.glossaries
+
+
+@pytest.mark.parametrize("value", ["terms.tsv", "=terms.tsv", "a="])
+def test_a_glossary_needs_a_name_and_a_file(value):
+    with pytest.raises(UserError, match="expected NAME=FILE"):
+        named_files([value])
