@@ -80,7 +80,7 @@ def test_a_tag_is_at_the_same_share_of_the_words_otherwise():
     assert translated("ein <b>roter</b> Hund kommt", lambda s: "one two three four") == "one <b>two</b> three four"
     assert translated("eins <i>zwei</i>", lambda s: "") == "<i></i>"
     assert translated("<i>a</i> <b>b</b> c", lambda s: "one") == "<i></i><b>one</b>"
-    assert translated("<b>狗</b>跑", lambda s: "A dog runs") == "<b>A</b> dog runs"
+    assert translated("<b>狗</b>跑", lambda s: "A dog runs") == "<b>A dog</b> runs"
     assert translated("a <b>dog</b> runs", lambda s: "一只狗跑") == "一<b>只狗</b>跑"
 
 
