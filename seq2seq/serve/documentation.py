@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from seq2seq import __version__
+from seq2seq.serve.service import FORMATS
 
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 _TEXTS = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
@@ -20,11 +21,13 @@ _ERRORS = {400: "The request is invalid.", 403: "The API key is wrong or missing
            429: "Too many requests, or too many sentences wait.", 500: "The server has a bug."}
 
 Parameter = tuple[str, dict[str, Any], bool, str]
+_GLOSSARY: Parameter = ("glossary", {"type": "string"}, False, "Name of a glossary of the server.")
 # Method, path, description, parameters (name, schema, required, description), and an example of the answer.
 _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
     ("post", "/translate", "Translate a text or a list of texts.", [
         ("q", _TEXTS, True, "The text, or a list of texts. Each line is translated by itself."), _SOURCE, _TARGET,
-        ("format", {"type": "string", "enum": ["text", "html"], "default": "text"}, False, "Format of the texts."),
+        ("format", {"type": "string", "enum": list(FORMATS), "default": "text"}, False, "Format of the texts."),
+        _GLOSSARY,
         ("alternatives", _NUMBER, False, "Number of further translations of each text, at most 10."),
         ("confidence", _FLAG, False, "Also return the words of the translation with the model's confidence."), _KEY],
      {"translatedText": "A dog runs.", "detectedLanguage": {"confidence": 98.5, "language": "de"},
@@ -33,9 +36,12 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
         ("q", _TEXT, True, "The text."), _KEY], [{"confidence": 98.5, "language": "de"}]),
     ("get", "/languages", "List the languages, and those that each can be translated into.", [],
      [{"code": "de", "name": "German", "targets": ["en", "de"]}]),
-    ("post", "/translate_file", "Translate a text file. The translation can be fetched once, within 30 minutes.", [
-        ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data."), _SOURCE, _TARGET,
-        _KEY], {"translatedFileUrl": "http://127.0.0.1:5000/download_file/NAME"}),
+    ("post", "/translate_file", "Translate a document. The translation can be fetched once, within 30 minutes.", [
+        ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data. Its name tells "
+         "its format."), _SOURCE, _TARGET, _GLOSSARY, _KEY],
+     {"translatedFileUrl": "http://127.0.0.1:5000/download_file/NAME"}),
+    ("get", "/glossaries", "List the glossaries and their directions.", [],
+     [{"name": "products", "source": "de", "target": "en"}]),
     ("post", "/suggest", "Suggest a better translation, if the server accepts suggestions.", [
         ("q", _TEXT, True, "The text."), ("s", _TEXT, True, "The suggested translation."), _SOURCE, _TARGET, _KEY],
      {"success": True}),
