@@ -169,7 +169,7 @@ def test_settings_health_and_metrics(echo):
 def test_the_specification_names_all_endpoints_and_the_page_loads_nothing_from_elsewhere(echo):
     paths = requests.get(f"{echo}/spec", timeout=20).json()["paths"]
     assert {"/translate", "/detect", "/languages", "/translate_file", "/suggest", "/frontend/settings", "/health",
-            "/metrics", "/v2/translate"} == set(paths)
+            "/metrics", "/glossaries", "/v2/translate"} == set(paths)
     page = requests.get(f"{echo}/docs", timeout=20).text
     assert all(path in page for path in paths)
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//|@import|url\(", page)
