@@ -30,10 +30,10 @@ def different_sentences(lines: list[str]) -> Iterator[str]:
         yield f"{number} {line}"
 
 
-def page(lines: list[str]) -> bytes:
-    """Return an HTML page of PAGE_BYTES bytes, with five sentences in a paragraph and a link in one of them."""
+def page(lines: list[str], page_bytes: int) -> bytes:
+    """Return an HTML page of `page_bytes` bytes, with five sentences in a paragraph and a link in one of them."""
     sentences, paragraphs, size = different_sentences(lines), [], 0
-    while size < PAGE_BYTES:
+    while size < page_bytes:
         texts = [html.escape(text, quote=False) for text in islice(sentences, 5)]
         first, space, rest = texts[2].partition(" ")
         texts[2] = f'<a href="page.html">{first}</a>{space}{rest}'
@@ -56,13 +56,16 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--source", type=Path, required=True, help="text in the source language, a sentence per line")
     parser.add_argument("--beam-size", type=int, default=1)
+    parser.add_argument("--page-bytes", type=int, default=PAGE_BYTES)
     parser.add_argument("--repetitions", type=int, default=3)
     arguments = parser.parse_args()
     lines = list(dict.fromkeys(line.strip() for line in arguments.source.read_text(encoding="utf-8").split("\n")
                                if line.strip()))
     print(", ".join(f"{key} {value}" for key, value in environment().items()))
     print("\n| document | sentences | document / lines | seconds of the lines |\n|---|---|---|---|")
-    for name, data, parse in (("page.html", page(lines), HtmlDocument), ("messages.po", catalogue(lines), PoDocument)):
+    documents = (("page.html", page(lines, arguments.page_bytes), HtmlDocument),
+                 ("messages.po", catalogue(lines), PoDocument))
+    for name, data, parse in documents:
         with tempfile.TemporaryDirectory() as folder:
             document, text = Path(folder, name), Path(folder, "lines.txt")
             document.write_bytes(data)
