@@ -10,12 +10,14 @@ neighbours (Bergamot's rule).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
-from seq2seq.data.line_splitting import Span, alignment_units
+from seq2seq.data.line_splitting import Span, alignment_units, is_spaceless
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
 
@@ -48,10 +50,11 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
     old, new = alignment_units(source), alignment_units(translation)
     if not old or not new:
         return [replace(tag, position=0 if not new else len(translation) * (tag.position > 0)) for tag in tags]
-    root = _tree(tags, old)
-    if len(tags) > MAX_TAGS or len(old) * len(new) > MAX_CELLS or _depth(root) > MAX_DEPTH:
+    if len(tags) > MAX_TAGS or len(old) * len(new) > MAX_CELLS or _depth(_tree(tags, old)) > MAX_DEPTH:
         return _in_order(tags, old, new)
-    placement = _Placement(source, tags, translation, old, new, _shares(weights, len(new), len(old)))
+    divided = _divide_words(source, tags, translation, old, new, _shares(weights, len(new), len(old)))
+    placement = _Placement(source, tags, translation, *divided)
+    root = _tree(tags, placement.old)
     placement.place(root)
     return _outside_placeholders(placement.emit(root), translation)
 
@@ -116,6 +119,45 @@ def _shares(weights: np.ndarray | None, new: int, old: int) -> np.ndarray:
         near = np.exp(-(distance / (_POSITION_WIDTH + 1.5 / new)) ** 2 / 2)
         shares = near * weights / np.maximum(weights.sum(1, keepdims=True), 1e-9)
     return shares / np.maximum(shares.sum(1, keepdims=True), 1e-9)
+
+
+def _divide_words(source: str, tags: Sequence[Tag], translation: str, old: list[Span], new: list[Span],
+                  shares: np.ndarray) -> tuple[list[Span], list[Span], np.ndarray]:
+    """Divide words with tags inside, such as km<sup>2</sup>, if the translation has the same word, or one with the same
+    begin or end. Return the units and shares with each part as a unit."""
+    cuts = sorted({tag.position for tag in tags})
+    for unit in reversed(range(len(old))):
+        begin, end = old[unit]
+        inner = [cut - begin for cut in cuts[bisect_right(cuts, begin):bisect_left(cuts, end)]]
+        if not inner:
+            continue
+        first, last = source[begin:begin + inner[0]], source[begin + inner[-1]:end]
+        found: dict[int, list[int]] = {}                        # unit of the translation: where it is divided
+        for index, (low, high) in enumerate(new):
+            word = translation[low:high]
+            if word == source[begin:end]:
+                found[index] = inner
+            elif len(inner) == 1 and len(word) > len(last) and word.endswith(last):
+                found[index] = [len(word) - len(last)]
+            elif len(inner) == 1 and len(word) > len(first) and word.startswith(first):
+                found[index] = [len(first)]
+        if not found:
+            continue
+        other = max(found, key=lambda index: float(shares[index, unit]))
+        low, high = new[other]
+        count = len(inner) + 1
+        shares[:, unit] = shares[other] = 0                     # the parts are certain
+        shares = np.repeat(shares, [count if index == unit else 1 for index in range(len(old))], axis=1)
+        shares = np.repeat(shares, [count if index == other else 1 for index in range(len(new))], axis=0)
+        shares[other:other + count, unit:unit + count] = np.eye(count)
+        old = [*old[:unit], *_parts(begin, inner, end), *old[unit + 1:]]
+        new = [*new[:other], *_parts(low, found[other], high), *new[other + 1:]]
+    return old, new, shares
+
+
+def _parts(begin: int, inner: list[int], end: int) -> list[Span]:
+    cuts = [begin, *(begin + cut for cut in inner), end]
+    return list(zip(cuts[:-1], cuts[1:], strict=True))
 
 
 class _Placement:
@@ -307,6 +349,43 @@ def _outside_placeholders(tags: Sequence[Tag], text: str) -> list[Tag]:
         position = begin if tag.kind == "open" else end
         moved.append(replace(tag, position=max([position, *(before.position for before in moved[-1:])])))
     return moved
+
+
+def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequence[Tag]) -> tuple[str, list[Tag]]:
+    """Return a translation and its placed tags, with the spaces that were around the tags in the source.
+
+    Without its tag, "Run <x/> now" has two spaces in a row, of which a translation usually has one; the tag needs the
+    other one again, or it would touch a word.
+
+    tags: with positions in `source`. placed: the result of `place_tags`.
+    """
+    origins: dict[tuple[str, str, int | None], deque[int]] = defaultdict(deque)
+    for tag in tags:
+        origins[tag.raw, tag.kind, tag.pair].append(tag.position)
+    text, end = "", 0
+    result: list[Tag] = []
+    for (position, origin), same_place in groupby(
+            placed, lambda tag: (tag.position, origins[tag.raw, tag.kind, tag.pair].popleft())):
+        group = list(same_place)
+        spaced = [source[at:at + 1].isspace() for at in (max(origin - 1, 0), origin)]
+        if not all(spaced) and any(tag.kind != "alone" for tag in group):
+            spaced = [False, False]
+        if (all(spaced) and translation[max(position - 2, end):position].isspace() and position - 2 >= end
+                and not translation[position:position + 1].isspace()):
+            position -= 1                                           # between two spaces
+        text += translation[end:position]
+        end = position
+        if spaced[0] and _touches(text[-1:]):
+            text += " "
+        result += [replace(tag, position=len(text)) for tag in group]
+        if spaced[1] and _touches(translation[position:position + 1]):
+            text += " "
+    return text + translation[end:], result
+
+
+def _touches(character: str) -> bool:
+    """Return True if a tag needs a space beside a character: letters and digits of scripts with spaces."""
+    return character.isalnum() and not is_spaceless(character)
 
 
 def _in_order(tags: Sequence[Tag], old: list[Span], new: list[Span]) -> list[Tag]:

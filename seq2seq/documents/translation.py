@@ -9,7 +9,7 @@ import numpy as np
 
 from seq2seq.data.line_splitting import join_translations, split_margins
 from seq2seq.documents.block import Block, Document, DocumentError, Tag
-from seq2seq.documents.placement import place_tags
+from seq2seq.documents.placement import place_tags, with_spaces
 from seq2seq.documents.sentences import is_translatable, split_sentences
 
 Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
@@ -141,9 +141,12 @@ class DividedDocument:
             for sentence in block.sentences:
                 translation = next(translated) if is_translatable(sentence.text) else sentence.text
                 same = translation == sentence.text.replace("\n", " ")
+                placed = list(sentence.tags)
+                if placed and not same:
+                    translation, placed = with_spaces(sentence.text, placed, translation, place_tags(
+                        sentence.text, placed, translation, next(weights)))
                 texts.append(sentence.text if same else translation)
-                tags.append(list(sentence.tags) if same or not sentence.tags else
-                            place_tags(sentence.text, sentence.tags, translation, next(weights)))
+                tags.append(placed)
             blocks.append(_joined(block, texts, tags, target_language))
         return self._document.render(blocks, target_language)
 

@@ -124,6 +124,8 @@ class _RunDocument(_OfficeDocument):
 
     _format = ""
     _types = ""
+    _empty = ""
+    """Type of a part that documents without text have, too."""
     """Regular expression of the content types of the parts with text."""
     _prefix = ""
     _containers: frozenset[str] = frozenset()
@@ -137,7 +139,7 @@ class _RunDocument(_OfficeDocument):
         types = {token.attributes.get("PartName", "").lstrip("/"): token.attributes.get("ContentType", "")
                  for token in tokens if token.local_name == "Override"}
         names = [name for name in self._archive.names if re.search(self._types, types.get(name, ""))]
-        if not names:
+        if not names and not any(self._empty and self._empty in kind for kind in types.values()):
             raise DocumentError(f"{name}: the document has no part with the text of {self._format}. It is of another "
                                 "format.")
         return sorted(names, key=_order)
@@ -259,6 +261,7 @@ class PptxDocument(_RunDocument):
     _format = "PowerPoint"
     _names = Names("a:r", "a:t")
     _types = r"presentationml\.(?:slide|notesSlide)\+xml"
+    _empty = "presentationml."
     _prefix = "a:"
     _paragraph_names = frozenset({"a:p"})
     _skipped = frozenset({"mc:Fallback"})

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq.documents.block import Block, Tag, pair_tags
-from seq2seq.documents.placement import alignment_units, place_tags
+from seq2seq.documents.placement import alignment_units, place_tags, with_spaces
 
 
 def tagged(text):
@@ -109,3 +109,24 @@ def test_elements_that_overlap_keep_every_tag():
      "Jetzt aus <b>Sprachen</b> wählen")])
 def test_edges_are_not_inside_words_with_hyphens_or_before_small_letters(source, translation, links, expected):
     assert placed(source, translation, links) == expected
+
+
+@pytest.mark.parametrize(("source", "translation", "expected"), [
+    ("an area of 5 km<sup>2</sup> is <b>large</b>", "eine Fläche von 5 km2 ist groß",
+     "eine Fläche von 5 km<sup>2</sup> ist <b>groß</b>"),
+    ("water is H<sub>2</sub>O now", "nun ist Wasser H2O", "nun ist Wasser H<sub>2</sub>O"),
+    ("the text<sup>1</sup> is here", "hier ist der Text1", "hier ist der Text<sup>1</sup>")])
+def test_elements_inside_a_word_are_found_again_without_any_alignment(source, translation, expected):
+    assert placed(source, translation) == expected
+
+
+@pytest.mark.parametrize(("source", "translation", "expected"), [
+    ("Run <x/> and use <y/>.", "Nun aus und nutze.", "Nun <x/> aus und nutze <y/>."),
+    ("Run <x/> and use <y/>.", "Nun  aus und nutze .", "Nun <x/> aus und nutze <y/>."),
+    ("now (<x/> or two)", "nun (oder zwei)", "nun (<x/> oder zwei)"),
+    ("press <x/> now", "现在按", "现在<x/>按"), ("one <x/><y/> two", "eins zwei", "eins <x/><y/> zwei"),
+    ("one <x/> <y/> two", "eins zwei", "eins <x/> <y/> zwei"), ("in<b> the</b> end", "am Ende", "<b>am</b> Ende")])
+def test_a_tag_alone_has_the_spaces_of_the_source_around_it(source, translation, expected):
+    text, tags = tagged(source)
+    spaced, result = with_spaces(text, tags, translation, place_tags(text, tags, translation))
+    assert Block(spaced, tuple(result)).serialize(str) == expected

@@ -4,11 +4,13 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
+from seq2seq.data.line_splitting import alignment_units
 from seq2seq.documents.translation import DividedDocument
 from seq2seq.formats.registry import parse
 
@@ -143,3 +145,25 @@ def test_each_tag_of_html_occurs_once_in_many_translations(fragment, order):
 @given(XLIFF, ORDERS)
 def test_each_element_of_xliff_occurs_once_in_many_translations(fragment, order):
     check_xliff(fragment, order)
+
+
+DOCUMENTS = [
+    ("html", "<h1>One <i>two</i></h1>\n<!-- three --><p class=\"four\">Five <b>six</b>, <a href='x'>seven <code>y"
+             "</code></a> &lt; eight <br> nine <img src='ten'> eleven.</p> <script>twelve()</script>"),
+    ("markdown", "---\nlang: en\n---\n# One *two*\n\n- three `four` five [six `seven`](eight.md) nine, **ten** "
+                 "`eleven`.\n- twelve\n\n```\none two\n```\n"),
+    ("srt", "1\n00:00:01,000 --> 00:00:02,000\n<i>One two</i> three.\n\n2\n00:00:03,000 --> 00:00:04,000\n- Four\n"),
+    ("json", '{"one": ["Two three", 4, "https://example.org"], "five": "Six <b>seven</b> eight"}\n'),
+    ("properties", "# one\ntwo = Three four\\u00e9 {0}\nfive: six\n"),
+    ("android", "<resources><string name='one'>Two <b>three</b> %1$s four</string></resources>")]
+NEXT = str.maketrans("abcdefghijklmnopqrstuvwxyz", "bcdefghijklmnopqrstuvwxyza")
+
+
+@pytest.mark.parametrize(("format", "text"), DOCUMENTS, ids=[format for format, _ in DOCUMENTS])
+def test_if_each_letter_of_the_sentences_changes_nothing_else_does(format, text):
+    document = DividedDocument(parse(text.encode(), format, "name", "en", "en"))
+    result = document.join([sentence.translate(NEXT) for sentence in document.sentences], "en", lambda pairs: [
+        np.eye(len(alignment_units(source))) for source, _ in pairs]).decode()
+    assert document.sentences and result != text
+    letters = re.compile("[a-z]")
+    assert letters.sub("x", result) == letters.sub("x", text)

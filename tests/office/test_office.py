@@ -100,6 +100,14 @@ def test_the_formatting_of_runs_is_read_back_by_python_docx():
     assert result.sections[0].header.paragraphs[0].text == "KOPF"
 
 
+def test_a_presentation_without_slides_stays_as_it_is():
+    written = io.BytesIO()
+    pptx.Presentation().save(written)
+    document = PptxDocument(written.getvalue())
+    assert document.blocks == []
+    assert document.render([], "de") == written.getvalue()
+
+
 def test_slides_and_notes_are_read_back_by_python_pptx():
     presentation = pptx.Presentation()
     slide = presentation.slides.add_slide(presentation.slide_layouts[1])
