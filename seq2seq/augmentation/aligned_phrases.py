@@ -39,7 +39,7 @@ def tags(pair: SentencePair, random: Random) -> Texts:
 
 
 def terms(pair: SentencePair, random: Random) -> Texts:
-    """Write the target words of one to three aligned phrases after them in the source (see `annotate`)."""
+    """Write the target words of one to three aligned phrases in their place in the source (see `annotate`)."""
     chosen = [(source, target) for source, target in drawn_phrases(pair, random, random.randint(1, MAX_TERMS),
                                                                    TERM_WORDS)
               if _is_term(pair.source[slice(*source)])]

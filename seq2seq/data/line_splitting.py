@@ -30,11 +30,6 @@ def word_spans(text: str, language: str) -> list[Span]:
     return [match.span() for match in re.finditer(word, text)]
 
 
-def is_spaceless(character: str) -> bool:
-    """Return True if a character is of a script without spaces between words, such as Chinese."""
-    return re.match(f"[{_SPACELESS}]", character) is not None
-
-
 def alignment_units(text: str) -> list[Span]:
     """Return the spans of the units between which an inline tag may stand: words, punctuation marks, and single
     characters of scripts without spaces. Unlike `word_spans`, it separates a word from the comma after it."""

@@ -17,9 +17,10 @@ from itertools import groupby
 
 import numpy as np
 
-from seq2seq.data.line_splitting import Span, alignment_units, is_spaceless
+from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
+from seq2seq.tokenizers.term_markers import SPACELESS_SCRIPT
 
 MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
 """Limits above which tags keep their order and are placed by position: tags of a sentence, depth of nested elements,
@@ -385,7 +386,7 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
 
 def _touches(character: str) -> bool:
     """Return True if a tag needs a space beside a character: letters and digits of scripts with spaces."""
-    return character.isalnum() and not is_spaceless(character)
+    return character.isalnum() and not SPACELESS_SCRIPT.match(character)
 
 
 def _in_order(tags: Sequence[Tag], old: list[Span], new: list[Span]) -> list[Tag]:

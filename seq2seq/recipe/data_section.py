@@ -295,7 +295,7 @@ class Augmentation(Section):
     noise: Share = 0.0
     """The same random symbols and emoji on both sides, instead of the text or beside it."""
     terms: Share = 0.0
-    """Aligned target words after words of the source, between U+2985 and U+2986, for translation with terminology."""
+    """Aligned target words, between U+2985 and U+2986, in place of source words, for translation with terminology."""
 
     @model_validator(mode="after")
     def _check_sum(self) -> "Augmentation":

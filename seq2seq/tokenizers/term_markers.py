@@ -1,4 +1,4 @@
-"""Terminology in source text: target words follow the source term inline (Dinu et al. 2019, arXiv:1906.01105)."""
+"""Terminology in source text: target words stand in place of the source term (Dinu et al. 2019, arXiv:1906.01105)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
 TERM_TARGET = "⦅"
-"""Character U+2985, between a source term and its target words."""
+"""Character U+2985, before the target words of a term."""
 TERM_END = "⦆"
 """Character U+2986, after the target words."""
 TERM_MARKERS = (TERM_TARGET, TERM_END)
@@ -19,9 +19,10 @@ SPACELESS_SCRIPT = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u
 
 
 def annotate(text: str, terms: Iterable[tuple[int, int, str]]) -> str:
-    """Return source text in which each term is followed by its target words: `a cat⦅ Katze⦆ sees`.
+    """Return source text in which each term is replaced by its target words: `a ⦅ Katze⦆ sees`.
 
-    Training and translation use this function, so that both have the same form. A space before the target words makes
+    Training and translation use this function, so that both have the same form. The source words are left out, because
+    a model that can see them translates them and ignores the target words. A space before the target words makes
     their pieces those of ordinary text; words in a script without spaces have none. Markers in the text itself become
     parentheses.
 
@@ -35,7 +36,7 @@ def annotate(text: str, terms: Iterable[tuple[int, int, str]]) -> str:
         if not position <= begin < end <= len(text) or not target:
             continue
         space = "" if SPACELESS_SCRIPT.match(target) else " "
-        parts += [text[position:end].translate(PARENTHESES), TERM_TARGET, space, target, TERM_END]
+        parts += [text[position:begin].translate(PARENTHESES), TERM_TARGET, space, target, TERM_END]
         position = end
     return "".join([*parts, text[position:].translate(PARENTHESES)])
 

@@ -151,8 +151,8 @@ def test_terms_are_annotated_in_the_source_only():
         source, target = terms(pair_of(), Random(seed))
         assert target == ENGLISH
         found.add(source)
-    assert "Anna kauft⦅ buys⦆ heute Brot frisches." in found
-    assert "Anna kauft heute Brot frisches⦅ fresh bread⦆." in found
+    assert "Anna ⦅ buys⦆ heute Brot frisches." in found
+    assert "Anna kauft heute ⦅ fresh bread⦆." in found
 
 
 def test_pairs_without_links_have_neither_tags_nor_terms():
@@ -162,8 +162,8 @@ def test_pairs_without_links_have_neither_tags_nor_terms():
 
 def test_terms_are_annotated_in_order_and_do_not_overlap():
     spans = [(6, 10, "看"), (2, 5, " die  Katze\n"), (4, 8, "no"), (8, 99, "no"), (0, 1, " ")]
-    assert annotate("a cat sees", spans) == "a cat⦅ die Katze⦆ sees⦅看⦆"
-    assert annotate("x⦅y⦆", [(0, 1, "⦆")]) == "x⦅ )⦆(y)"
+    assert annotate("a cat sees", spans) == "a ⦅ die Katze⦆ ⦅看⦆"
+    assert annotate("x⦅y⦆", [(0, 1, "⦆")]) == "⦅ )⦆(y)"
 
 
 # Choice of the modifier
@@ -194,7 +194,7 @@ def test_the_tag_of_a_corpus_does_not_change():
 
 def test_given_links_are_used_instead_of_an_aligner():
     augmenter = PairAugmenter(section(terms=1), ("de", "en"), 3, links=lambda index: [(index, 0)])
-    assert augmenter.augment(0, 1, "der Hund", "dog") == ("der Hund⦅ dog⦆", "dog", "terms")
+    assert augmenter.augment(0, 1, "der Hund", "dog") == ("der ⦅ dog⦆", "dog", "terms")
 
 
 # Slices

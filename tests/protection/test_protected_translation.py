@@ -166,8 +166,8 @@ def test_a_term_that_cannot_be_required_is_reported():
 def test_terms_are_inline_if_the_model_was_trained_for_them():
     model = Model(lambda text: text)
     ((best, *_),) = ProtectedTranslator(model, glossary=glossary("cat\tKatze"), terms_inline=True).translate(["a cat"])
-    assert model.asked[0].text == "a cat⦅ Katze⦆"
-    assert best.text == "a cat Katze" and not best.lost_terms
+    assert model.asked[0].text == "a ⦅ Katze⦆"
+    assert best.text == "a Katze" and not best.lost_terms
 
 
 def test_the_longest_term_is_taken_and_terms_do_not_overlap():
