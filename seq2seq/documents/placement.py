@@ -10,7 +10,7 @@ neighbours (Bergamot's rule).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -356,7 +356,7 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
     """Return a translation and its placed tags, with the spaces that were around the tags in the source.
 
     Without its tag, "Run <x/> now" has two spaces in a row, of which a translation usually has one; the tag needs the
-    other one again, or it would touch a word.
+    other one again. A tag alone touches a word only if it does so in the source.
 
     tags: with positions in `source`. placed: the result of `place_tags`.
     """
@@ -364,29 +364,32 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
     for tag in tags:
         origins[tag.raw, tag.kind, tag.pair].append(tag.position)
     text, end = "", 0
+    follows_whole = -1                                              # position of the end of such a group of tags
     result: list[Tag] = []
     for (position, origin), same_place in groupby(
             placed, lambda tag: (tag.position, origins[tag.raw, tag.kind, tag.pair].popleft())):
         group = list(same_place)
-        spaced = [source[at:at + 1].isspace() for at in (max(origin - 1, 0), origin)]
-        if not all(spaced) and any(tag.kind != "alone" for tag in group):
-            spaced = [False, False]
-        if (all(spaced) and translation[max(position - 2, end):position].isspace() and position - 2 >= end
-                and not translation[position:position + 1].isspace()):
+        before, after = source[max(origin - 1, 0):origin], source[origin:origin + 1]
+        pairs = Counter(tag.pair for tag in group if tag.kind != "alone")
+        whole = None not in pairs and set(pairs.values()) <= {2}        # no tag has its counterpart elsewhere
+        if before.isspace() and after.isspace() and translation[max(position - 2, end):position] in ("  ", "\n "):
             position -= 1                                           # between two spaces
         text += translation[end:position]
         end = position
-        if spaced[0] and _touches(text[-1:]):
+        apart = whole or before.isspace() and after.isspace()
+        if apart and (_needs_space(text[-1:], before) or whole and before.isspace() and follows_whole == len(text)):
             text += " "
         result += [replace(tag, position=len(text)) for tag in group]
-        if spaced[1] and _touches(translation[position:position + 1]):
+        follows_whole = len(text) if whole else -1
+        if apart and _needs_space(translation[position:position + 1], after):
             text += " "
     return text + translation[end:], result
 
 
-def _touches(character: str) -> bool:
-    """Return True if a tag needs a space beside a character: letters and digits of scripts with spaces."""
-    return character.isalnum() and not SPACELESS_SCRIPT.match(character)
+def _needs_space(character: str, original: str) -> bool:
+    """Return True if a tag needs a space beside a character of the translation: a letter or digit of a script with
+    spaces. original: character of the source in this place, which is none."""
+    return character.isalnum() and not SPACELESS_SCRIPT.match(character) and not original.isalnum()
 
 
 def _in_order(tags: Sequence[Tag], old: list[Span], new: list[Span]) -> list[Tag]:

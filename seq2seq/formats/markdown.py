@@ -36,7 +36,7 @@ _KEPT_FIRST = re.compile(r"\[\^[^\]\s]{1,200}\]:[ \t]*|\[[ xX]\](?=\s)")
 _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _ESCAPES: tuple[re.Pattern[str], ...] = (
-    re.compile("(?!)"), re.compile(r"[\\&<]"), re.compile(r"[\\`*\[\]<>&~!]|(?<!\w)_|_(?!\w)"))
+    re.compile("(?!)"), re.compile(r"[\\&<]"), re.compile(r"[\\`*\[\]<>&~!]|(?<![^\W_])_|_(?![^\W_])"))
 """Characters to escape: as few as suffice."""
 _LINE_MARKUP = re.compile(r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)|[>|<]|```|~~~|:?-+:?\s*\|"
                           r"|---|\[(?=[^\]]*\]:)|(?:[*_-][ \t]*){3,}$")
@@ -274,6 +274,7 @@ def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...
     tags: list[tuple[int, str, Literal["open", "close", "alone"], str]] = []
     length = cursor = 0
     hidden = False                                                      # inside of an address <https://...>
+    label = 0                                                           # beginning of the text of the last link
     for token in children:
         begin, end = token.meta.get("source", (cursor, cursor))
         content = ""
@@ -295,9 +296,12 @@ def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...
                 end = cursor
         elif token.type == "link_open":
             tags.append((length, "[", "open", "["))
-            end = begin + 1
+            end = label = begin + 1
         elif token.type == "link_close":
-            tags.append((length, source[cursor:end], "close", "["))
+            raw = source[cursor:end]
+            if raw in ("]", "][]"):                                     # its text, which changes, is its label
+                raw = f"][{source[label:cursor]}]"
+            tags.append((length, raw, "close", "["))
         elif token.type.endswith(("_open", "_close")):
             tags.append((length, token.markup, "open" if token.nesting > 0 else "close", token.markup))
             end = cursor + len(token.markup)

@@ -125,7 +125,9 @@ def test_elements_inside_a_word_are_found_again_without_any_alignment(source, tr
     ("Run <x/> and use <y/>.", "Nun  aus und nutze .", "Nun <x/> aus und nutze <y/>."),
     ("now (<x/> or two)", "nun (oder zwei)", "nun (<x/> oder zwei)"),
     ("press <x/> now", "现在按", "现在<x/>按"), ("one <x/><y/> two", "eins zwei", "eins <x/><y/> zwei"),
-    ("one <x/> <y/> two", "eins zwei", "eins <x/> <y/> zwei"), ("in<b> the</b> end", "am Ende", "<b>am</b> Ende")])
+    ("one <x/> <y/> two", "eins zwei", "eins <x/> <y/> zwei"), ("use <x/> or <y/>.", "nutze.", "nutze <x/> <y/>."),
+    ("as (like <x/>) one", "wie eins", "wie <x/> eins"), ("see <a><x/></a>.", "siehe.", "siehe <a><x/></a>."),
+    ("in<b> the</b> end", "am Ende", "<b>am</b> Ende")])
 def test_a_tag_alone_has_the_spaces_of_the_source_around_it(source, translation, expected):
     text, tags = tagged(source)
     spaced, result = with_spaces(text, tags, translation, place_tags(text, tags, translation))

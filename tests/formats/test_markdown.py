@@ -157,3 +157,12 @@ def test_hostile_markup_takes_seconds(piece):
     begin = time.perf_counter()
     translated(MarkdownDocument((piece * (40_000 // len(piece))).encode()))
     assert time.perf_counter() - begin < 20
+
+
+def test_a_link_keeps_its_label_when_its_text_changes():
+    document = "See [the one][], [two] and [three][3].\n\n[the one]: x\n[two]: y\n[3]: z\n"
+    assert upper(document).startswith("SEE [THE ONE][the one], [TWO][two] AND [THREE][3].\n\n[the one]: x\n")
+
+
+def test_underscores_that_were_escaped_stay_text():
+    assert upper("**fix**: \\_\\_exit\\_\\_ on\n") == "**FIX**: \\_\\_EXIT\\_\\_ ON\n"
