@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
+from torch import nn
 
 from seq2seq.analysis.alignment import (
     Link,
@@ -22,6 +23,7 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import Span, alignment_units, word_spans
 from seq2seq.errors import CheckpointError, UserError
+from seq2seq.model.attention import CrossAttention
 from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.translator import Translator
 
@@ -188,8 +190,8 @@ def _number_range(noun: str, count: int) -> str:
 
 
 @torch.inference_mode()
-def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, str]], kinds: Collection[Kind] = KINDS
-                           ) -> Iterator[tuple[int, PairAttention]]:
+def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, str]], kinds: Collection[Kind] = KINDS,
+                           cross_layer: int | None = None) -> Iterator[tuple[int, PairAttention]]:
     """Run the model on the pairs with teacher forcing, and yield (index of the pair, its texts and attention maps).
 
     The longest pairs come first, so the indices are not in ascending order.
@@ -197,6 +199,7 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, st
     Args:
         pairs: source and target text of each pair.
         kinds: kinds of attention to return.
+        cross_layer: see `attention_maps`.
     Raises:
         ValueError: the source or target of a pair has more pieces than the model has positions.
     """
@@ -214,7 +217,7 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, st
     longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
     for indices in batches_in_order(longest, translator.decoding.batch_tokens):
         batch = gather(corpus, indices).to(translator.device)
-        batch_maps = attention_maps(translator.model, batch, kinds)
+        batch_maps = attention_maps(translator.model, batch, kinds, cross_layer)
         stacked = {kind: torch.stack(layers).float().cpu().numpy() for kind in KINDS
                    if (layers := getattr(batch_maps, kind))}                    # (layers, sentences, heads, …)
         lengths = zip(corpus.source.lengths_of(indices).tolist(), corpus.target.lengths_of(indices).tolist(),
@@ -238,7 +241,8 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
     """
     languages = translator.languages.pair
     alignments: dict[int, Alignment] = {}
-    for index, pair in compute_pair_attention(translator, pairs, kinds=["cross"]):
+    layer, aligner = _one_layer(translator, aligner)
+    for index, pair in compute_pair_attention(translator, pairs, ["cross"], layer):
         alignments[index] = aligner.align(pair, languages)
         if progress:
             progress(1)
@@ -252,7 +256,16 @@ def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], align
     accepted = set(translator.scorable_pairs(pairs))
     indices = [index for index, pair in enumerate(pairs) if tuple(pair) in accepted]
     weights: list[np.ndarray | None] = [None] * len(pairs)
-    for index, pair in compute_pair_attention(translator, [pairs[index] for index in indices], kinds=["cross"]):
+    layer, aligner = _one_layer(translator, aligner)
+    for index, pair in compute_pair_attention(translator, [pairs[index] for index in indices], ["cross"], layer):
         units = aligner.weights(pair, alignment_units(pair.source.text), alignment_units(pair.target.text))
         weights[indices[index]] = units[:, :-1]
     return weights
+
+
+def _one_layer(translator: Translator, aligner: Aligner) -> tuple[int | None, Aligner]:
+    """Return the decoder layer that aligns, and the settings for maps of this layer alone; (None, aligner) if the model
+    has no such layer."""
+    layers = sum(isinstance(module, CrossAttention) for module in cast(nn.Module, translator.model).modules())
+    layer = layers if aligner.layer is None else aligner.layer
+    return (layer, replace(aligner, layer=1)) if 1 <= layer <= layers else (None, aligner)

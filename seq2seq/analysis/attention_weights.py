@@ -8,7 +8,7 @@ stores them.
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -40,9 +40,18 @@ class AttentionMaps:
     cross: list[Tensor]
 
 
+class _RecordedError(Exception):
+    """The attention that was asked for is known, so the rest of the model need not run."""
+
+
 @torch.no_grad()
-def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS) -> AttentionMaps:
-    """Run `model` once over `batch` with teacher forcing and return its attention weights of the given kinds."""
+def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS, cross_layer: int | None = None
+                   ) -> AttentionMaps:
+    """Run `model` once over `batch` with teacher forcing and return its attention weights of the given kinds.
+
+    cross_layer: return the cross-attention of this decoder layer alone, counted from 1, and do not compute the layers
+        after it. Recurrent models have one layer, whatever this is.
+    """
     encoder: list[Tensor] = []
     decoder: list[Tensor] = []
     cross: list[Tensor] = []
@@ -55,16 +64,21 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
 
     def record_cross(module: Any, arguments: tuple[Any, ...]) -> None:
         cross.append(module.weights_of(*arguments))
+        if cross_layer is not None:
+            raise _RecordedError
 
     def record_step(module: Any, arguments: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         recurrent_steps.append(output[1])
 
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, suppress(_RecordedError):
+        layer = 0
         for module in cast(nn.Module, model).modules():
             if isinstance(module, SelfAttention):
                 hooks.callback(module.register_forward_pre_hook(record_self, with_kwargs=True).remove)
             elif isinstance(module, CrossAttention) and "cross" in kinds:
-                hooks.callback(module.register_forward_pre_hook(record_cross).remove)
+                layer += 1
+                if cross_layer in (None, layer):
+                    hooks.callback(module.register_forward_pre_hook(record_cross).remove)
             elif isinstance(module, SourceAttention) and "cross" in kinds:
                 hooks.callback(module.register_forward_hook(record_step).remove)
         model(batch)

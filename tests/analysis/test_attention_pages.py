@@ -327,7 +327,7 @@ def test_a_language_model_has_only_decoder_attention(run, model):
 
 def test_a_model_without_attention_is_refused(run, monkeypatch):
     empty = AttentionMaps([], [], [])
-    monkeypatch.setattr("seq2seq.analysis.attention_maps.attention_maps", lambda model, batch, kinds: empty)
+    monkeypatch.setattr("seq2seq.analysis.attention_maps.attention_maps", lambda *arguments: empty)
     code, _, err = run("attention", "model", "--source", "ein Hund", "--output", "page.html")
     assert code == 2 and err == "this model has no cross attention.\n"
 

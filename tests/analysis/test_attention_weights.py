@@ -152,3 +152,11 @@ def test_alignment_settings_are_read_from_metadata():
     for wrong in ({"head": None}, {"layer": 0}, {"head": "all"}, {"step": "sleeps"}, {"rule": 1}):
         with pytest.raises(CheckpointError, match="here: alignment is .*Delete the entry"):
             Aligner.from_metadata({"alignment": best | wrong}, "here")
+
+
+def test_the_cross_attention_of_one_layer_equals_that_of_all_layers(make_model, make_batch):
+    model, batch = make_model(), make_batch()
+    every = attention_maps(model, batch, ["cross"]).cross
+    for layer, expected in enumerate(every, 1):
+        (found,) = attention_maps(model, batch, ["cross"], layer).cross
+        assert torch.equal(found, expected)
