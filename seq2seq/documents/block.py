@@ -26,7 +26,7 @@ MAX_DEPTH = 1_000
 """Maximum depth of nested elements."""
 
 
-TagKind = Literal["open", "close", "alone"]
+TagKind = Literal["open", "close", "alone", "break"]
 
 
 class DocumentError(UserError):
@@ -38,8 +38,9 @@ class Tag:
     """Inline tag.
 
     position: character of the block's text before which the tag stands. raw: the tag as it stands in the document.
-    kind: "alone" is an element without contents, such as a line break or an image. pair: number that a tag and its
-    counterpart share; None: the counterpart is outside of the block, or the tag is alone.
+    kind: "alone" is an element without contents, such as an image; "break" is a line break, at which a sentence ends.
+    pair: number that a tag and its counterpart share; None: the counterpart is outside of the block, or the tag has
+    none.
     """
 
     position: int
@@ -54,13 +55,15 @@ class Block:
 
     text: without escapes, so that `&amp;` is `&`. tags: in the order in which they stand in the document; their
     positions never decrease. place: for messages, such as `line 12`. split: True if the text is a paragraph that is
-    divided into sentences; False if it is one sentence, such as a title.
+    divided into sentences; False if it is one sentence, such as a title. keeps_lines: True if the program that shows
+    the text breaks the line at a line feed; False if a line feed is a space.
     """
 
     text: str
     tags: tuple[Tag, ...] = ()
     place: str = ""
     split: bool = True
+    keeps_lines: bool = False
 
     def __post_init__(self) -> None:
         require_block_size(len(self.text), self.place)

@@ -388,8 +388,8 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
 
 def _needs_space(character: str, original: str) -> bool:
     """Return True if a tag needs a space beside a character of the translation: a letter or digit of a script with
-    spaces. original: character of the source in this place, which is none."""
-    return character.isalnum() and not SPACELESS_SCRIPT.match(character) and not original.isalnum()
+    spaces. original: character of the source in this place, which is none, or "" at the edge of the sentence."""
+    return character.isalnum() and not SPACELESS_SCRIPT.match(character) and original != "" and not original.isalnum()
 
 
 def _in_order(tags: Sequence[Tag], old: list[Span], new: list[Span]) -> list[Tag]:

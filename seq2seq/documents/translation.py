@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
-from seq2seq.data.line_splitting import join_translations, split_margins
+from seq2seq.data.line_splitting import DividedLine, join_translations, split_margins
 from seq2seq.documents.block import Block, Document, DocumentError, Tag
 from seq2seq.documents.placement import place_tags, with_spaces
 from seq2seq.documents.sentences import is_translatable, split_sentences
@@ -47,16 +49,16 @@ def divide_block(block: Block) -> _DividedBlock:
     to the gap.
     """
     text = block.text
-    before, core, after = split_margins(text)
-    if block.split:
-        line = split_sentences(core)
-        texts, between = line.texts, line.gaps
-    else:
-        texts, between = ([core] if core else []), []
-    begins, position = [], len(before)
-    for sentence, gap in zip(texts, [*between, ""], strict=True):
-        begins.append(position)
-        position += len(sentence) + len(gap)
+    texts: list[str] = []
+    begins: list[int] = []
+    for low, high in pairwise(_line_ends(block)):
+        before, core, _ = split_margins(text[low:high])
+        line = split_sentences(core) if block.split else DividedLine("", [core] if core else [], [], "")
+        position = low + len(before)
+        for sentence, gap in zip(line.texts, [*line.gaps, ""], strict=bool(line.texts)):
+            texts.append(sentence)
+            begins.append(position)
+            position += len(sentence) + len(gap)
     sentence_tags: list[list[Tag]] = [[] for _ in texts]
     gap_tags: list[list[Tag]] = [[] for _ in range(len(texts) + 1)]
     positions: dict[int, list[int]] = {}
@@ -88,6 +90,31 @@ def divide_block(block: Block) -> _DividedBlock:
     sentences = [Sentence(sentence, begin, tuple(replace(tag, position=tag.position - begin) for tag in tags))
                  for sentence, begin, tags in zip(texts, begins, sentence_tags, strict=True)]
     return _DividedBlock(block, sentences, gaps)
+
+
+def _line_ends(block: Block) -> list[int]:
+    """Return the positions of a block at which a line ends, with 0 and the length.
+
+    At a line feed of a block that keeps its lines, the sentence goes on if the next line begins with a small letter.
+    """
+    text = block.text
+    ends = {tag.position for tag in block.tags if tag.kind == "break"}
+    if block.keeps_lines:
+        ends |= {match.start() for match in re.finditer("\n", text) if not text[match.end():match.end() + 1].islower()}
+    return [0, *sorted(ends - {0, len(text)}), len(text)]
+
+
+def _rewrapped(sentence: str, translation: str) -> str:
+    """Return a translation with as many line feeds as its sentence, at the spaces nearest to the same shares of it."""
+    spaces = [match.start() for match in re.finditer(" ", translation)]
+    for match in re.finditer("\n", sentence):
+        if not spaces:
+            break
+        wanted = len(translation) * match.start() / len(sentence)
+        place = min(spaces, key=lambda space: abs(space - wanted))
+        spaces = spaces[spaces.index(place) + 1:]
+        translation = f"{translation[:place]}\n{translation[place + 1:]}"
+    return translation
 
 
 class DividedDocument:
@@ -145,6 +172,8 @@ class DividedDocument:
                 if placed and not same:
                     translation, placed = with_spaces(sentence.text, placed, translation, place_tags(
                         sentence.text, placed, translation, next(weights)))
+                if block.block.keeps_lines:
+                    translation = _rewrapped(sentence.text, translation)
                 texts.append(sentence.text if same else translation)
                 tags.append(placed)
             blocks.append(_joined(block, texts, tags, target_language))
@@ -156,7 +185,7 @@ def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequenc
     text, placed = "", []
     is_changed = texts != [sentence.text for sentence in divided.sentences]
     for index, (gap, gap_tags) in enumerate(divided.gaps):
-        if 0 < index < len(texts) and is_changed:
+        if 0 < index < len(texts) and is_changed and not any(tag.kind == "break" for tag in gap_tags):
             # As many spaces as the target language needs between sentences.
             joined = join_translations([("", gap), ("", "")], target_language)
         else:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Literal
 
-from seq2seq.documents.block import Block, Tag, require_block_size
+from seq2seq.documents.block import Block, Tag, TagKind, require_block_size
 from seq2seq.documents.spans import replace_spans
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
-Role = Literal["element", "whole", "open", "close"]
+Role = Literal["element", "whole", "open", "close", "break"]
 """Inline element: "element" is a start and an end tag around text; "whole" is one tag with its contents; "open" and
 "close" are such tags that belong together."""
 Roles = Callable[[XmlToken], tuple[Role, str]]
@@ -74,10 +74,12 @@ class XmlFile:
         token = self.tokens[index - 1]
         return token.raw if token.kind == "text" and token.raw.isspace() else ""
 
-    def content(self, element: int, roles: Roles, decode: Callable[[XmlToken], str] | None = None) -> Block:
-        """Return the contents of an element. decode: function that returns the text of a token; default: `text`."""
+    def content(self, element: int, roles: Roles, decode: Callable[[XmlToken], str] | None = None,
+                keeps_lines: bool = False) -> Block:
+        """Return the contents of an element. decode: function that returns the text of a token; default: `text`.
+        keeps_lines: see `Block`."""
         parts: list[str] = []
-        tags: list[tuple[int, str, Literal["open", "close", "alone"], str]] = []
+        tags: list[tuple[int, str, TagKind, str]] = []
         pairs: dict[int, int] = {}
         stack: list[tuple[int, str]] = []
         length = 0
@@ -107,11 +109,12 @@ class XmlFile:
                 stack.append((len(tags), f"={name}" if kind == "open" else ""))
                 tags.append((length, self.raw(index, last), "open", name))
             else:
-                tags.append((length, self.raw(index, last), "alone", name))
+                tags.append((length, self.raw(index, last), "break" if kind == "break" else "alone", name))
             index = last + 1
-        return Block("".join(parts), tuple(Tag(position, raw, kind if number in pairs else "alone", pairs.get(number))
-                                           for number, (position, raw, kind, _) in enumerate(tags)),
-                     place=f"line {self.tokens[element].line}")
+        return Block("".join(parts), tuple(
+            Tag(position, raw, kind if number in pairs or kind == "break" else "alone", pairs.get(number))
+            for number, (position, raw, kind, _) in enumerate(tags)),
+            place=f"line {self.tokens[element].line}", keeps_lines=keeps_lines)
 
     def escape(self, text: str) -> str:
         """Escape a text, with the line ends of the document."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from seq2seq.documents.block import Block, DocumentError, pair_tags
+from seq2seq.documents.block import Block, DocumentError, TagKind, pair_tags
 from seq2seq.documents.spans import is_message, join_surrogates, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile
@@ -86,7 +85,7 @@ class AndroidDocument:
         if cdata is not None:
             block = _html(xml.tokens[cdata], decoder)
         else:
-            block = xml.content(element, _role, lambda token: decoder.decode(token.text))
+            block = xml.content(element, _role, lambda token: decoder.decode(token.text), keeps_lines=True)
         quoted = decoder.quotes == 2 and texts[0].lstrip().startswith('"') and texts[-1].rstrip().endswith('"')
         before, block, after = trim(block)
         string = _String(element, quoted, cdata, before, after)
@@ -128,13 +127,15 @@ class AndroidDocument:
 
 
 def _role(token: XmlToken) -> tuple[Role, str]:
+    if token.name == "br":
+        return "break", ""
     return ("whole" if ":" in token.name else "element"), ""           # <xliff:g>
 
 
 def _html(token: XmlToken, decoder: _Decoder) -> Block:
     """Return the text of a CDATA section, with its HTML as tags."""
     parts: list[str] = []
-    tags: list[tuple[int, str, Literal["open", "close", "alone"], str]] = []
+    tags: list[tuple[int, str, TagKind, str]] = []
     last = length = 0
     for match in _HTML_TAG.finditer(token.text):
         parts.append(decoder.decode(token.text[last:match.start()]))
@@ -142,6 +143,7 @@ def _html(token: XmlToken, decoder: _Decoder) -> Block:
         last = match.end()
         name = (match[2] or "").lower()
         alone = not name or name in _VOID or match[0].endswith("/>")
-        tags.append((length, match[0], "close" if match[1] else "alone" if alone else "open", name))
+        kind: TagKind = "break" if name == "br" else "close" if match[1] else "alone" if alone else "open"
+        tags.append((length, match[0], kind, name))
     parts.append(decoder.decode(token.text[last:]))
-    return Block("".join(parts), pair_tags(tags), place=f"line {token.line}")
+    return Block("".join(parts), pair_tags(tags), place=f"line {token.line}", keeps_lines=True)

@@ -74,7 +74,7 @@ class JsonDocument:
                 line += self._text.count("\n", counted, match.start())
                 counted = match.start()
                 if is_message(text := read_any_json(token)):
-                    self.blocks.append(trim(Block(text, place=f"line {line}"))[1])
+                    self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True))[1])
                     self._strings.append(match.span())
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:

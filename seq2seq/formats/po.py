@@ -101,7 +101,7 @@ class PoDocument:
             if any(one.value for one in message.find("msgstr")) or not sources[0].value:
                 continue
             for source in sources[-1:] if self._forms(message) == 1 else sources:
-                _, block, _ = trim(Block(source.value, place=f"line {source.line}"))
+                _, block, _ = trim(Block(source.value, place=f"line {source.line}", keeps_lines=True))
                 if is_text(block.text):
                     message.blocks.append(len(self.blocks))
                     self.blocks.append(block)
@@ -127,7 +127,7 @@ class PoDocument:
                 continue
             texts = []
             for source in message.find("msgid") + message.find("msgid_plural"):
-                before, block, after = trim(Block(source.value, place=f"line {source.line}"))
+                before, block, after = trim(Block(source.value, place=f"line {source.line}", keeps_lines=True))
                 new = next((translations[one].text for one in message.blocks if self.blocks[one] == block), block.text)
                 texts.append(before + new + after)
             edits += self._fill(message, texts)

@@ -46,7 +46,7 @@ class TsDocument:
                 or not all(map(self._xml.is_empty, forms or [translation])) \
                 or any(not numerus or self._xml.tokens[form].local_name != "numerusform" for form in forms):
             return
-        _, block, _ = trim(self._xml.content(found["source"], _role))
+        _, block, _ = trim(self._xml.content(found["source"], _role, keeps_lines=True))
         if is_text(block.text):
             self.blocks.append(block)
             self._messages.append((found["source"], translation, numerus))

@@ -49,19 +49,22 @@ class XliffDocument:
                                 "not XLIFF 1.2, 2.0 or 2.1. Check the format of the file.")
         self.blocks: list[Block] = []
         self._units: list[_Unit] = []
-        translated = [True]
+        translated, preserved = [True], [False]
         for index, token in enumerate(self._xml.tokens):
             if token.kind == "open":
+                preserved.append({"default": False, "preserve": True}.get(
+                    token.attributes.get("xml:space", ""), preserved[-1]))
                 translated.append({"no": False, "yes": True}.get(token.attributes.get("translate", ""), translated[-1]))
                 if translated[-1] and token.local_name == ("trans-unit" if self._version == "1" else "unit"):
                     holders = [index] if self._version == "1" else self._xml.children(index, "segment")
                     for holder in holders:
-                        self._add(holder)
+                        self._add(holder, preserved[-1])
             elif token.kind == "close":
                 translated.pop()
+                preserved.pop()
 
-    def _add(self, holder: int) -> None:
-        """Add a unit of 1.2 or a segment of 2.x unless it is translated."""
+    def _add(self, holder: int, preserved: bool) -> None:
+        """Add a unit of 1.2 or a segment of 2.x unless it is translated. preserved: white space around it is kept."""
         found = {self._xml.tokens[child].local_name: child for child in self._xml.children(holder)}
         if "source" not in found or self._xml.tokens[holder].attributes.get("approved") == "yes":
             return
@@ -81,7 +84,9 @@ class XliffDocument:
                 index = self._xml.ends[index]
             index += 1
         for element in segments or [unit.copied]:
-            _, block, _ = trim(self._xml.content(element, self._role))
+            keeps_lines = "preserve" in (self._xml.tokens[one].attributes.get("xml:space", preserved and "preserve")
+                                         for one in (holder, found["source"]))
+            _, block, _ = trim(self._xml.content(element, self._role, keeps_lines=keeps_lines))
             if is_text(block.text):
                 unit.pieces.append((element, len(self.blocks)))
                 self.blocks.append(block)
@@ -98,6 +103,9 @@ class XliffDocument:
             key = attributes.get("startRef", attributes.get("id", ""))
         if name == "mrk" and (attributes.get("mtype") == "protected" or attributes.get("translate") == "no"):
             return "whole", ""
+        if roles.get(name) == "whole" and (attributes.get("ctype") == "lb" or attributes.get("subType") == "xlf:lb" or
+                                           "\n" in (attributes.get("equiv"), attributes.get("equiv-text"))):
+            return "break", ""
         return roles.get(name, "element"), f"{name[1:]} {key}"
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:

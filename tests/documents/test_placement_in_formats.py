@@ -167,3 +167,23 @@ def test_if_each_letter_of_the_sentences_changes_nothing_else_does(format, text)
     assert document.sentences and result != text
     letters = re.compile("[a-z]")
     assert letters.sub("x", result) == letters.sub("x", text)
+
+
+@pytest.mark.parametrize(("format", "text", "expected"), [
+    ("po", 'msgid ""\n"Usage: %s FILE\\n"\n"  -h   show help\\n"\n"  -v   print a lot\\n"\n"of text\\n"\nmsgstr ""\n',
+     '"USAGE: %S FILE\\n"\n"  -H   SHOW HELP\\n"\n"  -V   PRINT A LOT\\n"\n"OF TEXT\\n"\n'),
+    ("json", '{"a": "Milk\\n- Bread\\n\\nthank you"}', '{"a": "MILK\\n- BREAD\\n\\nTHANK YOU"}'),
+    ("properties", "a=Line one\\nLine two\n", "a=LINE ONE\\nLINE TWO\n"),
+    ("android", "<resources><string name='a'>One\\nTwo\\n\\nthree<br/>Four</string></resources>",
+     ">ONE\\nTWO\\n\\nTHREE<br/>FOUR</string>"),
+    ("ts", "<TS><context><message><source>One\nTwo</source><translation type='unfinished'/></message></context></TS>",
+     "ONE\nTWO</translation>"),
+    ("xliff", "<xliff version='1.2'><file target-language='en'><body><trans-unit id='1' xml:space='preserve'>"
+     "<source>One\nTwo<x id='2' ctype='lb'/>Three</source></trans-unit></body></file></xliff>",
+     "ONE\nTWO<x id='2' ctype='lb'/>THREE</target>"),
+    ("xliff", "<xliff version='2.0' trgLang='en'><file><unit id='1'><segment><source>One\n two"
+     "<ph id='2' equiv='&#10;'/>Three</source></segment></unit></file></xliff>",
+     "ONE  TWO<ph id='2' equiv='&#10;'/>THREE</target>")])
+def test_line_breaks_of_messages_stay_where_they_are(format, text, expected):
+    document = DividedDocument(parse(text.encode(), format, "name", "en", "en"))
+    assert expected in document.join([sentence.upper() for sentence in document.sentences], "en").decode()

@@ -85,7 +85,7 @@ def test_special_characters_of_a_translation_are_escaped(content, translation, e
 def test_tags_inside_of_cdata_are_tags():
     tags = document("<![CDATA[<b>bold</b><br><i>]]>").blocks[0].tags
     assert [(tag.raw, tag.kind, tag.pair) for tag in tags] == [
-        ("<b>", "open", 0), ("</b>", "close", 0), ("<br>", "alone", None), ("<i>", "open", None)]
+        ("<b>", "open", 0), ("</b>", "close", 0), ("<br>", "break", None), ("<i>", "open", None)]
 
 
 @pytest.mark.parametrize(("text", "message"), [
