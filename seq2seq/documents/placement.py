@@ -376,7 +376,7 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
             position -= 1                                           # between two spaces
         text += translation[end:position]
         end = position
-        apart = whole or before.isspace() and after.isspace()
+        apart = before.isspace() and (whole or after.isspace()) or whole and after.isspace()
         if apart and (_needs_space(text[-1:], before) or whole and before.isspace() and follows_whole == len(text)):
             text += " "
         result += [replace(tag, position=len(text)) for tag in group]

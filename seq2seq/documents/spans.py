@@ -14,11 +14,11 @@ _NOT_A_MESSAGE = re.compile(
     r"[a-zA-Z][a-zA-Z0-9+.-]*+:(?://\S++|\S*[/@.]\S*+)|www\.\S++|[^\s@]++@\S++|#[0-9a-fA-F]{3,8}"
     r"|[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[\w$-]++(?:\.[\w$-]++)++"
     r"|(?:[a-z][a-z0-9]*+|[A-Z][a-z0-9]++)(?:[A-Z][a-z0-9]*+)++|(?=\S*\.\w+\Z)[\w.-]++(?:/[\w.-]++)++"
-    r"|[.~]{0,2}/\S*+|true|false|null")
+    r"|[.~]{0,2}/\S*+|\d{4}-\d\d-\d\dT[\d:.]++(?:Z|[+-]\d\d:?\d\d)?|true|false|null", re.ASCII)
 _COLOR = re.compile(r"(?:rgb|hsl)a?\([^()]*+\)")
 _MAX_ASCII_WORD = 60
 """Maximum length of a word of Latin letters that is text; longer ones are keys, hashes or encoded data."""
-_NAME = re.compile(r"[\w$.:/-]++")
+_NAME = re.compile(r"[\w$.:/-]++", re.ASCII)
 
 
 def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:

@@ -66,8 +66,9 @@ class XmlFile:
         return self.text[begin:end]
 
     def is_empty(self, element: int) -> bool:
-        """Return True if an element has neither elements nor text other than white space."""
-        return not self.raw(element + 1, self.ends[element] - 1).strip() if self.ends[element] > element else True
+        """Return True if an element has no text other than white space."""
+        return not any(token.kind == "text" and token.text.strip()
+                       for token in self.tokens[element:self.ends[element]])
 
     def margin(self, index: int) -> str:
         """Return the white space before a token if it is a text of its own, such as an indentation."""

@@ -18,6 +18,7 @@ _PIECE = re.compile(r"\\(u[0-9a-fA-F]{4}|.|\Z)|(\")|(\s++)|[^\\\"\s]++", re.DOTA
 _CONTROLS = {"n": "\n", "t": "\t"}
 _REFERENCE = re.compile(r"[@?]\+?(?:[\w.]++:)?\w++(?:/[\w.]++)?")
 _HTML_TAG = re.compile(r"<![^<>]*+>|<(/?)([a-zA-Z][^\s<>/]*+)[^<>]*+>")
+_ESCAPED_SPACE = "\\u0020"
 _VOID = {"br", "hr", "img", "wbr"}
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
@@ -89,8 +90,10 @@ class AndroidDocument:
         quoted = decoder.quotes == 2 and texts[0].lstrip().startswith('"') and texts[-1].rstrip().endswith('"')
         before, block, after = trim(block)
         string = _String(element, quoted, cdata, before, after)
-        if not quoted:                                                          # spaces at the edges are not shown
-            string.before, string.after = (space if space.strip(" ") else "" for space in (before, after))
+        if not quoted:                                              # only escaped spaces at the edges are shown
+            first, last = (texts[0].lstrip(), texts[-1].rstrip()) if texts else ("", "")
+            string.before = before if before.strip(" ") or first.startswith(_ESCAPED_SPACE) else ""
+            string.after = after if after.strip(" ") or last.endswith(_ESCAPED_SPACE) else ""
         is_reference = len(filled) == 1 == len(texts) and _REFERENCE.fullmatch(texts[0].strip())
         if is_message(block.text) and not is_reference:
             self.blocks.append(block)
@@ -111,7 +114,9 @@ class AndroidDocument:
                 escaped = escaped.replace("'", "\\'").replace("  ", " \\u0020").replace("  ", " \\u0020")
             return escaped.replace(_CDATA_END, "]]]]><![CDATA[>") if string.cdata is not None else xml.escape(escaped)
 
-        text = escape(string.before) + new.serialize(escape) + escape(string.after)
+        before, after = (escape(space) if space.strip(" ") or string.quoted else _ESCAPED_SPACE * len(space)
+                         for space in (string.before, string.after))
+        text = before + new.serialize(escape) + after
         if not string.quoted and text.startswith(("@", "?")):
             text = "\\" + text
         if string.quoted:

@@ -18,6 +18,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|((?:\r\n|\r|\n)[ \t\f]*+)|([\s\S])
 _CONTINUATION = re.compile(r"(?:^|[^\\])(?:\\\\)*+\\(\r\n|\r|\n)([ \t\f]*+)")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in _CONTROLS.items()} | {"\\": "\\\\"})
+_ARGUMENT = re.compile(r"\{\d")
 _WIDTH = 77
 """Characters of a continued line."""
 
@@ -46,7 +47,7 @@ class PropertiesDocument:
             assert match is not None                                            # all parts are optional
             if match["value"]:
                 line_of_value = line + len(re.findall(r"\r\n|\r|\n", self._text[begin:match.start("value")]))
-                text = _unescape(match["value"], line_of_value)
+                text, _ = _read(_unescape(match["value"], line_of_value))
                 if is_message(text):
                     self.blocks.append(trim(Block(text, place=f"line {line_of_value}", keeps_lines=True))[1])
                     self._values.append(match.span("value"))
@@ -59,8 +60,11 @@ class PropertiesDocument:
         for (begin, end), new, block in zip(self._values, translations, self.blocks, strict=True):
             if new != block:
                 old = self._text[begin:end]
-                before, _, after = trim(Block(_unescape(old, 0)))
-                edits.append((begin, end, self._value(before + new.text + after, _CONTINUATION.search(old))))
+                text, doubled = _read(_unescape(old, 0))
+                before, _, after = trim(Block(text))
+                text = before + new.text + after
+                edits.append((begin, end, self._value(text.replace("'", "''") if doubled else text,
+                                                      _CONTINUATION.search(old))))
         return encode_text(replace_spans(self._text, edits), "utf-8" if self._encoding == "ascii" else self._encoding)
 
     def _value(self, text: str, continuation: re.Match[str] | None) -> str:
@@ -72,6 +76,15 @@ class PropertiesDocument:
             return value
         limit = "\x7f" if self._encoding == "ascii" else "\xff"
         return "".join(one if one <= limit else _unicode_escape(one) for one in value)
+
+
+def _read(value: str) -> tuple[str, bool]:
+    """Return the text of a value, and True if it has doubled apostrophes, as messages with arguments such as {0} have.
+
+    See java.text.MessageFormat. A message with a single apostrophe is left as it is.
+    """
+    doubled = _ARGUMENT.search(value) is not None and "'" not in value.replace("''", "")
+    return (value.replace("''", "'") if doubled else value), doubled
 
 
 def _unicode_escape(character: str) -> str:

@@ -144,7 +144,10 @@ class _Writer:
         self._switch(self._styles[-1][1])
         preserve = ' xml:space="preserve"' if self._names.preserve and text != text.strip() else ""
         name = self._names.text
-        self._parts.append(f"<{name}{preserve}>{escape_xml(text)}</{name}>")
+        if self._parts[-1].endswith(f"</{name}>") and not self._names.preserve:     # PowerPoint: one text in a run
+            self._parts[-1] = self._parts[-1].removesuffix(f"</{name}>") + f"{escape_xml(text)}</{name}>"
+        else:
+            self._parts.append(f"<{name}{preserve}>{escape_xml(text)}</{name}>")
 
     def _switch(self, properties: str | None) -> None:
         if properties == self._run or not self._names.run:

@@ -9,7 +9,7 @@ from seq2seq.documents.spans import is_message, join_surrogates, replace_spans, 
 
 
 @pytest.mark.parametrize("text", ["Open", "OK", "A/B test", "Loading...", "Sign-in", "see https://a.org", "日本語",
-                                  "Yes/No", "file_name is wrong", "Note: this"])
+                                  "Yes/No", "支持iOS16.4以上", "Größe.Änderung", "file_name is wrong", "Note: this"])
 def test_messages_are_text(text):
     assert is_message(text)
 
@@ -17,7 +17,7 @@ def test_messages_are_text(text):
 @pytest.mark.parametrize("text", ["", "12 %", "https://a.org/b", "http://localhost:80", "mailto:a@b.org", "a@b.org",
                                   "en_US", "zh-Hans-CN", "de-AT", "#fff", "rgba(1, 2, 3, x)", "camelCase", "a.b.c",
                                   "MAX_SIZE", "/usr/bin", "./a", "www.a.org", "true", "\ud800 a",
-                                  "DejaVuSans", "fonts/a/b.ttf", "a" * 61])
+                                  "DejaVuSans", "2020-01-01T00:00:00Z", "fonts/a/b.ttf", "a" * 61])
 def test_data_is_not_text(text):
     assert not is_message(text)
 

@@ -1,6 +1,7 @@
 """Android's strings: escapes, quotes, CDATA and inline tags are kept."""
 
 import pytest
+from document_translators import translated
 from translate.storage import aresource
 from unchanged_documents import texts, unchanged, upper
 
@@ -101,3 +102,10 @@ def test_malformed_strings_are_an_error_with_their_line(text, message):
 def test_hostile_strings_take_linear_time(content):
     assert unchanged(document(content)) == f'<resources><string name="a">{content}</string></resources>'.encode()
     upper(document(content))
+
+
+@pytest.mark.parametrize(("string", "expected"), [
+    ("Name:\\u0020", "NAME:\\u0020"), ("\\u0020and", "\\u0020AND"), (" and ", " AND "), ('" and "', '" AND "')])
+def test_only_escaped_spaces_at_the_edges_stay(string, expected):
+    source = f"<resources><string name='a'>{string}</string></resources>"
+    assert translated(AndroidDocument(source.encode())).decode() == source.replace(string, expected)

@@ -1,6 +1,7 @@
 """Java's properties: values are translated; escapes and the encoding are those of the file."""
 
 import pytest
+from document_translators import translated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from translate.storage import properties
@@ -98,3 +99,15 @@ def test_hostile_properties_take_linear_time(text):
     document = PropertiesDocument(text.encode())
     upper(document)
     assert unchanged(document) == text.encode()
+
+
+@pytest.mark.parametrize(("value", "sentence", "translation", "written"), [
+    ("User {0} doesn''t exist", "User {0} doesn't exist", "L'utilisateur {0} n'existe pas",
+     "L''utilisateur {0} n''existe pas"),
+    ("User {0} exists", "User {0} exists", "L'utilisateur {0} existe", "L''utilisateur {0} existe"),
+    ("It doesn't exist", "It doesn't exist", "Il n'existe pas", "Il n'existe pas"),
+    ("It's '{0}'", "It's '{0}'", "C'est '{0}'", "C'est '{0}'")])
+def test_apostrophes_of_messages_with_arguments_are_doubled(value, sentence, translation, written):
+    document = PropertiesDocument(f"a={value}\n".encode())
+    assert [block.text for block in document.blocks] == [sentence]
+    assert translated(document, lambda _: translation).decode() == f"a={written}\n"

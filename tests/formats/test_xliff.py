@@ -189,3 +189,10 @@ def test_every_tag_of_a_thousand_sources_is_in_the_target_once(fragment):
 def test_hostile_sources_take_linear_time(content):
     text = f"<xliff version='1.2'><trans-unit id='1'><source>{content}</source></trans-unit></xliff>"
     assert upper(XliffDocument(text.encode())).count(b"<target") == 1
+
+
+def test_a_target_of_empty_segments_is_not_a_translation():
+    unit = ("<trans-unit id='1'><source>A.</source><seg-source><mrk mtype='seg' mid='1'>A.</mrk></seg-source>"
+            "<target><mrk mtype='seg' mid='1'/></target></trans-unit>")
+    document = XliffDocument(f"<xliff version='1.2'><file><body>{unit}</body></file></xliff>".encode())
+    assert [block.text for block in document.blocks] == ["A."]

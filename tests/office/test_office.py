@@ -108,6 +108,18 @@ def test_a_presentation_without_slides_stays_as_it_is():
     assert document.render([], "de") == written.getvalue()
 
 
+def test_a_run_of_powerpoint_has_one_text_whatever_spaces_are_around_it():
+    presentation = pptx.Presentation()
+    box = presentation.slides.add_slide(presentation.slide_layouts[6]).shapes.add_textbox(0, 0, 9, 9).text_frame
+    box.paragraphs[0].add_run().text = " our plan "
+    box.paragraphs[0].add_run().text = "for next year  "
+    written = io.BytesIO()
+    presentation.save(written)
+    slide = zipfile.ZipFile(io.BytesIO(translated(PptxDocument(written.getvalue())))).read("ppt/slides/slide1.xml")
+    assert slide.count(b"<a:t>") == slide.count(b"</a:t>") == slide.count(b"<a:r>") == 1
+    assert b"<a:t> OUR PLAN FOR NEXT YEAR  </a:t>" in slide
+
+
 def test_slides_and_notes_are_read_back_by_python_pptx():
     presentation = pptx.Presentation()
     slide = presentation.slides.add_slide(presentation.slide_layouts[1])
