@@ -31,7 +31,7 @@ _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,:](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}")
 _ASS_TIME = re.compile(rf"\s*{_TIME}\s*")
 _NAME = re.compile(r"<(/?)([A-Za-z]+)|\{\\([ibus])([01])\}")
-_DASH = re.compile(r"[-\u2010\u2013]\s*+(?=[^\s\d-])")
+_DASH = re.compile(r"[-\u2010\u2013-\u2015]\s*+(?=[^\s\d-])")
 _SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\u266a)\]][\"'\u201d\u2019\u00bb\u300d\u300f)\]]*\Z")
 _SPACELESS_TEXT = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff"
                              r"\uff00-\uff60]")

@@ -9,7 +9,7 @@ beside them went. Terms that the translation lacks become required phrases of an
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -293,21 +293,23 @@ def _inserted(text: str, tags: Sequence[Tag], source: str, placeholders: Sequenc
 
     tags: placeholders with their positions in `text`. placeholders: in the order of the source.
     """
-    margins: dict[str, tuple[bool, bool]] = {}
+    margins: dict[str, deque[tuple[str, str]]] = defaultdict(deque)             # characters before and after each
     position = 0
     for raw in placeholders:
         begin = source.index(raw, position)
         position = begin + len(raw)
-        margins.setdefault(raw, (begin > 0 and source[begin - 1] == " ", source[position:position + 1] == " "))
+        margins[raw].append((source[max(begin - 1, 0):begin], source[position:position + 1]))
     parts: list[str] = []
     last = 0
     for tag in tags:
-        before, after = margins[tag.raw]
+        before, after = margins[tag.raw].popleft()
         parts.append(text[last:tag.position])
         written = "".join(parts)
         following = text[tag.position:tag.position + 1]
-        left = before and written and not written[-1].isspace() or written[-1:].isalnum() and tag.raw[0].isalnum()
-        right = (after or following.isalnum() and before) and following and not following.isspace()
+        left = before == " " and written and not written[-1].isspace() or (
+            written[-1:].isalnum() and tag.raw[0].isalnum())
+        right = following and not following.isspace() and (
+            after == " " or before == " " and following.isalnum() and not after.isalnum())
         parts += [" " if left else "", tag.raw, " " if right else ""]
         last = tag.position
     return "".join([*parts, text[last:]])

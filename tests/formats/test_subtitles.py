@@ -202,3 +202,9 @@ def test_no_cue_becomes_empty_if_the_translation_has_few_words(words):
     cues = pysubs2.SSAFile.from_string(document.render([replace(block, text=words, tags=tags)], "de").decode())
     assert all(cue.text for cue in cues)
     assert " ".join(dict.fromkeys(cue.text for cue in cues)) == words
+
+
+@pytest.mark.parametrize("dash", "-–—―")
+def test_speakers_after_any_dash_are_apart(dash):
+    cue = f"1\n00:00:01,000 --> 00:00:02,000\n{dash} Yes.\n{dash} No, I will not go there.\n"
+    assert [block.text for block in SrtDocument(cue.encode()).blocks] == ["Yes.", "No, I will not go there."]

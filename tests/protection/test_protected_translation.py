@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.errors import RequestError, UserError
 from seq2seq.protection.adherence import adherence
 from seq2seq.protection.glossary import Glossary
-from seq2seq.protection.protected_translation import ProtectedTranslator
+from seq2seq.protection.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.requests import number_requests
 
@@ -228,3 +229,12 @@ def test_adherence_counts_exact_forms_and_inflections_of_each_term_of_a_sentence
     assert {name: (round(score.value, 1), score.signature) for name, score in scores.items()} == {
         "terms_exact": (33.3, "terms:3|form:exact"), "terms": (66.7, "terms:3|form:inflected")}
     assert adherence(terms, ["a bird"], ["ein Vogel"]) == {}
+
+
+@pytest.mark.parametrize(("source", "translation", "places", "expected"), [
+    ("Open <b>%s</b> in %s", "Offen in", (5, 5, 5, 8), "Offen <b>%s</b> in %s"),
+    ("Press &lt;Enter&gt; to go", "Enter drücken", (0, 5), "&lt;Enter&gt; drücken")])
+def test_inserted_placeholders_have_the_spaces_of_their_own_place(source, translation, places, expected):
+    placeholders = [source[begin:end] for begin, end in Placeholders().spans(source)]
+    tags = [Tag(place, raw) for place, raw in zip(places, placeholders, strict=True)]
+    assert _inserted(translation, tags, source, placeholders) == expected
