@@ -293,7 +293,7 @@ def _group(cues: Sequence[_Cue]) -> Iterator[list[_Cue]]:
     group: list[_Cue] = []
     for cue in cues:
         if group and (cue.starts or len(group) == MAX_CUES or cue.start - group[-1].stop > MAX_GAP
-                      or cue.start < group[-1].start or cue.speaker != group[-1].speaker
+                      or cue.start <= group[-1].start or cue.speaker != group[-1].speaker
                       or not has_letters(cue.words) or _SENTENCE_END.search(group[-1].words)):
             yield group
             group = []

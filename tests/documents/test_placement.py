@@ -132,3 +132,9 @@ def test_a_tag_alone_has_the_spaces_of_the_source_around_it(source, translation,
     text, tags = tagged(source)
     spaced, result = with_spaces(text, tags, translation, place_tags(text, tags, translation))
     assert Block(spaced, tuple(result)).serialize(str) == expected
+
+
+@pytest.mark.parametrize("count", [3, 8, 20, 50, 120])
+def test_a_tag_before_the_last_word_stays_there_without_any_alignment(count):
+    words = " ".join(f"w{number}" for number in range(count))
+    assert placed(f"{words} <x/>now.", f"{words.upper()} NOW.") == f"{words.upper()} <x/>NOW."
