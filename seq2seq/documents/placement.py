@@ -300,8 +300,8 @@ class _Placement:
         if not node.begin <= neighbour < node.end:
             gap = node.low if neighbour < node.begin else node.high
         else:
-            # Units for which no other one has a larger share come first, because the shares of the units at the edges of
-            # a sentence are larger than those of others.
+            # Units for which no other one has a larger share come first, because the shares of the units at the edges
+            # of a sentence are larger than those of others.
             rows = self.shares[node.low:node.high]
             column = rows[:, neighbour]
             gap = node.low + (int(np.argmax(column + (column >= rows.max(1)))) + follows if len(column) else 0)
