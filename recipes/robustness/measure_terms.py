@@ -3,8 +3,8 @@
     python recipes/robustness/measure_terms.py DATA PLAIN_MODEL TERMS_MODEL [--source de --target en] [--test NAME]
 
 DATA contains train.SOURCE, train.TARGET, NAME.SOURCE and NAME.TARGET. The glossary has each word of the test set that
-the training source does not contain, with the word of the reference that a statistical aligner of all pairs links with
-it, if both sides link them with each other alone. PLAIN_MODEL was trained without terms, TERMS_MODEL with
+the training source does not contain in any inflection, with the word of the reference that a statistical aligner of all
+pairs links with it, if both sides link them with each other alone and the link is probable. PLAIN_MODEL was trained without terms, TERMS_MODEL with
 `data.augmentation.terms`. Each row translates the lines that have a term: without the glossary, with terms as required
 phrases alone, with terms inline, and with both.
 """
@@ -26,6 +26,8 @@ from seq2seq.protection.protected_translation import ProtectedTranslator
 from seq2seq.translation.translator import Translator
 
 MIN_LETTERS = 4
+MIN_WEIGHT = 0.8
+"""Minimum weight of a link (`WordAligner.weights`)."""
 
 
 def unseen_terms(train: list[tuple[str, str]], test: list[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -35,12 +37,12 @@ def unseen_terms(train: list[tuple[str, str]], test: list[tuple[str, str]]) -> d
     known = {word.lower() for source, _ in pairs[:len(train)] for word in source}
     terms: dict[str, Counter[str]] = {}
     for source, target in pairs[len(train):]:
-        links = aligner.links(source, target)
+        links, weights = aligner.links(source, target), aligner.weights(source, target)
         sources, targets = Counter(link[0] for link in links), Counter(link[1] for link in links)
         for one, other in links:
             word, translation = source[one], target[other]
             if (word.lower() not in known and sources[one] == targets[other] == 1 and word.isalpha()
-                    and translation.isalpha() and min(len(word), len(translation)) >= MIN_LETTERS):
+                    and translation.isalpha() and weights[other, one] >= MIN_WEIGHT and min(len(word), len(translation)) >= MIN_LETTERS):
                 terms.setdefault(word, Counter())[translation] += 1
     return {word: tuple(found) for word, found in terms.items()}
 
@@ -81,11 +83,13 @@ def main() -> None:
                  for language in (arguments.source, arguments.target)]
         return list(zip(*sides, strict=True))
 
-    test = read(arguments.test)
-    terms = [Term(word, translations) for word, translations in unseen_terms(read("train"), test).items()]
-    glossary = Glossary(terms, arguments.source, arguments.target)
+    train, test = read("train"), read(arguments.test)
+    terms = [Term(word, translations) for word, translations in unseen_terms(train, test).items()]
+    every = Glossary(terms, arguments.source, arguments.target)
+    inflected = {found.term for source, _ in train for found in every.find(source)}
+    glossary = Glossary([term for term in terms if term not in inflected], arguments.source, arguments.target)
     lines = [pair for pair in test if glossary.find(pair[0])]
-    print(f"{len(terms)} terms in {len(lines)} of {len(test)} lines\n")
+    print(f"{len(terms) - len(inflected)} terms in {len(lines)} of {len(test)} lines\n")
     print("| model | glossary | terms exact | terms | BLEU | seconds |\n|---|---|---|---|---|---|")
     plain, trained = Translator.load(arguments.plain_model), Translator.load(arguments.terms_model)
     for name, translator, label, used, inline, required in (
