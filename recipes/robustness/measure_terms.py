@@ -4,9 +4,9 @@
 
 DATA contains train.SOURCE, train.TARGET, NAME.SOURCE and NAME.TARGET. The glossary has each word of the test set that
 the training source does not contain in any inflection, with the word of the reference that a statistical aligner of all
-pairs links with it, if both sides link them with each other alone and the link is probable. PLAIN_MODEL was trained without terms, TERMS_MODEL with
-`data.augmentation.terms`. Each row translates the lines that have a term: without the glossary, with terms as required
-phrases alone, with terms inline, and with both.
+pairs links with it, if both sides link them with each other alone and the link is probable. PLAIN_MODEL was trained
+without terms, TERMS_MODEL with `data.augmentation.terms`. Each row translates the lines that have a term: without the
+glossary, with terms as required phrases alone, with terms inline, and with both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def unseen_terms(train: list[tuple[str, str]], test: list[tuple[str, str]]) -> d
         for one, other in links:
             word, translation = source[one], target[other]
             if (word.lower() not in known and sources[one] == targets[other] == 1 and word.isalpha()
-                    and translation.isalpha() and weights[other, one] >= MIN_WEIGHT and min(len(word), len(translation)) >= MIN_LETTERS):
+                    and translation.isalpha() and weights[other, one] >= MIN_WEIGHT
+                    and min(len(word), len(translation)) >= MIN_LETTERS):
                 terms.setdefault(word, Counter())[translation] += 1
     return {word: tuple(found) for word, found in terms.items()}
 

@@ -18,16 +18,20 @@ from dataclasses import dataclass
 from seq2seq.documents.block import MAX_TAGS, Block, TagKind, decode, pair_tags, require_count, require_size
 from seq2seq.documents.sentences import is_translatable
 
-_TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*)(?P<attributes>(?:[^<>\"']|\"[^\"<]*\"|'[^'<]*')*+)>"
-                  r"|<[!?][^<>]*>")
+# As in HTML 5, a quote opens a value only after =.
+_TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)"
+                  r"(?P<attributes>(?:[^<>=]|=\s*+(?:\"[^\"]*\"|'[^']*'|(?![\"'])))*+)>|<![^<>]*>")
+_WHOLE = {"<!--": "-->", "<?": "?>", "<%": "%>"}
+"""Beginnings and ends of comments and of code of PHP and other templates."""
 _ELEMENTS = {
     "inline": "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q rp rt ruby s small span "
               "strike strong sub sup time tt u",
     "inline void": "img wbr",
     "void": "area base br col embed hr img input link meta source track wbr",
-    "opaque": "canvas code iframe kbd math noscript object pre samp script style svg template textarea var",
+    "inline opaque": "code kbd math samp svg var",
+    "opaque": "canvas iframe noscript object pre script style template textarea",
 }
-_INLINE, _INLINE_VOID, _VOID, _OPAQUE = (frozenset(names.split()) for names in _ELEMENTS.values())
+_INLINE, _INLINE_VOID, _VOID, _INLINE_OPAQUE, _OPAQUE = (frozenset(names.split()) for names in _ELEMENTS.values())
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([A-Za-z0-9._-]+)", re.IGNORECASE)
 _UNTRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"']?[^\"'>]*\bnotranslate\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"\s*(?:https?://|www\.|[@#])\S+\s*")
@@ -36,7 +40,7 @@ _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
 @dataclass(slots=True)
 class _Token:
-    """Piece of the source. kind: text, open, close, or other (which separates runs and is never changed)."""
+    """Piece of the source. kind: text, open, close, alone, or other (which separates runs and is never changed)."""
 
     kind: str
     raw: str
@@ -109,16 +113,18 @@ def _block(run: list[_Token], text: str, place: str) -> Block:
 def _tokens(source: str) -> Iterator[_Token]:
     """Yield the tokens of HTML; concatenating their raw text gives `source`."""
     begin = position = 0
-    comments_end = True                                                         # False: no --> follows
+    endless: set[str] = set()                                                   # beginnings that no end follows
     while (position := source.find("<", position)) >= 0:
-        if comments_end and source.startswith("<!--", position):
-            end = source.find("-->", position + 4)
-            comments_end = end >= 0
-            if comments_end:
+        opening = next((one for one in _WHOLE if source.startswith(one, position)), "")
+        if opening and opening not in endless:
+            end = source.find(_WHOLE[opening], position + len(opening))
+            if end >= 0:
                 yield from _text(source[begin:position])
-                yield _Token("comment", source[position:end + 3])
-                begin = position = end + 3
+                begin = end + len(_WHOLE[opening])
+                yield _Token("comment", source[position:begin])
+                position = begin
                 continue
+            endless.add(opening)
         match = _TAG.match(source, position)
         if match is None:
             position += 1
@@ -158,7 +164,8 @@ def _with_opaque_joined(tokens: list[_Token]) -> list[_Token]:
         token = tokens[index]
         if token.kind == "open" and index in ends and _is_opaque(tokens, index, ends[index]):
             raw = "".join(one.raw for one in tokens[index:ends[index] + 1])
-            result.append(_Token("other", raw))
+            inline = token.name in _INLINE_OPAQUE or token.name in _INLINE
+            result.append(_Token("alone" if inline else "other", raw))
             index = ends[index] + 1
             continue
         inline = token.kind in ("text", "comment") or token.name in (
@@ -190,7 +197,7 @@ def _element_ends(tokens: list[_Token]) -> dict[int, int]:
 
 def _is_opaque(tokens: list[_Token], begin: int, end: int) -> bool:
     token = tokens[begin]
-    if token.name in _OPAQUE or _UNTRANSLATED.search(token.raw):
+    if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or _UNTRANSLATED.search(token.raw):
         return True
     if token.name not in ("a", "span") or end - begin > 20:
         return False
