@@ -375,7 +375,8 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
         before, after = source[max(origin - 1, 0):origin], source[origin:origin + 1]
         pairs = Counter(tag.pair for tag in group if tag.kind != "alone")
         whole = None not in pairs and set(pairs.values()) <= {2}        # no tag has its counterpart elsewhere
-        if before.isspace() and after.isspace() and translation[max(position - 2, end):position] in ("  ", "\n "):
+        gap = translation[max(position - 2, end):position]
+        if before.isspace() and after.isspace() and len(gap) == 2 and gap.isspace():
             position -= 1                                           # between two spaces
         text += translation[end:position]
         end = position
