@@ -227,10 +227,11 @@ class ProtectedTranslator:
 
     def _with_terms(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
                     ) -> list[list[Translation]]:
-        """Translate with the lost terms as required phrases."""
-        requests = [replace(self._first_request(line), required=(
-            *line.request.required, *self._lost_terms(line, before[0].text)))
-            for line, before in zip(lines, results, strict=True)]
+        """Translate with the lost terms as required phrases. If the terms were inline, the source words come back, and
+        all terms are required, because a model that did not write an inline term misunderstood the sentence."""
+        requests = [replace(line.request, required=(*line.request.required, *(
+            dict.fromkeys(found.term.translations[0] for found in line.terms) if self.terms_inline else
+            self._lost_terms(line, before[0].text)))) for line, before in zip(lines, results, strict=True)]
         found = self._retry(requests, decoding)
         return [after if (after := self._kept(line, n_best)) and n_best and self._same(line, after[0].text)
                 and len(self._lost_terms(line, after[0].text)) < len(self._lost_terms(line, before[0].text))

@@ -231,6 +231,13 @@ def test_adherence_counts_exact_forms_and_inflections_of_each_term_of_a_sentence
     assert adherence(terms, ["a bird"], ["ein Vogel"]) == {}
 
 
+def test_a_sentence_that_lacks_an_inline_term_is_translated_from_its_own_words():
+    model = Model(lambda text: "ein Tier")
+    ((best, *_),) = ProtectedTranslator(model, glossary=glossary("cat\tKatze"), terms_inline=True).translate(["a cat"])
+    assert [(request.text, request.required) for request in model.asked] == [("a ⦅ Katze⦆", ()), ("a cat", ("Katze",))]
+    assert "Katze" in best.text and not best.lost_terms
+
+
 @pytest.mark.parametrize(("source", "translation", "places", "expected"), [
     ("Open <b>%s</b> in %s", "Offen in", (5, 5, 5, 8), "Offen <b>%s</b> in %s"),
     ("Press &lt;Enter&gt; to go", "Enter drücken", (0, 5), "&lt;Enter&gt; drücken")])
