@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from seq2seq.documents.block import Block, DocumentError, Tag, pair_tags, require_block_size, require_count
+from seq2seq.documents.block import Block, DocumentError, Tag, TagKind, pair_tags, require_block_size, require_count
 from seq2seq.documents.inline import find_core, match_tags, shift_tags
 from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, one_line
 
@@ -30,9 +30,14 @@ _MARKS = "[]!<&*_~`\\|>"
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _FRONT_MATTER = re.compile(r"(?:---[ \t]*\r?\n(?:(?!---|\.\.\.).*\r?\n)*+(?:---|\.\.\.)|"
                            r"\+\+\+[ \t]*\r?\n(?:(?!\+\+\+).*\r?\n)*+\+\+\+)[ \t]*(?=\r?\n|\Z)")
-_KEPT = re.compile(r"\[\^[^\]\s]{1,200}\]|\[![A-Za-z]{1,30}\]")
+_KEPT = re.compile(r"\[\^[^\]\s]{1,200}\]|\[![A-Za-z]{1,30}\](?:[ \t]*+\n)?|\{%[^%\n]{0,200}%\}|\{\{[^{}\n]{0,200}\}\}"
+                   r"|\{[#.][^{}\n]{1,200}\}(?=[ \t]*+\Z)|\$(?![\s$])[^$\n]{1,200}(?<![\s$])\$(?![\d$])")
 _KEPT_FIRST = re.compile(r"\[\^[^\]\s]{1,200}\]:[ \t]*|\[[ xX]\](?=\s)")
-"""Text that is kept: footnotes and alerts, such as [^1] and [!NOTE]; at the beginning, definitions and task boxes."""
+"""Text that is kept: footnotes and alerts, such as [^1] and [!NOTE], templates, ids of headings, and formulas; at the
+beginning, definitions and task boxes."""
+_KEPT_LINE = re.compile(r"(?:(?::{3,}|!!!|\?\?\?)[^\n]{0,200}|\{:[^\n]{0,200}\}|\{%[^\n]{0,200}%\}|\{\{[^\n]{0,200}\}\}"
+                        r"|\$\$[^$]{1,2000}\$\$)[ \t]*+(?:\n|\Z)|(?<=\n):[ \t]+(?=\S)")
+"""Lines of extensions that are kept, such as :::note, and the beginning of the definition of a term."""
 _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _ESCAPES: tuple[re.Pattern[str], ...] = (
@@ -44,6 +49,7 @@ _Kind = Literal["line", "underlined", "heading", "cell", "row"]
 """Place of a text: "line" begins a line; "underlined" is a heading above a line; "heading" follows #; "row" is a cell
 that begins a line."""
 _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
+_CODE = frozenset({"code", "kbd", "samp", "var"})
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
 
 
@@ -190,15 +196,15 @@ def _write(text: str, tags: Sequence[Tag], special: re.Pattern[str], kind: str) 
     last = 0
     starts_line = kind in ("line", "underlined", "row")
     for position, raw in [*((tag.position, tag.raw) for tag in tags), (len(text), "")]:
-        is_break = raw.endswith("\n")
+        is_break = _breaks_line(raw)
         part = text[last:position]
         part = special.sub(r"\\\g<0>", part.rstrip(" ") if is_break else part)
-        if parts and parts[-1].endswith("\n"):
+        if parts and _breaks_line(parts[-1]):
             part = part.lstrip(" ")
         if kind == "underlined":
             part = part.replace("|", "&#124;")                           # the line below would make it a table
         if part and starts_line and not (kind == "row" and part.startswith("|")):
-            part = _escape_start(part)
+            part = _escape_start(part, is_break)
         parts += [part, raw]
         starts_line = is_break
         last = position
@@ -206,13 +212,13 @@ def _write(text: str, tags: Sequence[Tag], special: re.Pattern[str], kind: str) 
     return _CLOSING.sub(r"\\#", result) if kind == "heading" else result
 
 
-def _escape_start(part: str) -> str:
-    """Escape a text that begins a line, if it would begin a block, such as a list."""
+def _escape_start(part: str, ends_line: bool) -> str:
+    """Escape a text that begins a line, if it would begin a block, such as a list. ends_line: it is the whole line."""
     stripped = part.lstrip()
     match = _LINE_MARKUP.match(stripped)
-    if match is None:
-        return part
-    at = len(part) - len(stripped) + (len(match["number"]) if match["number"] else 0)
+    if match is None and not (ends_line and stripped.startswith("[")):
+        return part                                                     # a label may go on in the next line
+    at = len(part) - len(stripped) + (len(match["number"]) if match and match["number"] else 0)
     return f"{part[:at]}\\{part[at:]}"
 
 
@@ -252,7 +258,7 @@ def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
     filled = False                                                      # the line has an image, code or another tag
     filled_later = sum(_fills_line(tag) for tag in tags)
     for tag in tags:
-        if not tag.raw.endswith("\n"):
+        if not _is_hard_break(tag):
             filled_later -= _fills_line(tag)
             filled = filled or _fills_line(tag)
             kept.append(tag)
@@ -265,19 +271,34 @@ def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
 
 def _fills_line(tag: Tag) -> bool:
     """Return True if a line with nothing but this tag is not empty."""
-    return not tag.raw.endswith("\n") and (tag.kind == "alone" or tag.raw.startswith("<"))
+    return not _is_hard_break(tag) and (tag.kind in ("alone", "break") or tag.raw.startswith("<"))
+
+
+def _breaks_line(raw: str) -> bool:
+    return raw.startswith("\n") or raw.endswith("\n")
+
+
+def _is_hard_break(tag: Tag) -> bool:
+    return tag.raw.endswith("\n") and not tag.raw.strip(" \n\\")
 
 
 def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...]]:
     """Return the text and the tags of inline tokens."""
     texts: list[str] = []
-    tags: list[tuple[int, str, Literal["open", "close", "alone"], str]] = []
+    tags: list[tuple[int, str, TagKind, str]] = []
     length = cursor = 0
     hidden = False                                                      # inside of an address <https://...>
     label = 0                                                           # beginning of the text of the last link
+    code: tuple[str, int] | None = None                                 # name and begin of an open <code>
     for token in children:
         begin, end = token.meta.get("source", (cursor, cursor))
         content = ""
+        if code is not None:                                            # inside of <code>
+            if token.type == "html_inline" and token.content.startswith(code[0]):
+                tags.append((length, source[code[1]:end], "alone", ""))
+                code = None
+            cursor = max(end, cursor + len(token.content) * (token.type == "text"))
+            continue
         if token.type == "text" or token.type == "text_special":
             content = "" if hidden else token.content
             end = max(end, cursor + len(token.content)) if token.type == "text" else end
@@ -286,7 +307,7 @@ def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...
         elif token.type == "hardbreak":
             while source[begin] in " \n" and source[begin - 1:begin] == " ":
                 begin -= 1
-            tags.append((length, source[begin:source.index("\n", begin) + 1], "alone", ""))
+            tags.append((length, source[begin:source.index("\n", begin) + 1], "break", ""))
             content = " "
         elif token.markup == "autolink":
             hidden = token.nesting > 0
@@ -308,9 +329,15 @@ def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...
         else:
             html = _HTML.match(token.content) if token.type == "html_inline" else None
             name = html["name"].lower() if html else ""
-            alone = not html or name in _VOID or token.content.endswith("/>")
-            tags.append((length, source[begin:end], "alone" if alone else "close" if html and html["end"] else "open",
-                         name))
+            if name in _CODE and html and not html["end"] and source.find(f"</{name}", end) >= 0:
+                code = f"</{name}", begin
+            elif name == "br" or _breaks_line(source[begin:end]):
+                tags.append((length, source[begin:end], "break", name))
+                content = "" if name else " "
+            else:
+                alone = not html or name in _VOID or token.content.endswith("/>")
+                tags.append((length, source[begin:end],
+                             "alone" if alone else "close" if html and html["end"] else "open", name))
         texts.append(content)
         length += len(content)
         cursor = end if not hidden or token.type == "link_open" else cursor
@@ -364,8 +391,11 @@ def _parser() -> MarkdownIt:
         return place
 
     def keep(state: StateInline, silent: bool) -> bool:
-        match = _KEPT_FIRST.match(state.src) if state.pos == 0 else None
-        match = match or _KEPT.match(state.src, state.pos)
+        begin = state.pos
+        match = _KEPT_FIRST.match(state.src) if begin == 0 else None
+        if begin == 0 or state.src[begin] == "\n":
+            match = match or _KEPT_LINE.match(state.src, begin + (state.src[begin] == "\n"))
+        match = match or _KEPT.match(state.src, begin)
         if match is None:
             return False
         if not silent:
@@ -382,5 +412,5 @@ def _parser() -> MarkdownIt:
                              "entity": rules_inline.entity, "newline": rules_inline.newline}
     for name, rule in rules.items():
         parser.inline.ruler.at(name, placed(rule))
-    parser.inline.ruler.before("link", "kept", placed(keep))
+    parser.inline.ruler.before("newline", "kept", placed(keep))
     return parser

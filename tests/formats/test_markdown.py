@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from seq2seq.documents.block import DocumentError
+from seq2seq.documents.translation import DividedDocument
 from seq2seq.formats.markdown import MarkdownDocument
 
 
@@ -35,7 +36,7 @@ def structure(source):
     ("a | b\n-|-\nb | a\n", "A | B\n-|-\nB | A\n"),
     ("> a | b\n> -|-\n> b |\n", "> A | B\n> -|-\n> B |\n"),
     ("a[^1] b\n\n[^1]: Ein Satz.\n", "A[^1] B\n\n[^1]: EIN SATZ.\n"),
-    ("> [!NOTE]\n> a\n", "> [!NOTE] A\n"), ("---\na: b\n---\nc\n", "---\na: b\n---\nC\n"),
+    ("> [!NOTE]\n> a\n> b\n", "> [!NOTE]\n> A B\n"), ("---\na: b\n---\nc\n", "---\na: b\n---\nC\n"),
     ("+++\na\n+++\nb", "+++\na\n+++\nB"),
     ("a \\* b &amp; c", "A \\* B & C"), ("ein &lt;b> c", "EIN \\<B> C"), ("a_b snake_case", "A_B SNAKE_CASE"),
     ("\ufeff# a", "\ufeff# A"), ("# 1 #", "# 1 #"), ("# #", "# #"), ("a\n\n\tcode\n", "A\n\n\tcode\n"),
@@ -166,3 +167,20 @@ def test_a_link_keeps_its_label_when_its_text_changes():
 
 def test_underscores_that_were_escaped_stay_text():
     assert upper("**fix**: \\_\\_exit\\_\\_ on\n") == "**FIX**: \\_\\_EXIT\\_\\_ ON\n"
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    (":::note\nSome text.\n:::\n", ":::note\nSOME TEXT.\n:::\n"),
+    ('!!! note "Title"\n    text\n', '!!! note "Title"\n    TEXT\n'),
+    ("{: .class #id}\nOne\n", "{: .class #id}\nONE\n"),
+    ("One:\n$$\n\\frac{a}{b}\n$$\ntwo\n", "ONE:\n$$\n\\frac{a}{b}\n$$\nTWO\n"),
+    ("{% include foo.html %}\none\n", "{% include foo.html %}\nONE\n"), ("# One {#one-id}\n", "# ONE {#one-id}\n"),
+    ("one {{ name }} two\n", "ONE {{ name }} TWO\n"), ("Term\n: Definition\n", "TERM\n: DEFINITION\n"),
+    ("let $x_1$ be $5 and $6\n", "LET $x_1$ BE $5 AND $6\n"), ("- a\n  :::\n  b\n", "- A\n  :::\n  B\n"),
+    ("|a|\n|-|\n|One<br>Two<br/>Three|\n", "|A|\n|-|\n|ONE<br>TWO<br/>THREE|\n"),
+    ("run <code>make *all*</code> or <kbd>Ctrl</kbd>\n", "RUN <code>make *all*</code> OR <kbd>Ctrl</kbd>\n"),
+    ("a <code>b c\n", "A <code>B C\n")])
+def test_lines_and_marks_of_extensions_stay(source, expected):
+    document = DividedDocument(MarkdownDocument(source.encode()))
+    assert document.join(document.sentences, "en") == source.encode()
+    assert document.join(list(map(str.upper, document.sentences)), "en").decode() == expected
