@@ -251,18 +251,20 @@ def _without_inner_spaces(text: str, tags: Sequence[Tag]) -> list[Tag]:
 
 
 def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
-    """Return tags without the line breaks that have no text before or after them, which would end the paragraph."""
+    """Return tags without the line breaks that have no text before or after them, which would end the paragraph, or
+    that would put ```code``` at the beginning of a line, where it is a block."""
     kept: list[Tag] = []
     last = 0
     end = len(text.rstrip())
     filled = False                                                      # the line has an image, code or another tag
     filled_later = sum(_fills_line(tag) for tag in tags)
-    for tag in tags:
+    for tag, following in zip(tags, [*tags[1:], Tag(end, "")], strict=True):
+        fences = following.raw.startswith("```") and not text[tag.position:following.position].strip()
         if not _is_hard_break(tag):
             filled_later -= _fills_line(tag)
             filled = filled or _fills_line(tag)
             kept.append(tag)
-        elif (filled or tag.raw[0] == "\\" or text[last:tag.position].strip()) and (
+        elif not fences and (filled or tag.raw[0] == "\\" or text[last:tag.position].strip()) and (
                 filled_later or tag.position < end):
             kept.append(tag)
             last, filled = tag.position, False
