@@ -258,7 +258,7 @@ def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
     end = len(text.rstrip())
     filled = False                                                      # the line has an image, code or another tag
     filled_later = sum(_fills_line(tag) for tag in tags)
-    for tag, following in zip(tags, [*tags[1:], Tag(end, "")], strict=True):
+    for tag, following in zip(tags, [*tags, Tag(end, "")][1:], strict=True):
         fences = following.raw.startswith("```") and not text[tag.position:following.position].strip()
         if not _is_hard_break(tag):
             filled_later -= _fills_line(tag)
@@ -273,7 +273,7 @@ def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
 
 def _fills_line(tag: Tag) -> bool:
     """Return True if a line with nothing but this tag is not empty."""
-    return not _is_hard_break(tag) and (tag.kind in ("alone", "break") or tag.raw.startswith("<"))
+    return not _is_hard_break(tag) and (tag.kind in ("alone", "break") or tag.raw.startswith(("<", "]")))
 
 
 def _breaks_line(raw: str) -> bool:
