@@ -1,6 +1,6 @@
 """Time of translating a document, relative to the time for its sentences as lines of text.
 
-    python -m benchmarks.documents MODEL --source FILE [--beam-size 1] [--repetitions 3]
+    python -m benchmarks.documents MODEL --source FILE [--beam-size N] [--repetitions 3]
 
 The document is an HTML page of 2 MB with a tag in each fifth sentence, and a PO file of 5,000 messages of which each
 fifth has a placeholder, both made of the lines of FILE. The commands run in turn, each in a new process.
@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time of documents relative to that of their sentences as lines.")
     parser.add_argument("model", type=Path)
     parser.add_argument("--source", type=Path, required=True, help="text in the source language, a sentence per line")
-    parser.add_argument("--beam-size", type=int, default=1)
+    parser.add_argument("--beam-size", type=int, help="default: the recipe's")
     parser.add_argument("--page-bytes", type=int, default=PAGE_BYTES)
     parser.add_argument("--repetitions", type=int, default=3)
     arguments = parser.parse_args()
@@ -71,8 +71,10 @@ def main() -> None:
             document.write_bytes(data)
             sentences = list(dict.fromkeys(DividedDocument(parse(data)).sentences))
             text.write_text("".join(f"{sentence}\n" for sentence in sentences), encoding="utf-8")
-            command = [*SEQ2SEQ, "translate", str(arguments.model), "--precision", "int8", "--beam-size",
-                       str(arguments.beam_size), "--output", str(Path(folder, "out"))]
+            command = [*SEQ2SEQ, "translate", str(arguments.model), "--precision", "int8", "--output",
+                       str(Path(folder, "out"))]
+            if arguments.beam_size:
+                command += ["--beam-size", str(arguments.beam_size)]
             times = [[run([*command, str(path)]).wall for path in (document, text)]
                      for _ in range(arguments.repetitions)]
         ratio, seconds = median(one / other for one, other in times), median(other for _, other in times)

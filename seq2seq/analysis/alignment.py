@@ -28,14 +28,12 @@ def piece_word_overlap(pieces: Sequence[Span], words: Sequence[Span]) -> np.ndar
     the next piece. Such a piece is white space, or a byte piece (byte fallback) that is not the last of its character
     and therefore has an empty span.
     """
-    overlap = np.zeros((len(pieces), len(words)), bool)
-    next_piece = np.zeros(len(words), bool)
-    for index in reversed(range(len(pieces))):
-        begin, end = pieces[index]
-        overlap[index] = [begin < word_end and word_begin < end for word_begin, word_end in words]
-        if not overlap[index].any():
-            overlap[index] = next_piece
-        next_piece = overlap[index]
+    begins, ends = np.array(pieces).reshape(-1, 2, 1).swapaxes(0, 1)
+    word_begins, word_ends = np.array(words).reshape(-1, 2).T
+    overlap: np.ndarray = (begins < word_ends) & (word_begins < ends)
+    for index in np.flatnonzero(~overlap.any(1))[::-1]:
+        if index + 1 < len(pieces):
+            overlap[index] = overlap[index + 1]
     return overlap
 
 

@@ -26,7 +26,9 @@ MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
 """Limits above which tags keep their order and are placed by position: tags of a sentence, depth of nested elements,
 and units of the source times units of the translation. They bound the time."""
 MAX_STARTS = 1_000
-"""Maximum length of an interval, in units."""
+"""Intervals that are about this long or longer are not tried."""
+_ENDS = 64
+"""Number of ends whose intervals are scored at once."""
 LENGTH_PENALTY, EDGE_PENALTY = 0.6, 0.6
 """Penalties of intervals (see `_Placement._gain`), chosen on one half of the pairs of recipes/markup."""
 _HYPHENS = "-\u2010\u2011\u2013/_"
@@ -176,8 +178,9 @@ class _Placement:
             elements = [child for child in node.children if child.begin < child.end]
             # Elements that continue in another sentence are first, because they need an edge; then those with the
             # clearest alignment.
-            elements.sort(key=lambda child: (child.opened is not None and child.closed is not None,
-                                             -self._gain(child, node.low, node.high)[0]))
+            if len(elements) > 1:
+                elements.sort(key=lambda child: (child.opened is not None and child.closed is not None,
+                                                 -self._gain(child, node.low, node.high)[0]))
             free = [(node.low, node.high)]
             for child in elements:
                 child.low, child.high = self._interval(child, node, free)
@@ -196,11 +199,11 @@ class _Placement:
             return node.low, node.high
         if child.closed is None or child.opened is None:
             return self._edge(child, node, free)
-        candidates = [(*self._gain(child, low, high), low) for low, high in free]
         found = self._same_text(child, free)
         if found is not None:
             return found
-        gain, low, high, _ = max(candidates, key=lambda one: one[0], default=(-np.inf, 0, 0, 0))
+        gain, low, high = max((self._gain(child, low, high) for low, high in free), key=lambda one: one[0],
+                              default=(-np.inf, 0, 0))
         if gain > -np.inf:
             return low, high
         gap = self._gap(child, node, [])
@@ -226,8 +229,7 @@ class _Placement:
         """Return the best score of an interval within [low, high), and the interval.
 
         The score is the sum of the values inside, minus penalties: for a length that differs from that of the contents,
-        and for edges that are unlikely (see `_edges`). Intervals of more than MAX_STARTS units are
-        not tried.
+        and for edges that are unlikely (see `_edges`).
         """
         if low >= high:
             return -np.inf, low, low
@@ -235,14 +237,16 @@ class _Placement:
         begins, ends = self._edges(child, low, high)
         expected = (child.end - child.begin) * len(self.new) / len(self.old)
         best: tuple[float, int, int] = (-np.inf, low, low)
-        for end in range(1, high - low + 1):
-            first = max(0, end - MAX_STARTS)
-            lengths = end - np.arange(first, end)
-            scores = sums[end] - sums[first:end] + begins[first:end] + ends[end - 1] - LENGTH_PENALTY * np.abs(
-                np.log(lengths / expected))
-            begin = int(np.argmax(scores))
-            if scores[begin] > best[0]:
-                best = float(scores[begin]), low + first + begin, low + end
+        for first in range(1, high - low + 1, _ENDS):
+            until = np.arange(first, min(first + _ENDS, high - low + 1))[:, None]
+            since = np.arange(max(0, first - MAX_STARTS), until[-1, 0])
+            lengths = until - since
+            scores = sums[until] - sums[since] + begins[since] + ends[until - 1] - LENGTH_PENALTY * np.abs(
+                np.log(np.maximum(lengths, 1) / expected))
+            scores[lengths < 1] = -np.inf
+            end, begin = divmod(int(np.argmax(scores)), len(since))
+            if scores[end, begin] > best[0]:
+                best = float(scores[end, begin]), low + int(since[begin]), low + int(until[end, 0])
         return best
 
     def _edges(self, child: _Node, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
