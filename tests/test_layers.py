@@ -12,7 +12,7 @@ import seq2seq
 
 PACKAGE = Path(seq2seq.__file__).parent
 
-CHAPTERS = ["recipe", "tokenizers", "cards", "storage", "data", "augmentation", "model", "search", "inference",
+CHAPTERS = ["recipe", "tokenizers", "cards", "storage", "data", "augmentation", "model", "loss", "search", "inference",
             "translation", "evaluation", "analysis", "training", "check", "interop", "documents", "protection",
             "office", "formats", "serve", "cli"]
 TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "compressed_files", "json_reader"}

@@ -152,7 +152,9 @@ def perplexities(
     Raises:
         CorpusError: there are no lines, or all lines are too long for the model.
     """
-    from seq2seq.model.loss import perplexity  # imported here because it imports torch, which BLEU does not need
+    from seq2seq.loss.cross_entropy import (
+        perplexity,  # imported here because it imports torch, which BLEU does not need
+    )
 
     tokenizer = translator.tokenizers.target
     kept = translator.scorable_pairs(pairs)

@@ -18,7 +18,7 @@ from seq2seq.analysis.guided_alignment import GuidedAlignment
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.model.loss import training_loss
+from seq2seq.loss.cross_entropy import training_loss
 from seq2seq.training.optimizers import LossScale
 
 ALIGNMENT = 4

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from seq2seq import console
-from seq2seq.model.loss import perplexity
+from seq2seq.loss.cross_entropy import perplexity
 from seq2seq.storage.run_directory import TENSORBOARD
 from seq2seq.training.learning_curves import CURVES
 from seq2seq.training.train_state import TrainState

@@ -19,9 +19,9 @@ from seq2seq.devices import choose_device, configure_process, copy_to_device
 from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError, require_iterable
 from seq2seq.inference.engines import Engine, load_engine
 from seq2seq.inference.load_model import read_model, refuse_compile, require_same_vocabulary
+from seq2seq.loss.cross_entropy import negative_log_likelihood
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
-from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Recipe
 from seq2seq.search.beam import NoHypothesis, search
 from seq2seq.tokenizers.tokenizer import Tokenizers

@@ -23,7 +23,7 @@ LOG_TINY = tl.constexpr(math.log(FP32.tiny))
 
 def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, smoothing: float, differentiate: bool,
                             target_logits: Tensor, target_log_p: Tensor) -> None:
-    """Compute the same as `seq2seq.model.loss.overwrite_with_gradient`, in fp32, with one kernel.
+    """Compute the same as `seq2seq.loss.cross_entropy.overwrite_with_gradient`, in fp32, with one kernel.
 
     Arguments: as there, all contiguous; logits in fp32, fp16 or bf16. If a target is vocab_size or more, PyTorch raises
     an error; the kernel sets log p and the gradient of the row to NaN, so that the trainer skips the step.

@@ -6,15 +6,15 @@ import torch
 import torch.nn.functional as F
 
 from seq2seq.data.batching import IGNORE_INDEX, gather
-from seq2seq.model import loss as loss_module
-from seq2seq.model.interface import HardAttentionSample, Logits
-from seq2seq.model.loss import (
+from seq2seq.loss import cross_entropy as loss_module
+from seq2seq.loss.cross_entropy import (
     negative_log_likelihood,
     perplexity,
     score_function_loss,
     smoothed_cross_entropy,
     training_loss,
 )
+from seq2seq.model.interface import HardAttentionSample, Logits
 
 TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
 

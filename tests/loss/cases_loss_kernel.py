@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from seq2seq.data.batching import IGNORE_INDEX
-from seq2seq.model import loss as loss_module
-from seq2seq.model import loss_kernel
+from seq2seq.loss import cross_entropy as loss_module
+from seq2seq.loss import loss_kernel
+from seq2seq.loss.cross_entropy import smoothed_cross_entropy
 from seq2seq.model.interface import Logits
-from seq2seq.model.loss import smoothed_cross_entropy
 
 ROWS, D_MODEL = 11, 5
 IGNORED = [0, 7, 10]

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import seq2seq.model
-from seq2seq.model.loss import gradient_function, overwrite_with_gradient
+import seq2seq.loss
+from seq2seq.loss.cross_entropy import gradient_function, overwrite_with_gradient
 
 CASES = Path(__file__).with_name("cases_loss_kernel.py")
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -47,7 +47,7 @@ def test_the_kernel_compiles_to_a_binary(capability, dtype, tmp_path, monkeypatc
     from triton.compiler import ASTSource
     from triton.runtime.jit import mangle_type
 
-    from seq2seq.model import loss_kernel
+    from seq2seq.loss import loss_kernel
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     logits, outputs = torch.empty(2, 3, dtype=dtype), torch.empty(2, 2, 1)
@@ -77,8 +77,8 @@ def launches(monkeypatch):
     calls = []
     kernel = SimpleNamespace(BLOCK=8, overwrite_with_gradient=lambda *arguments: (
         calls.append(arguments), overwrite_with_gradient(*arguments)))
-    monkeypatch.setattr(seq2seq.model, "loss_kernel", kernel, raising=False)
-    monkeypatch.setitem(sys.modules, "seq2seq.model.loss_kernel", kernel)
+    monkeypatch.setattr(seq2seq.loss, "loss_kernel", kernel, raising=False)
+    monkeypatch.setitem(sys.modules, "seq2seq.loss.loss_kernel", kernel)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     for name in ("zeros", "full", "linspace"):
         function = getattr(torch, name)
@@ -91,7 +91,7 @@ def launches(monkeypatch):
 
 def test_gpus_use_the_kernel_after_one_launch(launches):
     for _ in range(3):
-        assert gradient_function(CUDA, torch.bfloat16) is sys.modules["seq2seq.model.loss_kernel"
+        assert gradient_function(CUDA, torch.bfloat16) is sys.modules["seq2seq.loss.loss_kernel"
                                                                       ].overwrite_with_gradient
     (logits, *_), = launches
     assert logits.dtype == torch.bfloat16
@@ -109,8 +109,8 @@ def test_a_pytorch_without_cuda_uses_its_operators(launches, monkeypatch):
 
 
 def test_without_triton_gpus_use_the_operators_of_pytorch(launches, monkeypatch, capsys):
-    monkeypatch.delattr(seq2seq.model, "loss_kernel")
-    monkeypatch.delitem(sys.modules, "seq2seq.model.loss_kernel")
+    monkeypatch.delattr(seq2seq.loss, "loss_kernel")
+    monkeypatch.delitem(sys.modules, "seq2seq.loss.loss_kernel")
     monkeypatch.setitem(sys.modules, "triton", None)                            # cannot be imported
     assert gradient_function(CUDA, torch.bfloat16) is overwrite_with_gradient
     assert not capsys.readouterr().err
@@ -124,7 +124,7 @@ def fail(error):
 
 
 def test_a_kernel_that_cannot_run_is_replaced_with_a_warning(launches, monkeypatch, capsys):
-    kernel = sys.modules["seq2seq.model.loss_kernel"]
+    kernel = sys.modules["seq2seq.loss.loss_kernel"]
     monkeypatch.setattr(kernel, "overwrite_with_gradient", fail(RuntimeError("Failed to find C compiler.")))
     for _ in range(3):
         assert gradient_function(CUDA, torch.bfloat16) is overwrite_with_gradient
@@ -138,13 +138,13 @@ def test_a_kernel_with_wrong_results_is_replaced_with_a_warning(launches, monkey
         overwrite_with_gradient(logits, *others)
         logits[1, -1] += 0.01
 
-    monkeypatch.setattr(sys.modules["seq2seq.model.loss_kernel"], "overwrite_with_gradient", wrong)
+    monkeypatch.setattr(sys.modules["seq2seq.loss.loss_kernel"], "overwrite_with_gradient", wrong)
     assert gradient_function(CUDA, torch.float32) is overwrite_with_gradient
     assert "(ArithmeticError: the kernel's results are wrong)" in " ".join(capsys.readouterr().err.split())
 
 
 def test_exhausted_memory_is_no_reason_to_replace_the_kernel(launches, monkeypatch):
-    kernel = sys.modules["seq2seq.model.loss_kernel"]
+    kernel = sys.modules["seq2seq.loss.loss_kernel"]
     with monkeypatch.context() as patched:
         patched.setattr(kernel, "overwrite_with_gradient", fail(torch.OutOfMemoryError("full")))
         with pytest.raises(torch.OutOfMemoryError):

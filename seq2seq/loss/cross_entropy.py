@@ -15,7 +15,8 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.devices import is_out_of_memory
-from seq2seq.model.interface import HardAttentionSample, Logits, Output, PointerOutput
+from seq2seq.loss.score_function import score_function_loss
+from seq2seq.model.interface import Logits, Output, PointerOutput
 from seq2seq.tokenizers.tokenizer import END_ID
 
 # Maximum size of a chunk of logits: rows (tokens) on a CPU, rows on a GPU, and bytes. For larger chunks, the process
@@ -63,26 +64,6 @@ def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: 
     if sample is None:
         return loss
     return replace(loss, total=loss.total + score_function_loss(sample, loss.log_probabilities, target))
-
-
-def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, target: Tensor) -> Tensor:
-    """Return the score-function (REINFORCE) loss of hard attention.
-
-    With respect to the attention weights q, its gradient is an unbiased estimate of the gradient of -E[log p] (Williams
-    1992): d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the squared error of the
-    baseline. In a recurrent decoder, a sample also affects later tokens, but its reward ignores their log p.
-
-    Args:
-        log_probabilities: (tokens,), log p of the targets given the sampled positions.
-        target: (tokens,) int64; targets of IGNORE_INDEX are ignored.
-    """
-    counted = target != IGNORE_INDEX
-    # The learned baseline predicts only the difference from the mean log p of the other tokens, because Adam would need
-    # a thousand steps to learn this mean.
-    mean_of_others = (log_probabilities.sum() - log_probabilities) / (counted.sum() - 1).clamp(min=1)
-    advantage = log_probabilities - mean_of_others - sample.baseline.float()
-    terms = advantage.square() / 2 - advantage.detach() * sample.log_probability.float()
-    return (terms * counted).sum()
 
 
 def log_probabilities(output: Output, target: Tensor) -> Tensor:
@@ -211,7 +192,7 @@ def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[...,
     if device.type != "cuda" or torch.version.cuda is None or dtype == torch.float64:
         return overwrite_with_gradient
     try:
-        from seq2seq.model import loss_kernel
+        from seq2seq.loss import loss_kernel
     except ImportError:                                                         # Triton is optional
         return overwrite_with_gradient
     try:

@@ -1,0 +1,1 @@
+"""Losses: hidden states and targets to a scalar and its gradients."""
