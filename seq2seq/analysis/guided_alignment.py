@@ -162,11 +162,12 @@ class GuidedAlignment:
             handle.remove()
 
     def loss(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Tensor:
-        """Return the weighted loss of the recorded pass, summed over target pieces, a scalar. pairs: indices of the
-        batch's pairs in `corpus`."""
-        (attention, (hidden, memory, targets, sources)), = self._inputs
+        """Return the weighted loss, summed over target pieces, a scalar; the mean of the recorded passes. pairs:
+        indices of the batch's pairs in `corpus`."""
+        passes = [head_log_weights(attention, *inputs) for attention, inputs in self._inputs]
+        _, (_, _, targets, sources) = self._inputs[0]
         self._inputs = []
-        log_weights = head_log_weights(attention, hidden, memory, targets, sources)
+        log_weights = torch.stack(passes).mean(0)
         labels = np.zeros(log_weights.shape, np.float32)
         labels[: len(pairs)] = self.labels.gather(corpus, pairs, targets.longest, sources.longest)
         return -self.weight * (torch.from_numpy(labels).to(log_weights.device) * log_weights).sum()

@@ -15,6 +15,7 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.devices import is_out_of_memory
+from seq2seq.loss.divergence import divergence_gradient
 from seq2seq.loss.score_function import score_function_loss
 from seq2seq.model.interface import Logits, Output, PointerOutput
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -84,7 +85,8 @@ def log_probabilities(output: Output, target: Tensor) -> Tensor:
     return torch.logaddexp(F.logsigmoid(gate_logit) + generated, F.logsigmoid(-gate_logit) + copied).where(counted, 0.0)
 
 
-def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
+def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0,
+                           divergence: float = 0.0) -> LossSum:
     """Return the summed cross-entropy against the smoothed targets, (1 - e) one-hot + e / vocab_size.
 
     Label smoothing: Szegedy et al. 2016 (arXiv:1512.00567), section 7; Vaswani et al. 2017, section 5.4.
@@ -93,9 +95,11 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
         target: (tokens,) int64; targets of IGNORE_INDEX are ignored.
         tokens: number of targets that are not ignored.
         label_smoothing: e; with 0, the loss is the negative log-likelihood.
+        divergence: weight of the divergence of each two consecutive rows (`consistency.py`), which is added.
     """
     bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
-    total, log_probabilities = _ChunkedCrossEntropy.apply(logits.hidden, logits.weight, bias, target, label_smoothing)
+    total, log_probabilities = _ChunkedCrossEntropy.apply(logits.hidden, logits.weight, bias, target, label_smoothing,
+                                                          divergence)
     return LossSum(total, log_probabilities, tokens)
 
 
@@ -145,11 +149,13 @@ class _ChunkedLogProbability(torch.autograd.Function):
         return hidden_gradient, weight_gradient.to(weight.dtype), bias_gradient, None
 
 
-def _chunks(tokens: int, weight: Tensor) -> list[slice]:
-    """Divide `tokens` rows into as few chunks as possible, at least one. The chunks have about the same size."""
+def _chunks(tokens: int, weight: Tensor, multiple_of: int = 1) -> list[slice]:
+    """Divide `tokens` rows into as few chunks as possible, at least one. The chunks have about the same size; all but
+    the last are multiples of `multiple_of`."""
     max_rows = MAX_GPU_CHUNK_ROWS if weight.is_cuda else MAX_CHUNK_ROWS
     max_rows = max(1, min(max_rows, MAX_CHUNK_BYTES // (weight.shape[0] * weight.element_size())))
     size = max(1, -(-tokens // max(1, -(-tokens // max_rows))))
+    size = -(-size // multiple_of) * multiple_of
     return [slice(begin, min(begin + size, tokens)) for begin in range(0, max(1, tokens), size)]
 
 
@@ -223,7 +229,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor,
-                smoothing: float) -> tuple[Tensor, Tensor]:
+                smoothing: float, divergence: float) -> tuple[Tensor, Tensor]:
         vocab_size = weight.shape[0]
         differentiate = any(ctx.needs_input_grad[:3])
         hidden_gradient = torch.empty_like(hidden)
@@ -236,23 +242,29 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         target_logits = torch.empty(len(target), 1, dtype=precise, device=weight.device)
         target_log_p = torch.empty_like(target_logits)
         overwrite = gradient_function(hidden.device, hidden.dtype)
-        chunks = _chunks(len(target), weight)
+        chunks = _chunks(len(target), weight, multiple_of=2 if divergence else 1)
         buffer = hidden.new_empty(chunks[0].stop, vocab_size)                   # allocated once for all chunks
+        diverged = torch.zeros((), dtype=precise, device=weight.device)
         for rows in chunks:
             # The logits of the chunk. Below, the gradient of the loss overwrites them.
             logits = torch.mm(hidden[rows], weight.T, out=buffer[: rows.stop - rows.start])
             if bias.numel():
                 logits += bias
+            if divergence:
+                value, added = divergence_gradient(logits, counted[rows], divergence)
+                diverged += value
             overwrite(logits, targets[rows], counted[rows], smoothing, differentiate, target_logits[rows],
                       target_log_p[rows])
             if differentiate:
+                if divergence:
+                    logits += added
                 torch.mm(logits, weight, out=hidden_gradient[rows])
                 product = logits.T @ hidden[rows]
                 weight_gradient = product.to(precise) if weight_gradient is None else weight_gradient.add_(product)
                 if bias.numel():
                     bias_gradient += logits.sum(0, dtype=precise)
         log_probabilities = target_log_p.squeeze(1).mul_(counted)
-        total = (smoothing - 1) * log_probabilities.sum()
+        total = (smoothing - 1) * log_probabilities.sum() + diverged
         if smoothing:
             counted_hidden = (hidden * counted[:, None]).to(precise)
             mean_weight, number = weight.mean(0, dtype=precise), counted.sum().to(precise)
@@ -269,12 +281,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return total, log_probabilities
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
         if not gradient.is_cuda and gradient.item() == 1:                       # the usual case; nothing to scale
-            return hidden_gradient, weight_gradient, bias_gradient, None, None
+            return hidden_gradient, weight_gradient, bias_gradient, None, None, None
         scale = gradient.to(hidden_gradient.dtype)
-        return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None
+        return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None, None
 
 
 def perplexity(negative_log_likelihood_sum: float, tokens: int) -> float:

@@ -195,6 +195,11 @@ class Recipe(Section):
         if model and model.copy and training.label_smoothing:
             raise RecipeValueError("label_smoothing", "model.copy does not support label smoothing, because copied "
                                    "pieces cannot be smoothed. Set training.label_smoothing: 0.")
+        if model and training.consistency and (not model.dropout or model.copy or model.selection == "hard" or
+                                               model.task is POINTING):
+            raise RecipeValueError("consistency", "it compares predictions over a vocabulary with different dropout "
+                                   "masks. It needs model.dropout and selection: soft, and cannot have model.copy or a "
+                                   "pointer. Set training.consistency: 0, or change the model.")
         metrics = info.data.get("metrics") or (model.task.default_metrics if model else ())
         if model and model.task.has_source and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
             raise RecipeValueError(

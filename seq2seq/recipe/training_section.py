@@ -54,6 +54,10 @@ class TrainingSection(Section):
     """Weight of the loss that trains the first head of the last but one decoder layer to align words (Garg et al. 2019,
     arXiv:1909.02074); 0.05 is a good value. Its labels are the alignments of two statistical models of the training
     text, one in each direction. It needs a `transformer` with softmax attention. 0 turns it off."""
+    consistency: NonNegativeFloat = 0.0
+    """Weight of consistency training (R-Drop, Wu et al. 2021, arXiv:2106.14448), alpha there; 5 is a good value for a
+    small corpus. Each batch passes the model twice, with different dropout masks, and the loss also has the divergence
+    of the two predictions. A step takes about twice as long. 0 turns it off."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Number format of training, and of the translations in validation and test. `auto` is bf16 on GPUs and CPUs with
     hardware support for it, else fp16 on GPUs of compute capability 7.0 or above (V100, T4), else fp32. `fp16` uses a

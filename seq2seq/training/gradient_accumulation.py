@@ -18,7 +18,7 @@ from seq2seq.analysis.guided_alignment import GuidedAlignment
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.loss.cross_entropy import training_loss
+from seq2seq.loss.consistency import loss_of_passes
 from seq2seq.training.optimizers import LossScale
 
 ALIGNMENT = 4
@@ -33,7 +33,7 @@ class StepGradients:
     """
 
     def __init__(self, compute_model: nn.Module, weights: Sequence[Tensor], *, seed: int, label_smoothing: float,
-                 shape: Shape | None, max_length: int, max_tokens: int | None = None,
+                 shape: Shape | None, max_length: int, max_tokens: int | None = None, consistency: float = 0.0,
                  loss_scale: LossScale | None = None, guided: GuidedAlignment | None = None) -> None:
         """Create an accumulator.
 
@@ -42,13 +42,14 @@ class StepGradients:
             weights: fp32 weights, in the order of the model's parameters.
             shape: shape that all batches are filled up to; None: each batch is filled up to a rounded shape of its own.
             max_length: maximum number of tokens of a sentence, `</s>` included.
+            consistency: weight of the divergence of two passes with different dropout masks; 0: one pass.
             loss_scale: factor of the loss in the backward pass; the gradients are divided by it. None: 1.
             guided: loss of the alignment head, which is added to the training loss.
         """
         self.compute_model, self.weights = compute_model, weights
         self.compute_weights = list(compute_model.parameters())
         self.sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in weights]
-        self.seed, self.label_smoothing = seed, label_smoothing
+        self.seed, self.label_smoothing, self.consistency = seed, label_smoothing, consistency
         # A batch that is filled up to the fixed shape needs the same memory, however few tokens it has. So if the
         # number of tokens is limited, the fixed shape is not used.
         self.shape = shape if max_tokens is None else None
@@ -114,8 +115,9 @@ class StepGradients:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
             batch = gather(corpus, pairs, self.shape or Shape.rounded(corpus, pairs, self.max_length)).to(device)
             with self.guided.recording(self.compute_model) if self.guided else nullcontext():
-                output = self.compute_model(batch)
-            loss = training_loss(output, batch.target_output, batch.target_count, self.label_smoothing)
+                outputs = [self.compute_model(batch) for _ in range(2 if self.consistency else 1)]
+            loss = loss_of_passes(outputs, batch.target_output, batch.target_count, self.label_smoothing,
+                                  self.consistency)
             total = loss.total if self.guided is None else loss.total + self.guided.loss(corpus, pairs)
             total.backward(None if self.loss_scale is None else self.loss_scale.value)
             gradient = torch.empty(sum(self.sizes), dtype=self.weights[0].dtype, device=device)

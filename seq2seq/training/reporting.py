@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from seq2seq import console
+from seq2seq.analysis.learning_curves import CURVES
 from seq2seq.loss.cross_entropy import perplexity
 from seq2seq.storage.run_directory import TENSORBOARD
-from seq2seq.training.learning_curves import CURVES
 from seq2seq.training.train_state import TrainState
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from seq2seq import console
 from seq2seq.analysis.alignment_head import alignment_settings
 from seq2seq.analysis.guided_alignment import GuidedAlignment
+from seq2seq.analysis.learning_curves import draw_curves
 from seq2seq.augmentation.resampled_epochs import ResampledEpochs
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
@@ -47,7 +48,6 @@ from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
 from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, roll_back
 from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
-from seq2seq.training.learning_curves import draw_curves
 from seq2seq.training.learning_rate import learning_rate
 from seq2seq.training.optimizers import build_optimizer, mean_gradient_norm, scale_gradient, update_moving_average
 from seq2seq.training.reporting import format_number, pop_window_means, print_training_summary, progress_bar_fields
@@ -152,7 +152,7 @@ class Training:
         group.require_same(self.state.step, [*self.weights, *self.ema_weights, *self.optimizer.state().values()])
         self.gradients = StepGradients(
             self.compute_model, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing,
-            shape=shape, max_length=max_length, max_tokens=self.state.most_tokens,
+            consistency=self.section.consistency, shape=shape, max_length=max_length, max_tokens=self.state.most_tokens,
             loss_scale=self.optimizer.loss_scale, guided=GuidedAlignment.for_training(
                 self.prepared, self.tokenizers, self.section.guided_alignment, group.main_rank_first))
         self.results = StepResults(self.state, self.prepared.corpus, run, self.dtype)

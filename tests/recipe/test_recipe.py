@@ -250,6 +250,12 @@ def test_the_width_of_a_pointer_network_needs_no_heads():
         ("training: {label_smoothing: 0.1}\nmodel: {copy: true}",
          "training.label_smoothing: model.copy does not support label smoothing, because copied pieces cannot be "
          "smoothed. Set training.label_smoothing: 0."),
+        *((f"training: {{consistency: 5, label_smoothing: 0}}\nmodel: {{{model}}}",
+           "training.consistency: it compares predictions over a vocabulary with different dropout masks. It needs "
+           "model.dropout and selection: soft, and cannot have model.copy or a pointer. Set training.consistency: 0, "
+           "or change the model.")
+          for model in ("dropout: 0", "copy: true", "selection: hard", "type: pointer")),
+        ("training: {consistency: -1}", "training.consistency: expected a number of at least 0; found -1"),
         ("model: {type: pointer, copy: true}\ntokenizer: {type: words}\ntraining: {label_smoothing: 0}",
          "model.copy: has no effect with model.type: pointer. Leave it out."),
         ("training: {best_metric: exact}",

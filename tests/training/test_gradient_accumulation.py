@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.training.gradient_accumulation import StepGradients
@@ -125,3 +126,26 @@ def test_other_errors_are_not_treated_as_out_of_memory(make_model, make_corpus, 
 ])
 def test_out_of_memory_errors_of_every_library_are_recognised(error, recognised):
     assert is_out_of_memory(error) == recognised
+
+
+def test_consistency_compares_two_passes_with_different_dropout_masks(make_model, make_corpus, monkeypatch):
+    model, corpus = make_model(dropout=0.3).train(), make_corpus()
+    passes = []
+    forward = model.forward
+
+    def recorded(batch):
+        output = forward(batch)
+        passes.append(output.dense()[batch.target_output != IGNORE_INDEX].log_softmax(1))
+        return output
+
+    monkeypatch.setattr(model, "forward", recorded)
+    _, sums, found = gradients_of(model, corpus, [np.arange(4)], consistency=5.0)
+    first, second = passes
+    assert (first - second).abs().max() > 0.01
+    divergence = (first.exp() * (first - second) + second.exp() * (second - first)).sum()
+    _, plain, _ = gradients_of(model, corpus, [np.arange(4)], consistency=1e-12)
+    assert sums[0].item() == pytest.approx(plain[0].item() + 5 / 4 * divergence.item())
+    assert sums[1].item() == pytest.approx(plain[1].item())
+    _, again, same = gradients_of(model, corpus, [np.arange(4)], consistency=5.0)
+    assert again.tolist() == sums.tolist()
+    assert_same(same, found)

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from seq2seq.analysis.learning_curves import MAX_POINTS, draw_curves, learning_curves, ticks
 from seq2seq.storage.run_directory import Log
-from seq2seq.training.learning_curves import MAX_POINTS, draw_curves, learning_curves, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 RECORDS = [

@@ -1,0 +1,39 @@
+"""Consistency training, R-Drop: the predictions of two passes with different dropout masks should agree.
+
+Wu et al. 2021 (arXiv:2106.14448, equations 1 to 4): L = -log p(y) - log q(y) + a/2 (KL(p || q) + KL(q || p)), where p
+and q are the distributions of the two passes. The loss here is L / 2, so that it has the size of the loss of one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from seq2seq.loss.cross_entropy import LossSum, smoothed_cross_entropy, training_loss
+from seq2seq.model.interface import Logits, Output
+
+
+def loss_of_passes(outputs: Sequence[Output], target: Tensor, tokens: int, label_smoothing: float,
+                   consistency: float) -> LossSum:
+    """Return the training loss of one pass, or of two passes over the same batch with different dropout masks.
+
+    Args:
+        outputs: of one pass; or of two, of type `Logits`. consistency: a, of two passes. Other arguments: as in
+            `smoothed_cross_entropy`.
+    Returns:
+        The loss; its log p of each target is the mean of both passes.
+    Raises:
+        ValueError: outputs of two passes are not logits over a vocabulary, or come from hard attention.
+    """
+    if len(outputs) == 1:
+        return training_loss(outputs[0], target, tokens, label_smoothing)
+    passes = [output for output in outputs if isinstance(output, Logits) and output.attention_sample is None]
+    if len(passes) != len(outputs):
+        raise ValueError("consistency training needs logits over a vocabulary, without hard attention")
+    hidden = torch.stack([output.hidden for output in passes], 1).flatten(0, 1)
+    loss = smoothed_cross_entropy(replace(passes[0], hidden=hidden), target.repeat_interleave(2), tokens,
+                                  label_smoothing, consistency / 2)
+    return LossSum(loss.total / 2, loss.log_probabilities.view(-1, 2).mean(1), tokens)
