@@ -200,6 +200,9 @@ class Recipe(Section):
             raise RecipeValueError("consistency", "it compares predictions over a vocabulary with different dropout "
                                    "masks. It needs model.dropout and selection: soft, and cannot have model.copy or a "
                                    "pointer. Set training.consistency: 0, or change the model.")
+        for key in ("word_dropout", "switch_out"):
+            if model and model.task is POINTING and getattr(training, key):
+                raise RecipeValueError(key, "the targets of a pointer are positions. Leave this key out.")
         metrics = info.data.get("metrics") or (model.task.default_metrics if model else ())
         if model and model.task.has_source and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
             raise RecipeValueError(

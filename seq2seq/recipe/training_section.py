@@ -58,6 +58,13 @@ class TrainingSection(Section):
     """Weight of consistency training (R-Drop, Wu et al. 2021, arXiv:2106.14448), alpha there; 5 is a good value for a
     small corpus. Each batch passes the model twice, with different dropout masks, and the loss also has the divergence
     of the two predictions. A step takes about twice as long. 0 turns it off."""
+    word_dropout: Share = 0.0
+    """Probability that a token of the source, or of the decoder's input, becomes `<unk>` (Sennrich et al. 2016,
+    arXiv:1606.02891); 0.1 is common for a small corpus. What the model has to predict stays the same."""
+    switch_out: NonNegativeFloat = 0.0
+    """Temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512): n tokens of a source, or of a decoder's input, are
+    replaced by random ones, with a probability in proportion to exp(-n / temperature). With 1, that is 0.6 tokens on
+    average. 0 turns it off."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Number format of training, and of the translations in validation and test. `auto` is bf16 on GPUs and CPUs with
     hardware support for it, else fp16 on GPUs of compute capability 7.0 or above (V100, T4), else fp32. `fp16` uses a

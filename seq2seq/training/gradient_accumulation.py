@@ -7,18 +7,16 @@ of the step. So the number and the size of the micro-batches affect the gradient
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.analysis.guided_alignment import GuidedAlignment
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.loss.consistency import loss_of_passes
+from seq2seq.training.objective import Objective
 from seq2seq.training.optimizers import LossScale
 
 ALIGNMENT = 4
@@ -32,9 +30,9 @@ class StepGradients:
         It is lowered permanently after each out-of-memory error. None: no limit.
     """
 
-    def __init__(self, compute_model: nn.Module, weights: Sequence[Tensor], *, seed: int, label_smoothing: float,
-                 shape: Shape | None, max_length: int, max_tokens: int | None = None, consistency: float = 0.0,
-                 loss_scale: LossScale | None = None, guided: GuidedAlignment | None = None) -> None:
+    def __init__(self, compute_model: nn.Module, weights: Sequence[Tensor], objective: Objective, *, seed: int,
+                 shape: Shape | None, max_length: int, max_tokens: int | None = None,
+                 loss_scale: LossScale | None = None) -> None:
         """Create an accumulator.
 
         Args:
@@ -42,18 +40,16 @@ class StepGradients:
             weights: fp32 weights, in the order of the model's parameters.
             shape: shape that all batches are filled up to; None: each batch is filled up to a rounded shape of its own.
             max_length: maximum number of tokens of a sentence, `</s>` included.
-            consistency: weight of the divergence of two passes with different dropout masks; 0: one pass.
             loss_scale: factor of the loss in the backward pass; the gradients are divided by it. None: 1.
-            guided: loss of the alignment head, which is added to the training loss.
         """
         self.compute_model, self.weights = compute_model, weights
         self.compute_weights = list(compute_model.parameters())
         self.sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in weights]
-        self.seed, self.label_smoothing, self.consistency = seed, label_smoothing, consistency
+        self.objective, self.seed = objective, seed
         # A batch that is filled up to the fixed shape needs the same memory, however few tokens it has. So if the
         # number of tokens is limited, the fixed shape is not used.
         self.shape = shape if max_tokens is None else None
-        self.max_length, self.max_tokens, self.loss_scale, self.guided = max_length, max_tokens, loss_scale, guided
+        self.max_length, self.max_tokens, self.loss_scale = max_length, max_tokens, loss_scale
 
     def accumulate(self, corpus: EncodedCorpus, step: int,
                    micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> tuple[Tensor, Tensor]:
@@ -114,11 +110,7 @@ class StepGradients:
         try:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
             batch = gather(corpus, pairs, self.shape or Shape.rounded(corpus, pairs, self.max_length)).to(device)
-            with self.guided.recording(self.compute_model) if self.guided else nullcontext():
-                outputs = [self.compute_model(batch) for _ in range(2 if self.consistency else 1)]
-            loss = loss_of_passes(outputs, batch.target_output, batch.target_count, self.label_smoothing,
-                                  self.consistency)
-            total = loss.total if self.guided is None else loss.total + self.guided.loss(corpus, pairs)
+            total, loss = self.objective.loss(self.compute_model, batch, corpus, pairs)
             total.backward(None if self.loss_scale is None else self.loss_scale.value)
             gradient = torch.empty(sum(self.sizes), dtype=self.weights[0].dtype, device=device)
             torch._foreach_copy_(self._views(gradient), [gradient_of(weight) for weight in self.compute_weights])

@@ -19,6 +19,7 @@ from seq2seq.analysis.alignment_head import alignment_settings
 from seq2seq.analysis.guided_alignment import GuidedAlignment
 from seq2seq.analysis.learning_curves import draw_curves
 from seq2seq.augmentation.resampled_epochs import ResampledEpochs
+from seq2seq.augmentation.token_noise import TokenNoise
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
 from seq2seq.data.preparation import SYNTHETIC, Prepared, prepare, train_or_load_tokenizers
@@ -49,6 +50,7 @@ from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_proc
 from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, roll_back
 from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
 from seq2seq.training.learning_rate import learning_rate
+from seq2seq.training.objective import Objective
 from seq2seq.training.optimizers import build_optimizer, mean_gradient_norm, scale_gradient, update_moving_average
 from seq2seq.training.reporting import format_number, pop_window_means, print_training_summary, progress_bar_fields
 from seq2seq.training.run_start import open_run
@@ -150,11 +152,13 @@ class Training:
         self.logged_crc32: int | None = None
         self._resume()
         group.require_same(self.state.step, [*self.weights, *self.ema_weights, *self.optimizer.state().values()])
-        self.gradients = StepGradients(
-            self.compute_model, self.weights, seed=recipe.seed, label_smoothing=self.section.label_smoothing,
-            consistency=self.section.consistency, shape=shape, max_length=max_length, max_tokens=self.state.most_tokens,
-            loss_scale=self.optimizer.loss_scale, guided=GuidedAlignment.for_training(
-                self.prepared, self.tokenizers, self.section.guided_alignment, group.main_rank_first))
+        guided = GuidedAlignment.for_training(self.prepared, self.tokenizers, self.section.guided_alignment,
+                                              group.main_rank_first)
+        objective = Objective(self.section.label_smoothing, self.section.consistency, guided,
+                              TokenNoise(*sizes, self.section.word_dropout, self.section.switch_out))
+        self.gradients = StepGradients(self.compute_model, self.weights, objective, seed=recipe.seed, shape=shape,
+                                       max_length=max_length, max_tokens=self.state.most_tokens,
+                                       loss_scale=self.optimizer.loss_scale)
         self.results = StepResults(self.state, self.prepared.corpus, run, self.dtype)
 
     def _prepare(self, text: Recipe) -> Prepared:

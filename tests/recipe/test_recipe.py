@@ -255,6 +255,9 @@ def test_the_width_of_a_pointer_network_needs_no_heads():
            "model.dropout and selection: soft, and cannot have model.copy or a pointer. Set training.consistency: 0, "
            "or change the model.")
           for model in ("dropout: 0", "copy: true", "selection: hard", "type: pointer")),
+        *((f"training: {{{key}: 0.1, label_smoothing: 0}}\nmodel: {{type: pointer}}",
+           f"training.{key}: the targets of a pointer are positions. Leave this key out.")
+          for key in ("word_dropout", "switch_out")),
         ("training: {consistency: -1}", "training.consistency: expected a number of at least 0; found -1"),
         ("model: {type: pointer, copy: true}\ntokenizer: {type: words}\ntraining: {label_smoothing: 0}",
          "model.copy: has no effect with model.type: pointer. Leave it out."),

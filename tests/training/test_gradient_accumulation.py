@@ -9,12 +9,13 @@ from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.training.gradient_accumulation import StepGradients
+from seq2seq.training.objective import Objective
 
 
-def gradients_of(model, corpus, micro_batches, **options):
+def gradients_of(model, corpus, micro_batches, consistency=0.0, **options):
     model.zero_grad()
-    summing = StepGradients(model, list(model.parameters()), seed=1, label_smoothing=0.1, shape=None, max_length=19,
-                            **options)
+    summing = StepGradients(model, list(model.parameters()), Objective(0.1, consistency), seed=1, shape=None,
+                            max_length=19, **options)
     sums, _ = summing.accumulate(corpus, 1, [((number,), part) for number, part in enumerate(micro_batches)])
     return summing, sums, [weight.grad.clone() for weight in model.parameters()]
 

@@ -107,7 +107,7 @@ def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys
 
 @pytest.mark.parametrize(("step", "settings"), [
     (1, ()), (5, ()), (7, ()), (7, ("tokenizer.subword_sampling=0.2",)), (1, ("training.accumulation=3",)),
-    (7, ("training.consistency=5",)),
+    (7, ("training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1")),
     *(pytest.param(step, (setting,), marks=pytest.mark.slow) for step, setting in (
         (1, "tokenizer.subword_sampling=0.2"), (5, "tokenizer.subword_sampling=0.2"),
         (5, "training.accumulation=3"), (7, "training.accumulation=3")))])

@@ -1,0 +1,59 @@
+"""Noise in the input tokens of training: word dropout and SwitchOut.
+
+A model that cannot rely on every single token depends less on the pairs of a small corpus.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from seq2seq.data.batching import Batch
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
+
+
+@dataclass(frozen=True)
+class TokenNoise:
+    """Changes of the tokens of the source and of the decoder's input; what the model has to predict stays.
+
+    source_vocab_size, target_vocab_size: numbers of ids. word_dropout: probability that a token becomes `<unk>` (Bowman
+        et al. 2016, arXiv:1511.06349, in the decoder; Sennrich et al. 2016, arXiv:1606.02891, on both sides).
+    switch_out: temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512), which replaces n tokens of a sentence by
+        random ones, with p(n) in proportion to exp(-n / temperature); 0: none.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    word_dropout: float = 0.0
+    switch_out: float = 0.0
+
+    def apply(self, batch: Batch) -> Batch:
+        """Return the batch with changed tokens, drawn with the random numbers of torch."""
+        if not self.word_dropout and not self.switch_out:
+            return batch
+        return replace(batch, source=self._changed(batch.source, batch.source_offsets, self.source_vocab_size),
+                       target_input=self._changed(batch.target_input, batch.target_offsets, self.target_vocab_size))
+
+    def _changed(self, tokens: Tensor, offsets: Tensor, vocab_size: int) -> Tensor:
+        words = (tokens != END_ID) & (tokens != START_ID)
+        if self.switch_out:
+            replaced = torch.rand(tokens.shape, device=tokens.device) < self._shares(len(tokens), offsets)
+            others = torch.randint(END_ID + 1, vocab_size, tokens.shape, device=tokens.device)
+            tokens = others.where(replaced & words, tokens)
+        if self.word_dropout:
+            dropped = torch.rand(tokens.shape, device=tokens.device) < self.word_dropout
+            tokens = torch.where(dropped & words, UNKNOWN_ID, tokens)
+        return tokens
+
+    def _shares(self, tokens: int, offsets: Tensor) -> Tensor:
+        """Return for each token the share of the tokens of its sentence that are replaced, (tokens,)."""
+        lengths = offsets.diff()
+        words = (lengths - 1).clamp(min=1).double()                             # without `</s>` or `<s>`
+        # Inverse of the distribution function of p(n) = r^n (1 - r) / (1 - r^(words + 1)), n = 0 … words.
+        ratio = math.exp(-1 / self.switch_out)
+        drawn = torch.rand(words.shape, dtype=torch.float64, device=words.device)
+        number = ((1 - drawn * (1 - ratio ** (words + 1))).log() / math.log(ratio)).floor().clamp(max=words)
+        return (number / words).float().repeat_interleave(lengths, output_size=tokens)

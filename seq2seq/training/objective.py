@@ -1,0 +1,35 @@
+"""What a training minimises: the loss of a batch, with everything that the recipe adds to it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+from torch import Tensor, nn
+
+from seq2seq.analysis.guided_alignment import GuidedAlignment
+from seq2seq.augmentation.token_noise import TokenNoise
+from seq2seq.data.batching import Batch, EncodedCorpus
+from seq2seq.loss.consistency import loss_of_passes
+from seq2seq.loss.cross_entropy import LossSum
+
+
+class Objective:
+    """Loss of the batches of a training."""
+
+    def __init__(self, label_smoothing: float, consistency: float = 0.0, guided: GuidedAlignment | None = None,
+                 noise: TokenNoise | None = None) -> None:
+        """Args:
+            consistency: weight of the divergence of two passes with different dropout masks; 0: one pass.
+            guided: loss of the alignment head; None: none. noise: changes of the input tokens; None: none.
+        """
+        self.label_smoothing, self.consistency, self.guided, self.noise = label_smoothing, consistency, guided, noise
+
+    def loss(self, model: nn.Module, batch: Batch, corpus: EncodedCorpus, pairs: np.ndarray) -> tuple[Tensor, LossSum]:
+        """Return the loss to minimise, a scalar summed over target tokens, and its part that is reported, without the
+        loss of the alignment head. pairs: indices of the batch's pairs in `corpus`."""
+        noisy = self.noise.apply(batch) if self.noise else batch
+        with self.guided.recording(model) if self.guided else nullcontext():
+            outputs = [model(noisy) for _ in range(2 if self.consistency else 1)]
+        loss = loss_of_passes(outputs, batch.target_output, batch.target_count, self.label_smoothing, self.consistency)
+        return (loss.total if self.guided is None else loss.total + self.guided.loss(corpus, pairs)), loss
