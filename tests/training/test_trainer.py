@@ -17,7 +17,8 @@ from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training import gradient_accumulation, trainer
+from seq2seq.training import trainer
+from seq2seq.training.objective import Objective
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.trainer import Training, train
 
@@ -265,14 +266,14 @@ def test_validation_and_test_translate_in_the_precision_of_the_training(recipe, 
 def test_running_out_of_memory_splits_micro_batches_without_changing_the_result(recipe, tmp_path, monkeypatch, capsys):
     settings = ("model.dropout=0.0", "training.max_steps=5", "training.precision=fp32")
     train(recipe(*settings), tmp_path / "whole")
-    loss, most = gradient_accumulation.training_loss, 20
+    loss, most = Objective.loss, 20
 
-    def limited(output, target, tokens, label_smoothing):
-        if tokens > most:
+    def limited(objective, model, batch, corpus, pairs):
+        if batch.target_count > most:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes.")
-        return loss(output, target, tokens, label_smoothing)
+        return loss(objective, model, batch, corpus, pairs)
 
-    monkeypatch.setattr(gradient_accumulation, "training_loss", limited)
+    monkeypatch.setattr(Objective, "loss", limited)
     train(recipe(*settings), tmp_path / "cut")
     assert "memory did not suffice" in capsys.readouterr().err
     assert_trained_alike(tmp_path / "whole", tmp_path / "cut")
