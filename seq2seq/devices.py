@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -158,6 +159,12 @@ OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_S
 def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor from the CPU to `device` without waiting for the GPU. If `device` is the CPU, return the tensor."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+@torch.no_grad()
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy the values of each source to its target."""
+    torch._foreach_copy_(list(targets), list(sources))
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -26,6 +26,12 @@ class RecipeValueError(ValueError):
         self.key = tuple(key.split(".")) if isinstance(key, str) else key
 
 
+def refuse_if(condition: object, key: str | tuple[str | int, ...], message: str) -> None:
+    """Raise RecipeValueError if a condition is true."""
+    if condition:
+        raise RecipeValueError(key, message)
+
+
 class Section(BaseModel):
     """Base class of the sections. Unknown keys and wrong types are errors, but a float key also accepts an integer."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from seq2seq.errors import RecipeError
-from seq2seq.recipe.base_section import RecipeValueError, Section
+from seq2seq.recipe.base_section import RecipeValueError, Section, refuse_if
 from seq2seq.recipe.data_section import Data, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.model_section import ModelSection
@@ -163,21 +163,19 @@ class Recipe(Section):
     @classmethod
     def _check_model_against_data(cls, model: ModelSection, info: ValidationInfo) -> ModelSection:
         tokenizer: TokenizerSection | None = info.data.get("tokenizer")
-        if model.task.has_source and tokenizer and not tokenizer.joint and model.tied_embeddings == "all":
-            raise RecipeValueError("tied_embeddings", "'all' shares one matrix between source and target, which "
-                                   "requires tokenizer.joint: true. Write 'decoder' or 'none' here.")
-        if tokenizer and not tokenizer.joint and model.copy:
-            raise RecipeValueError("copy", "the copy mechanism requires source and target to have the same vocabulary. "
-                                           "Set tokenizer.joint: true.")
-        if tokenizer and model.task is POINTING and tokenizer.type != "words":
-            raise RecipeValueError("type", "the targets of a pointer are positions of words, which requires tokenizer: "
-                                           f"{{type: words}}; found '{tokenizer.type}'")
+        if tokenizer:
+            refuse_if(model.task.has_source and not tokenizer.joint and model.tied_embeddings == "all",
+                      "tied_embeddings", "'all' shares one matrix between source and target, which requires "
+                      "tokenizer.joint: true. Write 'decoder' or 'none' here.")
+            refuse_if(not tokenizer.joint and model.copy, "copy", "the copy mechanism requires source and target to "
+                      "have the same vocabulary. Set tokenizer.joint: true.")
+            refuse_if(model.task is POINTING and tokenizer.type != "words", "type", "the targets of a pointer are "
+                      f"positions of words, which requires tokenizer: {{type: words}}; found '{tokenizer.type}'")
         data: Data | None = info.data.get("data")
-        if data and model.max_positions <= data.cleaning.max_pieces:
-            pieces = data.cleaning.max_pieces
-            raise RecipeValueError(
-                "max_positions", f"training sentences of {pieces} pieces and `</s>` need at least {pieces + 1} "
-                f"positions, found {model.max_positions}. Raise max_positions, or lower data.cleaning.max_pieces.")
+        pieces = data.cleaning.max_pieces if data else 0
+        refuse_if(data and model.max_positions <= pieces, "max_positions",
+                  f"training sentences of {pieces} pieces and `</s>` need at least {pieces + 1} positions, found "
+                  f"{model.max_positions}. Raise max_positions, or lower data.cleaning.max_pieces.")
         return model
 
     @field_validator("training")
@@ -185,24 +183,21 @@ class Recipe(Section):
     def _check_training_against_model(cls, training: TrainingSection, info: ValidationInfo) -> TrainingSection:
         model: ModelSection | None = info.data.get("model")
         tokenizer: TokenizerSection | None = info.data.get("tokenizer")
-        if training.start_from is not None and tokenizer and tokenizer.taken_from is not None:
-            raise RecipeValueError("start_from", "its tokenizer is used for fine-tuning. Leave "
-                                                 "tokenizer.taken_from out.")
-        if model and model.task is POINTING and training.label_smoothing:
-            raise RecipeValueError("label_smoothing", "a pointer does not support label smoothing, because its "
-                                   "distribution covers only the words of the source sentence. Set "
-                                   "training.label_smoothing: 0.")
-        if model and model.copy and training.label_smoothing:
-            raise RecipeValueError("label_smoothing", "model.copy does not support label smoothing, because copied "
-                                   "pieces cannot be smoothed. Set training.label_smoothing: 0.")
-        if model and training.consistency and (not model.dropout or model.copy or model.selection == "hard" or
-                                               model.task is POINTING):
-            raise RecipeValueError("consistency", "it compares predictions over a vocabulary with different dropout "
-                                   "masks. It needs model.dropout and selection: soft, and cannot have model.copy or a "
-                                   "pointer. Set training.consistency: 0, or change the model.")
-        for key in ("word_dropout", "switch_out"):
-            if model and model.task is POINTING and getattr(training, key):
-                raise RecipeValueError(key, "the targets of a pointer are positions. Leave this key out.")
+        refuse_if(training.start_from is not None and tokenizer and tokenizer.taken_from is not None, "start_from",
+                  "its tokenizer is used for fine-tuning. Leave tokenizer.taken_from out.")
+        if model:
+            pointer = model.task is POINTING
+            refuse_if(pointer and training.label_smoothing, "label_smoothing", "a pointer does not support label "
+                      "smoothing, because its distribution covers only the words of the source sentence. Set "
+                      "training.label_smoothing: 0.")
+            refuse_if(model.copy and training.label_smoothing, "label_smoothing", "model.copy does not support label "
+                      "smoothing, because copied pieces cannot be smoothed. Set training.label_smoothing: 0.")
+            unfit = pointer or model.copy or model.selection == "hard" or not model.dropout
+            refuse_if(training.consistency and unfit, "consistency", "it compares predictions over a vocabulary with "
+                      "different dropout masks. It needs model.dropout and selection: soft, and cannot have model.copy "
+                      "or a pointer. Set training.consistency: 0, or change the model.")
+            for key in ("word_dropout", "switch_out"):
+                refuse_if(pointer and getattr(training, key), key, "a pointer's targets are positions. Leave this out.")
         metrics = info.data.get("metrics") or (model.task.default_metrics if model else ())
         if model and model.task.has_source and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
             raise RecipeValueError(
@@ -219,54 +214,50 @@ class Recipe(Section):
         data: Data | None = info.data.get("data")
         model: ModelSection | None = info.data.get("model")
         for name, ranges in expected.items():
-            if data and name not in data.test:
-                known = ", ".join(data.test) or "no test sets"
-                raise RecipeValueError(name, f"data.test has no '{name}'; it has {known}")
+            refuse_if(data and name not in data.test, name, f"data.test has no '{name}'; it has "
+                      f"{', '.join(data.test) or 'no test sets' if data else ''}")
             for metric, (low, high) in ranges.items():
                 measures = info.data.get("metrics") or (model.task.default_metrics if model else (metric,))
-                if metric not in measures:
-                    raise RecipeValueError(f"{name}.{metric}",
-                                           f"not in the metrics of this recipe: {', '.join(measures)}")
-                if low > high:
-                    raise RecipeValueError(f"{name}.{metric}", f"the lowest score must be first, found [{low}, {high}]")
+                key = f"{name}.{metric}"
+                refuse_if(metric not in measures, key, f"not in the metrics of this recipe: {', '.join(measures)}")
+                refuse_if(low > high, key, f"the lowest score must be first, found [{low}, {high}]")
         return expected
 
     @model_validator(mode="after")
     def _check_languages_and_sides(self) -> "Recipe":
         """Check the keys that depend on the task: languages, sides of corpora, metrics and `tokenizer.joint`."""
         monolingual = not self.task.has_source
-        if not monolingual and self.languages.source is None:
-            raise RecipeValueError("languages.source", f"missing. {Languages.model_fields['source'].description}")
-        if monolingual and self.languages.source is not None:
-            raise RecipeValueError("languages.source", "a language model has only a `target` language; leave this key "
-                                                       "out")
+        refuse_if(not monolingual and self.languages.source is None, "languages.source",
+                  f"missing. {Languages.model_fields['source'].description}")
+        refuse_if(monolingual and self.languages.source is not None, "languages.source",
+                  "a language model has only a `target` language; leave this key out")
         for key, corpus in self.data.corpora_with_keys():
-            if monolingual and corpus.text is None:
-                raise RecipeValueError(("data", *key), "a language model reads monolingual text: set `text` instead of "
-                                                       "`source` and `target`")
-            if not monolingual and corpus.text is not None:
-                raise RecipeValueError(("data", *key, "text"),
-                                       f"a model of type {self.model.type} needs `source` and `target`; `text` is only "
-                                       "for model.type: language_model")
+            refuse_if(monolingual and corpus.text is None, ("data", *key),
+                      "a language model reads monolingual text: set `text` instead of `source` and `target`")
+            refuse_if(not monolingual and corpus.text is not None, ("data", *key, "text"),
+                      f"a model of type {self.model.type} needs `source` and `target`; `text` is only for model.type: "
+                      "language_model")
         for metric in self.metrics or ():
-            if metric not in self.task.metrics:
-                raise RecipeValueError("metrics", f"'{metric}' is not for model.type: {self.model.type}; expected some "
-                                                  f"of {', '.join(self.task.metrics)}")
+            refuse_if(metric not in self.task.metrics, "metrics", f"'{metric}' is not for model.type: "
+                      f"{self.model.type}; expected some of {', '.join(self.task.metrics)}")
         attention = self.model.type, self.model.score or "scaled_dot", self.model.normalize
-        if self.training.guided_alignment and (
-                attention != ("transformer", "scaled_dot", "softmax") or self.tokenizer.subword_sampling):
-            raise RecipeValueError("training.guided_alignment", "it needs a transformer with score: scaled_dot and "
-                                   "normalize: softmax, and a tokenizer without subword_sampling")
-        if self.data.augmentation and self.task is not TRANSLATION:
-            raise RecipeValueError("data.augmentation", f"it changes text pairs; not for model.type: {self.model.type}")
-        if self.data.augmentation.terms and self.tokenizer.type == "words":
-            raise RecipeValueError("data.augmentation.terms", "needs subwords; set tokenizer.type: unigram or bpe")
-        if monolingual and not self.tokenizer.joint:
-            raise RecipeValueError("tokenizer.joint", "a language model has only one vocabulary; leave this key out")
-        if monolingual and self.training.best_metric not in ("loss", "perplexity"):
-            raise RecipeValueError("training.best_metric",
-                                   f"'{self.training.best_metric}' is a metric of translations; for a language model, "
-                                   "write loss or perplexity, or leave this key out.")
+        refuse_if(self.training.guided_alignment and (
+            attention != ("transformer", "scaled_dot", "softmax") or self.tokenizer.subword_sampling),
+            "training.guided_alignment", "it needs a transformer with score: scaled_dot and normalize: softmax, and a "
+            "tokenizer without subword_sampling")
+        refuse_if(self.training.bidirectional_epochs and (
+            self.task is not TRANSLATION or not self.tokenizer.joint or self.training.guided_alignment
+            or any(corpus.tag for corpus in self.data.train)), "training.bidirectional_epochs", "it needs a model that "
+            "translates, tokenizer.joint: true, and corpora without tags; it does not work with guided_alignment")
+        refuse_if(self.data.augmentation and self.task is not TRANSLATION, "data.augmentation",
+                  f"it changes text pairs; not for model.type: {self.model.type}")
+        refuse_if(self.data.augmentation.terms and self.tokenizer.type == "words", "data.augmentation.terms",
+                  "needs subwords; set tokenizer.type: unigram or bpe")
+        refuse_if(monolingual and not self.tokenizer.joint, "tokenizer.joint",
+                  "a language model has only one vocabulary; leave this key out")
+        refuse_if(monolingual and self.training.best_metric not in ("loss", "perplexity"), "training.best_metric",
+                  f"'{self.training.best_metric}' is a metric of translations; for a language model, write loss or "
+                  "perplexity, or leave this key out.")
         return self
 
     def __eq__(self, other: object) -> bool:

@@ -58,6 +58,10 @@ class TrainingSection(Section):
     """Weight of consistency training (R-Drop, Wu et al. 2021, arXiv:2106.14448), alpha there; 5 is a good value for a
     small corpus. Each batch passes the model twice, with different dropout masks, and the loss also has the divergence
     of the two predictions. A step takes about twice as long. 0 turns it off."""
+    bidirectional_epochs: NonNegativeInt = 0
+    """Number of epochs, at the beginning, that also train on each pair with source and target exchanged (BiT, Ding et
+    al. 2021, arXiv:2109.07780); a third of the training is a good value. It needs `tokenizer.joint: true`. These epochs
+    have twice as many steps."""
     word_dropout: Share = 0.0
     """Probability that a token of the source, or of the decoder's input, becomes `<unk>` (Sennrich et al. 2016,
     arXiv:1606.02891); 0.1 is common for a small corpus. What the model has to predict stays the same."""

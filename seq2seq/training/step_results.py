@@ -90,7 +90,7 @@ class StepResults:
                          "is halved")
             return
         numbers = [] if self.lines is None else sorted(
-            int(self.lines[index]) for pairs in result.micro_batches for index in pairs)
+            int(self.lines[index % len(self.lines)]) for pairs in result.micro_batches for index in pairs)
         named = ", ".join(map(str, numbers[:MAX_NAMED_LINES]))
         console.warn(f"step {result.step:,} is skipped, because its gradient is not finite; line numbers of its pairs "
                      f"in the corpora: {named}{', …' if len(numbers) > MAX_NAMED_LINES else ''}")

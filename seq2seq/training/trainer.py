@@ -20,10 +20,10 @@ from seq2seq.analysis.guided_alignment import GuidedAlignment
 from seq2seq.analysis.learning_curves import draw_curves
 from seq2seq.augmentation.resampled_epochs import ResampledEpochs
 from seq2seq.augmentation.token_noise import TokenNoise
-from seq2seq.data.batching import Shape, derived_seed
+from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
 from seq2seq.data.preparation import SYNTHETIC, Prepared, prepare, train_or_load_tokenizers
-from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, make_deterministic
+from seq2seq.devices import choose_device, choose_dtype, configure_process, copy_all, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.load_model import stored_weights, weights_to_start_from
@@ -123,7 +123,7 @@ class Training:
         self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, tokenizers), tokenizers)
         self.tokenizer_checksums = checksums_of(self.tokenizers)
         self.prepared = self._prepare(text)
-        self.corpus = self.prepared.corpus
+        self.corpus = self._in_both_directions(self.prepared.corpus, epoch=0)
         self.resampled = ResampledEpochs.for_recipe(self.prepared, self.tokenizers, recipe, group.is_main)
         self.validation = Validation(recipe, self.tokenizers)
 
@@ -146,8 +146,8 @@ class Training:
         self.optimizer = build_optimizer(self.section, self.model.named_parameters(), self.dtype)
         self.ema_weights = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
         max_length = recipe.data.cleaning.max_pieces + 1
-        shape = Shape.for_plan(self.corpus, self._plan(epoch=0), max_length) if trains_packed(
-            recipe.model, self.device, self.dtype) else None
+        packed = trains_packed(recipe.model, self.device, self.dtype)
+        shape = Shape.for_plan(self.corpus, self._plan(epoch=0), max_length) if packed else None
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
@@ -221,14 +221,19 @@ class Training:
         """Yield the micro-batches of each remaining step until the training is finished."""
         state = self.state
         while not state.finished(self.recipe):
+            corpus = self.prepared.corpus
             if self.resampled:
                 files = [self.prepared.directory / f"epoch-{epoch:05d}" for epoch in (state.epoch - 1, state.epoch)]
-                self.corpus = self.group.main_rank_first(partial(self.resampled.corpus, state.epoch), *files)
+                corpus = self.group.main_rank_first(partial(self.resampled.corpus, state.epoch), *files)
+            self.corpus = self._in_both_directions(corpus, state.epoch)
             plan = self._plan(state.epoch)
             while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
                 yield plan[state.step_in_epoch]
             if state.step_in_epoch >= len(plan):
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
+
+    def _in_both_directions(self, corpus: EncodedCorpus, epoch: int) -> EncodedCorpus:
+        return corpus.with_reversed() if epoch < self.section.bidirectional_epochs else corpus
 
     def _plan(self, epoch: int) -> EpochPlan:
         return plan_epoch(self.corpus, self.section.batch_tokens, self.section.accumulation, self.recipe.seed, epoch)
@@ -244,22 +249,19 @@ class Training:
         norm = mean_gradient_norm([gradient_of(weight) for weight in self.weights], target_tokens)
         scale_gradient(gradient, norm, target_tokens, self.section.gradient_clip)
         # The device decides whether to skip the update. On a GPU, the host would have to wait for the norm.
-        self._update(self._learning_rate(step), step, skip=1 - norm.isfinite().float())
+        self._update(self.state.rate_factor * learning_rate(self.section, step), step, skip=1 - norm.isfinite().float())
         self.optimizer.zero_grad()
         self.state.step, self.state.averaged = step, False
         self.state.step_in_epoch += 1
         self.state.add_to_window(seconds=time.monotonic() - began)
         self.results.add(StepResult(step, torch.cat([sums, norm[None]]), micro_batches, source_tokens, target_tokens))
 
-    def _learning_rate(self, step: int) -> float:
-        return self.state.rate_factor * learning_rate(self.section, step)
-
     def _update(self, rate: float, step: int, skip: Tensor) -> None:
         self.optimizer.step(rate, skip)
         if self.ema_weights:
             update_moving_average(self.ema_weights, self.weights, self.section.ema_decay, step, skip)
         if self.compute_model is not self.model:
-            _copy_all(list(self.compute_model.parameters()), self.weights)
+            copy_all(list(self.compute_model.parameters()), self.weights)
 
     # Reporting
 
@@ -274,7 +276,7 @@ class Training:
     def _log_window(self, log: Log) -> list[str]:
         """Log the means since the last log line, and return them as text for the progress bar."""
         self.results.read()
-        if means := pop_window_means(self.state, self._learning_rate(self.state.step)):
+        if means := pop_window_means(self.state, self.state.rate_factor * learning_rate(self.section, self.state.step)):
             log.write("training", self.state.step, means)
         return progress_bar_fields(means) if means else []
 
@@ -336,10 +338,10 @@ class Training:
         trained = [weight.detach().clone() for weight in self.weights]
         self.model.eval()
         try:
-            _copy_all(self.weights, weights)
+            copy_all(self.weights, weights)
             yield
         finally:
-            _copy_all(self.weights, trained)
+            copy_all(self.weights, trained)
             self.model.train()
 
     def _average_checkpoints(self, log: Log) -> None:
@@ -403,9 +405,9 @@ class Training:
         if checkpoint.info["data"] != self.prepared.fingerprint:
             raise CheckpointError(f"{checkpoint.path} was trained on other text: the text of data.train has changed "
                                   "since. Restore the files, or train from the beginning with --restart.")
-        _copy_all(self.weights, [checkpoint.model[name].to(self.device) for name in self.names])
+        copy_all(self.weights, [checkpoint.model[name].to(self.device) for name in self.names])
         if self.compute_model is not self.model:
-            _copy_all(list(self.compute_model.parameters()), self.weights)
+            copy_all(list(self.compute_model.parameters()), self.weights)
         self.optimizer.restore({key.removeprefix("optimizer."): value for key, value in checkpoint.state.items()
                                 if key.startswith("optimizer.")})
         if self.ema_weights:
@@ -439,11 +441,6 @@ class Training:
         for warning in check_expected(scores, self.recipe.expected):
             console.warn(warning)
         return scores
-
-
-@torch.no_grad()
-def _copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    torch._foreach_copy_(list(targets), list(sources))
 
 
 def _parameters(weights: Sequence[Tensor]) -> int:

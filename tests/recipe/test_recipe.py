@@ -256,8 +256,13 @@ def test_the_width_of_a_pointer_network_needs_no_heads():
            "or change the model.")
           for model in ("dropout: 0", "copy: true", "selection: hard", "type: pointer")),
         *((f"training: {{{key}: 0.1, label_smoothing: 0}}\nmodel: {{type: pointer}}",
-           f"training.{key}: the targets of a pointer are positions. Leave this key out.")
+           f"training.{key}: a pointer's targets are positions. Leave this out.")
           for key in ("word_dropout", "switch_out")),
+        *((f"training: {{bidirectional_epochs: 1, label_smoothing: 0{more}",
+           "training.bidirectional_epochs: it needs a model that translates, tokenizer.joint: true, and corpora "
+           "without tags; it does not work with guided_alignment")
+          for more in ("}\nmodel: {type: pointer}", ", guided_alignment: 0.1}",
+                       "}\ntokenizer: {joint: false}\nmodel: {tied_embeddings: none}")),
         ("training: {consistency: -1}", "training.consistency: expected a number of at least 0; found -1"),
         ("model: {type: pointer, copy: true}\ntokenizer: {type: words}\ntraining: {label_smoothing: 0}",
          "model.copy: has no effect with model.type: pointer. Leave it out."),

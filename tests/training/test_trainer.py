@@ -7,6 +7,7 @@ import re
 import signal
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from toy import RECIPE, write_corpus
@@ -108,6 +109,7 @@ def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys
 
 @pytest.mark.parametrize(("step", "settings"), [
     (1, ()), (5, ()), (7, ()), (7, ("tokenizer.subword_sampling=0.2",)), (1, ("training.accumulation=3",)),
+    (3, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1")),
     (7, ("training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1")),
     *(pytest.param(step, (setting,), marks=pytest.mark.slow) for step, setting in (
         (1, "tokenizer.subword_sampling=0.2"), (5, "tokenizer.subword_sampling=0.2"),
@@ -236,6 +238,18 @@ def assert_trained_alike(run, other):
     keys = [name for name in one if name.endswith("bias") and ("query_key_value" in name or "key_value" in name)]
     for name in one.keys() - set(keys):
         torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-4)
+
+
+def test_the_first_epochs_train_in_both_directions(recipe, tmp_path):
+    training = Training(recipe("training.bidirectional_epochs=1", "training.max_steps=1000"), tmp_path / "run")
+    pairs, lengths = len(training.prepared.corpus), {}
+    for micro_batches in training._steps():
+        if training.state.epoch == 2:
+            break
+        lengths.setdefault(training.state.epoch, []).extend(np.concatenate(micro_batches).tolist())
+        training.state.step += 1
+        training.state.step_in_epoch += 1
+    assert sorted(lengths[0]) == list(range(2 * pairs)) and sorted(lengths[1]) == list(range(pairs))
 
 
 def test_accumulation_does_not_change_the_result(recipe, tmp_path):
