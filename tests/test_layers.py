@@ -13,8 +13,8 @@ import seq2seq
 PACKAGE = Path(seq2seq.__file__).parent
 
 CHAPTERS = ["recipe", "tokenizers", "cards", "storage", "data", "augmentation", "model", "loss", "search", "inference",
-            "translation", "evaluation", "analysis", "training", "check", "interop", "documents", "protection",
-            "office", "formats", "serve", "cli"]
+            "translation", "evaluation", "analysis", "training", "check", "adaptation", "interop", "documents",
+            "protection", "office", "formats", "serve", "cli"]
 TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "compressed_files", "json_reader"}
 WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "compressed_files", "json_reader"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "open_files"), ("data", "corpus"), ("data", "tmx"),

@@ -24,6 +24,7 @@ import typer
 
 from seq2seq import __version__, console
 from seq2seq.cli import (
+    adapt,
     align,
     attention,
     average,
@@ -48,7 +49,7 @@ from seq2seq.translation.text_io import OutputClosed
 # Errors of the file system that the user can fix: no space or quota left, no permission, a read-only file system.
 FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 # The subcommands, in the order of the help.
-COMMANDS = (init, check, train, translate, serve, generate, score, rescore, evaluate, align, attention, average,
+COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, align, attention, average,
             import_, export, verify_resume)
 
 app = typer.Typer(

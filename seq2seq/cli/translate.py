@@ -37,14 +37,7 @@ from seq2seq.compressed_files import MAX_LINE_BYTES
 from seq2seq.data.parallel_text import require_as_many_lines, zip_parallel
 from seq2seq.errors import UserError
 from seq2seq.signals import StopRequest, stopping_by_signal
-from seq2seq.translation.text_io import (
-    Input,
-    Line,
-    LineWarnings,
-    file_or_standard,
-    map_in_blocks,
-    reading,
-)
+from seq2seq.translation.text_io import Input, Line, file_or_standard, map_in_blocks, reading
 from seq2seq.translation.unfinished_output import Journal, how_to_resume, resumable
 
 if TYPE_CHECKING:
@@ -199,6 +192,7 @@ def translate(
         protected,
         read_document,
     )
+    from seq2seq.protection.translation_warnings import TranslationWarnings
     from seq2seq.translation.journal_inputs import journal_inputs
 
     path = file_or_standard(input)
@@ -235,7 +229,7 @@ def translate(
         requests = journal.skip_finished(stop.interruptible(_requests(lines, prefixes, phrases)), lines.name)
         stop.message = how_to_resume(journal)
         finished = journal.finished_lines() if parsed else []
-        warnings = _Warnings(lines.name, parsed.places if parsed else None)
+        warnings = TranslationWarnings(lines.name, parsed.places if parsed else None)
         with bar("translating", lines, journal.output, journal.lines) as advance:
             def translated(requests: Iterator[tuple[Line, Request]]) -> Iterator[list[list[Translation]]]:
                 block_lines = 1 if lines.live else BLOCK_LINES * workers
@@ -261,36 +255,6 @@ def translate(
         if parsed:
             journal.output.replace(parsed.join(finished, safe.align))
         warnings.finish()
-
-
-class _Warnings:
-    """Warnings about translated lines. The first warnings of each kind are printed on standard error, all others are
-    only counted."""
-
-    def __init__(self, name: str, places: Sequence[str] | None = None) -> None:
-        """name: name of the input. places: places of the sentences of a document; None: the input has lines."""
-        self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too", places)
-        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", places)
-        self.terms = LineWarnings(name, "translations lack a term of the glossary", places)
-        self.retried = 0
-
-    def check(self, line: Line, best: Translation) -> None:
-        """Print or count the warnings about the translation of a line."""
-        if best.parts > 1:
-            self.long.warn(line.number, f"too long for the model; translated in {best.parts:,} parts, which are joined")
-        if best.faults:
-            self.faulty.warn(line.number, ", ".join(best.faults))
-        if best.lost_terms:
-            self.terms.warn(line.number, f"the translation lacks a term of the glossary: {', '.join(best.lost_terms)}")
-        self.retried += best.retried
-
-    def finish(self) -> None:
-        """Print the counts."""
-        self.long.finish()
-        self.faulty.finish()
-        self.terms.finish()
-        if self.retried:
-            console.print_message(f"translations improved by a retry: {self.retried:,}")
 
 
 @contextmanager

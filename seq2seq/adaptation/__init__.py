@@ -1,0 +1,1 @@
+"""Adaptation of a trained model to the text of a domain."""

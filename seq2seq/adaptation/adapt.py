@@ -1,0 +1,262 @@
+"""Adaptation of a model to the text of a domain, such as a translation memory, without harm to general text.
+
+A model that is trained with the text of a domain alone forgets other text. Therefore general pairs are replayed (mixed
+fine-tuning, Chu et al. 2017, arXiv:1701.03214), the training is stopped by a validation set of both kinds of text, and
+the result is an average of the old and the new weights (Wortsman et al. 2022, arXiv:2109.01903), chosen on validation
+text of both kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from seq2seq import console
+from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
+from seq2seq.data.corpus import Pair, read_pairs
+from seq2seq.devices import choose_device
+from seq2seq.errors import CorpusError, OptionError, UserError
+from seq2seq.evaluation.scores import score_pairs
+from seq2seq.inference.load_model import read_model
+from seq2seq.recipe import Corpus, Recipe, load_recipe
+from seq2seq.recipe.task import TRANSLATION
+from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
+from seq2seq.storage.directories import replace_directory
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.trainer import train
+from seq2seq.translation.translator import Translator
+
+TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
+"""Contents of the directory of an adaptation, besides the model."""
+REPLAYED = 10
+"""Maximum number of general pairs for each pair of the domain. An epoch replays as many as there are of the domain."""
+MAX_VALIDATED = 500
+"""Maximum number of pairs of each kind in validation."""
+EPOCHS, MIN_STEPS, MAX_STEPS = 20, 200, 5_000
+SHARES = tuple(step / 10 for step in range(11))
+"""Shares of the new weights that are tried."""
+
+TextPair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """Scores on validation text with one share of the new weights."""
+
+    share: float
+    domain: float
+    general: float
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Result of `adapt`.
+
+    metric: name of the scores. table: scores of every share on validation text. chosen: what the model was made with.
+    tests: scores (before, after) by test set, on text that decided nothing.
+    """
+
+    metric: str
+    table: list[TradeOff]
+    chosen: TradeOff
+    tests: dict[str, tuple[float, float]]
+
+
+def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None = None, allow_loss: float = 0.5,
+          seed: int = 1, settings: Sequence[str] = ()) -> Adaptation:
+    """Adapt a model to the text of a domain, and write the adapted model as a run.
+
+    The same call resumes an adaptation that was interrupted.
+
+    Args:
+        model: a bundle or a run. domain: text of the domain. output: directory of the adaptation.
+        general: other text that the model has to translate as well as before; None: the training and validation text of
+            the model, which must be on this machine.
+        allow_loss: maximum loss of the score on general validation text.
+        seed: seed of the split of the text and of the training. settings: `KEY=VALUE` for the recipe of the training.
+    Raises:
+        UserError: the text cannot be read or is too little, the directory has other files, or no average of the weights
+            gains on the domain without a larger loss on general text.
+    """
+    bundle = resolve_model_path(model)
+    network, recipe, tokenizers = read_model(bundle)
+    if recipe.task is not TRANSLATION:
+        raise UserError(f"{model} does not translate text. Only translation models can be adapted.")
+    if not (output / RECIPE_FILE).is_file():
+        if os.path.lexists(output):
+            raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")
+        _write(recipe, bundle, tokenizers, domain, general, output, seed)
+    sets = {name: _read(output / TEXT, name) for name in (
+        "domain.valid", "general.valid", "domain.test", "general.test")}
+    training = load_recipe(output / RECIPE_FILE, settings)
+    train(training, output / TRAINING)
+
+    old, new = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
+    metric = "bleu" if "bleu" in training.measures else "chrf"
+    device = choose_device(training.training.device)
+
+    def score(share: float, *names: str) -> list[float]:
+        _set_weights(network, interpolated(old.weights, new.weights, share))
+        translator = Translator.from_recipe(network, tokenizers, recipe, device)
+        return [score_pairs(translator, sets[name], [metric])[metric].value for name in names]
+
+    table = [TradeOff(share, *score(share, "domain.valid", "general.valid"))
+             for share in console.with_progress("averages of the weights", SHARES, "averages")]
+    chosen = choose(table, allow_loss)
+    if chosen.share == 0:
+        raise UserError(f"no average of the old and the new weights gains {metric} on {domain.label} at a loss of at "
+                        f"most {allow_loss} on general text:\n{as_text(table, metric)}\nGive more text of the domain, "
+                        "or allow a larger loss with --allow-loss. The training is kept and will not be repeated.")
+    names = [name for name in ("domain.test", "general.test") if sets[name]]
+    tests = dict(zip(names, zip(score(0, *names), score(chosen.share, *names), strict=True), strict=True))
+    found = Adaptation(metric, table, chosen, tests)
+    save_bundle(output / BEST, interpolated(old.weights, new.weights, chosen.share), new.recipe_text,
+                new.tokenizer_files, {**new.metadata, "adaptation": {**asdict(found), "model": str(model)}})
+    return found
+
+
+def choose(table: Sequence[TradeOff], allow_loss: float) -> TradeOff:
+    """Return the best row on the domain among those that lose at most `allow_loss` on general text against the first
+    row, the old weights. Of equal rows, return that with the smallest share."""
+    allowed = [row for row in table if row.general >= table[0].general - allow_loss]
+    return max(allowed, key=lambda row: row.domain)
+
+
+def as_text(table: Sequence[TradeOff], metric: str) -> str:
+    """Return the table of the trade-off for a terminal."""
+    return "\n".join(["share of the new weights   domain  general  "
+                      f"({metric} on validation text)",
+                      *(f"{row.share:24.1f}   {row.domain:6.2f}   {row.general:6.2f}" for row in table)])
+
+
+def interpolated(old: Mapping[str, Tensor], new: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    """Return (1 - share) * old + share * new, by name."""
+    return {name: old[name].lerp(new[name], share) if old[name].is_floating_point() else new[name] for name in new}
+
+
+def _set_weights(network: Any, weights: Mapping[str, Tensor]) -> None:
+    module: nn.Module = network
+    module.load_state_dict(dict(weights), strict=False)
+
+
+def _read(directory: Path, name: str) -> list[TextPair]:
+    sides = [(directory / f"{name}.{side}").read_text(encoding="utf-8") for side in ("source", "target")]
+    return list(zip(*(side.split("\n")[:-1] for side in sides), strict=True))
+
+
+def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus, general: Corpus | None, output: Path,
+           seed: int) -> None:
+    """Write the text and the recipe of the training. The directory appears when it is complete."""
+    texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(recipe, domain, seed), strict=True))
+    limit = REPLAYED * len(texts["domain.train"])
+    if general is None:
+        train_pairs, valid = _text_of_model(load_recipe(recipe_path(bundle), check_files=False), limit, seed)
+        test: list[TextPair] = []
+    else:
+        train_pairs, valid, test = _split(recipe, general, seed)
+        train_pairs = _sample(train_pairs, limit, seed)
+    texts |= {"general.train": train_pairs, "general.valid": valid, "general.test": test}
+    texts |= {name: texts[name][:MAX_VALIDATED] for name in ("domain.valid", "general.valid")}
+    texts["valid"] = texts["domain.valid"] + texts["general.valid"]
+    with replace_directory(output, None) as directory:
+        (directory / TEXT).mkdir()
+        for name, pairs in texts.items():
+            for number, side in enumerate(("source", "target")):
+                lines = "".join(f"{pair[number]}\n" for pair in pairs)
+                (directory / TEXT / f"{name}.{side}").write_text(lines, encoding="utf-8", newline="\n")
+        tokens = sum(len(ids) + 1 for ids in tokenizers.target.encode([target for _, target in texts["domain.train"]]))
+        text = _recipe_text(recipe, bundle, len(texts["domain.train"]), len(train_pairs), tokens, seed, output.name)
+        (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
+
+
+def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+    """Return the training, validation and test pairs of a corpus, without common sentences."""
+    pairs = list(read_pairs(recipe.with_directory(Path()), corpus))
+    held_out = choose_held_out(pairs, seed, lambda source, target: bool(source.strip() and target.strip()))
+    if not held_out.valid:
+        raise CorpusError(f"{corpus.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
+                          f"set. They need at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides, and "
+                          "two of these must share no sentence with another pair. Add text.")
+    held = held_out.valid | held_out.test | held_out.copies
+
+    def chosen(numbers: Iterable[int] | None) -> list[TextPair]:
+        return [(_line(source), _line(target)) for number, source, target in pairs
+                if (number not in held if numbers is None else number in numbers)]
+
+    return chosen(None), chosen(held_out.valid), chosen(held_out.test)
+
+
+def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair], list[TextPair]]:
+    """Return pairs of the model's training text, at most `limit`, and its validation text."""
+    try:
+        found = (pair for spec in recipe.data.train if spec.translated_by is None for pair in read_pairs(recipe, spec))
+        return _sample(_texts(found), limit, seed), list(_texts(read_pairs(recipe, recipe.data.valid)))
+    except CorpusError as error:
+        raise CorpusError(f"{error} This is text that the model was trained with; if it is not on this machine, give "
+                          "other general text with --general.") from None
+
+
+def _texts(pairs: Iterable[Pair]) -> Iterable[TextPair]:
+    return ((_line(source), _line(target)) for _, source, target in pairs if source.strip() and target.strip())
+
+
+def _line(text: str) -> str:
+    return text.replace("\n", " ")
+
+
+def _sample(pairs: Iterable[TextPair], limit: int, seed: int) -> list[TextPair]:
+    """Return at most `limit` random pairs (reservoir sampling)."""
+    drawn, kept = random.Random(seed), list[TextPair]()
+    for number, pair in enumerate(pairs):
+        if number < limit:
+            kept.append(pair)
+        elif (place := drawn.randrange(number + 1)) < limit:
+            kept[place] = pair
+    return kept
+
+
+def _recipe_text(recipe: Recipe, bundle: Path, domain: int, general: int, tokens: int, seed: int, name: str) -> str:
+    """Return the recipe of the training. domain, general: numbers of training pairs. tokens: target tokens of the
+    domain's."""
+    section = recipe.training
+    batch_tokens = min(section.batch_tokens, max(256, tokens // 20))
+    max_steps = min(max(EPOCHS * tokens // batch_tokens, MIN_STEPS), MAX_STEPS)
+
+    def corpus(name: str, more: str = "") -> str:
+        return f"{{source: {name}.source, target: {name}.target{more}}}"
+
+    return f"""\
+# Training of `seq2seq adapt`: the text of the domain, and as much general text in each epoch.
+name: {"".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_") or "adapted"}
+seed: {seed}
+languages: {{source: {recipe.languages.source}, target: {recipe.languages.target}}}
+data:
+  root: {TEXT}
+  train:
+  - {corpus("domain.train")}
+  - {corpus("general.train", f", weight: {min(1.0, domain / max(general, 1)):.4f}")}
+  # Half of these pairs are general text, so the training stops when one of both loses more than the other gains.
+  valid: {corpus("valid")}
+  cleaning: {{max_pieces: {recipe.data.cleaning.max_pieces}}}
+metrics: {json.dumps([metric for metric in recipe.measures if metric in ("bleu", "chrf")])}
+training:
+  start_from: {json.dumps(str(bundle.absolute()), ensure_ascii=False)}
+  batch_tokens: {batch_tokens}
+  # A quarter of the rate that the model was trained with.
+  learning_rate: {section.learning_rate / 4:.1e}
+  warmup_steps: {max_steps // 10}
+  schedule: linear
+  max_steps: {max_steps}
+  validate_every: {max(1, max_steps // 10)}
+  early_stopping: 3
+  ema_decay: 0.99
+  label_smoothing: {section.label_smoothing}
+decoding: {json.dumps(recipe.decoding.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)}
+"""

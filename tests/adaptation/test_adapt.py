@@ -1,0 +1,154 @@
+"""An adapted model translates its domain better, and other text as well as before."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import RECIPE, WORDS, write_corpus
+
+from seq2seq.adaptation.adapt import TEXT, TRAINING, TradeOff, adapt, choose, interpolated
+from seq2seq.check.new_recipe import corpus_of
+from seq2seq.errors import CorpusError, OptionError, UserError
+from seq2seq.recipe import load_recipe
+from seq2seq.storage.checkpoints import BEST, load_bundle
+from seq2seq.training.trainer import train
+from seq2seq.translation.translator import Translator
+
+DOMAIN = [("moon", "Mond"), ("sun", "Sonne"), ("star", "Stern"), *WORDS[:3], ("sees", "sieht")]
+
+
+def write_pairs(folder, name, words, count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    pairs = []
+    for _ in range(count):
+        chosen = [words[index] for index in torch.randint(len(words), (5,), generator=generator)]
+        pairs.append([" ".join(word[side] for word in chosen) for side in (0, 1)])
+    for side, language in enumerate(("en", "de")):
+        (folder / f"{name}.{language}").write_text("".join(pair[side] + "\n" for pair in pairs))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of the toy language, which does not know some words of its domain."""
+    folder = tmp_path_factory.mktemp("adapt")
+    write_corpus(folder)
+    write_pairs(folder, "train", WORDS, 300, 1)
+    write_pairs(folder, "valid", WORDS, 40, 2)
+    write_pairs(folder, "memory", DOMAIN, 300, 3)
+    text = RECIPE.replace("max_steps: 11", "max_steps: 400").replace("validate_every: 5", "validate_every: 200")
+    text = text.replace("d_model: 16", "d_model: 32").replace("dropout: 0.1", "dropout: 0")
+    (folder / "recipe.yaml").write_text(text.replace("log_every: 2", "log_every: 200"))
+    train(load_recipe(folder / "recipe.yaml", ["training.batch_tokens=256"]), folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapted(folder):
+    output = folder / "adapted"
+    return output, adapt(folder / "run", memory(folder), output, allow_loss=2.0,
+                         settings=["training.max_steps=200", "training.learning_rate=0.005", "training.threads=1"])
+
+
+def memory(folder):
+    return corpus_of([folder / "memory.en", folder / "memory.de"])
+
+
+@pytest.mark.slow
+def test_the_domain_gains_and_general_text_loses_no_more_than_allowed(adapted):
+    _, found = adapted
+    before, chosen = found.table[0], found.chosen
+    assert [row.share for row in found.table] == pytest.approx([share / 10 for share in range(11)])
+    assert chosen.domain > before.domain + 20 and chosen.general >= before.general - 2
+    assert chosen.domain == max(row.domain for row in found.table if row.general >= before.general - 2)
+    score_before, score_after = found.tests["domain.test"]
+    assert score_after > score_before + 20 and "general.test" not in found.tests
+
+
+@pytest.mark.slow
+def test_the_adapted_model_is_the_average_of_the_old_and_the_trained_weights(folder, adapted):
+    output, found = adapted
+    old, new, chosen = (load_bundle(path / BEST) for path in (folder / "run", output / TRAINING, output))
+    for name, weight in chosen.weights.items():
+        torch.testing.assert_close(weight, old.weights[name].lerp(new.weights[name], found.chosen.share))
+    assert chosen.metadata["adaptation"]["chosen"]["share"] == found.chosen.share
+    translator = Translator.load(output, precision="fp32")
+    assert translator.decoding == Translator.load(folder / "run", precision="fp32").decoding
+    [[best]] = translator.translate(["one moon sees two sun"])
+    assert "Mond" in best.text and "Sonne" in best.text
+
+
+@pytest.mark.slow
+def test_training_validation_and_test_text_have_no_sentence_in_common(adapted):
+    output, _ = adapted
+    sets = {name: set((output / TEXT / f"domain.{name}.source").read_text().splitlines())
+            for name in ("train", "valid", "test")}
+    assert all(sets.values()) and not sets["train"] & sets["valid"] and not sets["train"] & sets["test"]
+    assert not sets["valid"] & sets["test"]
+    general = (output / TEXT / "general.train.source").read_text().splitlines()
+    assert general and not any("moon" in line for line in general)
+
+
+@pytest.mark.slow
+def test_the_same_call_again_gives_the_same_and_trains_no_more(folder, adapted, capsys):
+    output, found = adapted
+    assert adapt(folder / "run", memory(folder), output, allow_loss=2.0,
+                 settings=["training.max_steps=200", "training.learning_rate=0.005", "training.threads=1"]) == found
+    assert f"{output / TRAINING} has finished" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_without_a_gain_that_is_allowed_no_model_is_written(folder, tmp_path):
+    output = tmp_path / "refused"
+    with pytest.raises(UserError, match=r"(?s)no average .* gains bleu .* at a loss of at most 0.5 on general text:"
+                                        r".*share of the new weights.*0\.0 .*--allow-loss"):
+        adapt(folder / "run", memory(folder), output,
+              settings=["training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1"])
+    assert not (output / BEST).exists() and (output / TRAINING).is_dir()
+
+
+@pytest.mark.slow
+def test_general_text_of_ones_own_is_divided_too(folder, tmp_path):
+    write_pairs(tmp_path, "general", WORDS, 200, 9)
+    general = corpus_of([tmp_path / "general.en", tmp_path / "general.de"])
+    with pytest.raises(UserError, match="no average"):
+        adapt(folder / "run", memory(folder), tmp_path / "output", general=general,
+              settings=["training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1"])
+    lines = [(tmp_path / "output" / TEXT / f"general.{name}.source").read_text().splitlines()
+             for name in ("train", "valid", "test")]
+    assert sum(map(len, lines)) <= 200 and all(lines)
+
+
+@pytest.mark.slow
+def test_bad_input_is_refused_and_nothing_is_written(folder, tmp_path):
+    (tmp_path / "few.tsv").write_text("one\teins\ntwo\tzwei\n")
+    with pytest.raises(CorpusError, match=r"few.tsv: 2 pairs are too few for a training, a validation and a test set"):
+        adapt(folder / "run", corpus_of([tmp_path / "few.tsv"]), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(OptionError, match="other exists already, and is no adaptation"):
+        adapt(folder / "run", memory(folder), tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_a_model_whose_text_is_elsewhere_needs_other_general_text(folder, tmp_path):
+    text = (folder / "train.en").read_text()
+    (folder / "train.en").unlink()
+    try:
+        with pytest.raises(CorpusError, match="give other general text with --general"):
+            adapt(folder / "run", memory(folder), tmp_path / "new")
+    finally:
+        (folder / "train.en").write_text(text)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=11), st.floats(0, 5))
+def test_the_choice_never_loses_more_than_allowed_nor_less_on_the_domain(scores, allow_loss):
+    table = [TradeOff(number / 10, *pair) for number, pair in enumerate(scores)]
+    chosen = choose(table, allow_loss)
+    assert chosen.general >= table[0].general - allow_loss and chosen.domain >= table[0].domain
+    assert chosen is table[0] or chosen.domain > table[0].domain
+
+
+def test_shares_of_weights_are_linear_and_whole_numbers_stay():
+    old, new = {"a": torch.tensor([0.0, 2.0]), "n": torch.tensor([3])}, {"a": torch.tensor([1.0, 4.0]),
+                                                                       "n": torch.tensor([3])}
+    assert interpolated(old, new, 0.25)["a"].tolist() == [0.25, 2.5] and interpolated(old, new, 0.25)["n"].item() == 3
