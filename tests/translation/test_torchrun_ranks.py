@@ -85,6 +85,12 @@ def alone(output: str, *arguments: object) -> bytes:
     return Path(output).read_bytes()
 
 
+def rounded(output: bytes) -> bytes:
+    """Round the scores to 6 digits. A retried line is in a batch with the retried lines of its rank, and in fp32 the
+    last digits of a sum depend on the size of the batch."""
+    return re.sub(rb"-?\d+\.\d{6,}", lambda number: b"%.6g" % float(number[0]), output)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "options"), [
     (2, ()), (3, ("--format", "jsonl", "--n-best", "2")),
@@ -93,7 +99,7 @@ def test_any_number_of_ranks_writes_what_one_process_writes(folder, ranks, optio
     told = finish(start(ranks, "model", "in", *options, "-o", "out"))
     assert codes() == ["0"] * ranks, told
     assert told.count(f"translating in fp32, {ranks} workers") == 1
-    assert Path("out").read_bytes() == alone("whole", *options)
+    assert rounded(Path("out").read_bytes()) == rounded(alone("whole", *options))
     assert not Path("out.part").exists() and not Path("out.part.json").exists()
 
 
