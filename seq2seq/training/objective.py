@@ -1,4 +1,4 @@
-"""What a training minimises: the loss of a batch, with everything that the recipe adds to it."""
+"""Loss that a training minimises, with everything that the recipe adds to it."""
 
 from __future__ import annotations
 
