@@ -251,8 +251,8 @@ def _recipe_with_tests(bundle: Path) -> Recipe:
 def _require_consistent_options(model: Path | None, source: Path | None, hypothesis: Path | None,
                                 references: Sequence[Path], text: Path | None, language: str | None,
                                 baseline: Path | None) -> None:
-    """Raise UserError if the options name both a model and a file of translations, or neither of them, or if another
-    file is missing or has no effect with them."""
+    """Raise UserError unless the options name either a model or a file of translations, all files that this needs, and
+    no file that would have no effect."""
     if (model is None) == (hypothesis is None):
         raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
                         f"{'not both' if model else 'neither was given'}.")

@@ -64,7 +64,10 @@ class XliffDocument:
                 preserved.pop()
 
     def _add(self, holder: int, preserved: bool) -> None:
-        """Add a unit of 1.2 or a segment of 2.x unless it is translated. preserved: white space around it is kept."""
+        """Add a <trans-unit> (XLIFF 1.2) or <segment> (2.x), unless it is translated already.
+
+        preserved: white space around it is kept.
+        """
         found = {self._xml.tokens[child].local_name: child for child in self._xml.children(holder)}
         if "source" not in found or self._xml.tokens[holder].attributes.get("approved") == "yes":
             return

@@ -21,12 +21,13 @@ def loss_of_passes(outputs: Sequence[Output], target: Tensor, tokens: int, label
     """Return the training loss of one pass, or of two passes over the same batch with different dropout masks.
 
     Args:
-        outputs: of one pass; or of two, of type `Logits`. consistency: a, of two passes. Other arguments: as in
+        outputs: output of each pass. Outputs of two passes must be of type `Logits`.
+        consistency: weight of the divergence of two passes, a in the equation above. Other arguments: as in
             `smoothed_cross_entropy`.
     Returns:
-        The loss; its log p of each target is the mean of both passes.
+        The loss. For two passes, `log_probabilities` is the mean of both.
     Raises:
-        ValueError: outputs of two passes are not logits over a vocabulary, or come from hard attention.
+        ValueError: the outputs of two passes are not logits over a vocabulary, or come from hard attention.
     """
     if len(outputs) == 1:
         return training_loss(outputs[0], target, tokens, label_smoothing)

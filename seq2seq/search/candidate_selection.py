@@ -179,9 +179,9 @@ class RequiredPhrases:
                 ids.new_tensor([[[candidate.next_id for candidate in each]] for each in selected]))
 
     def _spelled_tokens(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
-        """Return the largest number of tokens with which the target ends and the spelling begins, or 0.
+        """Return the length of the longest end of the target that is also a beginning of the spelling; 0 if none is.
 
-        The number is smaller than the length of the spelling. The phrase must be allowed to begin after the preceding
+        This beginning is shorter than the spelling. The phrase must be allowed to begin after the preceding
         tokens of the target (see `Phrase.may_begin_after`).
         """
         spaced = self.pieces[spelling[0]].startswith(b" ")

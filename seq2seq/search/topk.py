@@ -62,7 +62,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
-    """Set the logits of tokens that must not come next to -inf, in place. Arguments: as in `topk`."""
+    """Forbid tokens as the next ones: set their logits to -inf, in place. Arguments: as in `topk`."""
     logits.index_fill_(1, forbidden, -math.inf)
     if must_end is not None:
         ending = logits[:, END_ID].clone()

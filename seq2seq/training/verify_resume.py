@@ -95,7 +95,8 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     uninterrupted, interrupted = directory / "whole", directory / "parted"
     _watch(directory, uninterrupted, steps, advance, 0)
     interrupted.mkdir()
-    # The prepared data are copied, because preparing a large corpus takes long. So only the training is interrupted.
+    # The second training gets a copy of the prepared data, so that only its training is interrupted, and because
+    # preparing a large corpus takes long.
     for name in ("tokenizer", "prepared", "synthetic"):
         if (uninterrupted / name).exists():
             shutil.copytree(uninterrupted / name, interrupted / name)

@@ -151,15 +151,16 @@ class TranslatorPool:
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
-        """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block, which all workers share.
+        """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block.
 
-        Ranks do not share a block. Each rank translates a whole block, and the blocks of all ranks are yielded as one.
-        Because rounding depends on the lines of a block, the results are bit-identical to those of a `Translator`.
+        Workers share the lines of a block. Each rank translates a whole block, as a single `Translator` would, so that
+        the results are bit-identical: rounding depends on the lines of a block. The blocks of all ranks are yielded as
+        one.
         """
         decoding_with(self.decoding, decoding)
         blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
         if self.ranks:
-            count = self.workers if block_lines > 1 else 1                  # a typed line is answered at once
+            count = self.workers if block_lines > 1 else 1              # a line from the keyboard is answered at once
             return (self._translate(list(chain.from_iterable(group)), _contiguous_shares(group, self.workers), progress,
                                     decoding) for group in iter(lambda: list(islice(blocks, count)), []))
         return (self._translate(block, equal_shares(block, self.workers), progress, decoding) for block in blocks)
