@@ -41,6 +41,7 @@ VARIANTS = [
     f"{TRANSFORMER}, score: additive",
     f"{TRANSFORMER}, normalize: relu",
     f"{TRANSFORMER}, selection: hard",
+    f"{TRANSFORMER}, selection: structured",
     f"{TRANSFORMER}, window: 3",
     f"{TRANSFORMER}, positions: learned, max_positions: 300",
     f"{TRANSFORMER}, copy: true",

@@ -16,9 +16,9 @@ import pytest
 from toy import RECIPE, write_corpus
 
 from seq2seq.cli import main
-from seq2seq.compressed_files import bounded_lines
 from seq2seq.data.parallel_text import require_as_many_lines, zip_parallel
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
+from seq2seq.files.compressed_files import bounded_lines
 from seq2seq.recipe import load_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.text_io import Input

@@ -12,11 +12,11 @@ import seq2seq
 
 PACKAGE = Path(seq2seq.__file__).parent
 
-CHAPTERS = ["recipe", "tokenizers", "cards", "storage", "data", "augmentation", "model", "loss", "search", "inference",
-            "translation", "evaluation", "analysis", "training", "check", "adaptation", "interop", "documents",
-            "protection", "office", "formats", "serve", "cli"]
-TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "compressed_files", "json_reader"}
-WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "compressed_files", "json_reader"]
+CHAPTERS = ["files", "recipe", "tokenizers", "cards", "storage", "data", "augmentation", "model", "loss", "search",
+            "inference", "translation", "evaluation", "analysis", "training", "check", "adaptation", "interop",
+            "documents", "protection", "office", "formats", "report", "serve", "cli"]
+TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices"}
+WITHOUT_TORCH = ["files", "recipe", "tokenizers", "errors", "console", "signals"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "open_files"), ("data", "corpus"), ("data", "tmx"),
                       ("data", "parallel_text"), ("data", "cleaning"), ("data", "number_agreement"),
                       ("data", "pair_quality"), ("data", "language_identification"), ("translation", "text_io"),

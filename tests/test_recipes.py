@@ -261,7 +261,7 @@ def test_tatoeba_of_another_language_is_split_for_fine_tuning(anki, tmp_path, mo
     assert run(tatoeba, monkeypatch, anki, "--language", "de", "--valid", 11, "--test", 17, "--output", output) == 0
     recipe = load_recipe(ROOT / "recipes" / "finetuning" / "everyday.yaml", [f"data.root={output.parent}"],
                          check_files=False)
-    used = [path for corpus in (*recipe.data.train, recipe.data.valid, recipe.data.test["everyday"])
+    used = [path for corpus in (*recipe.data.train, *recipe.data.valid, recipe.data.test["everyday"])
             for path in corpus.resolve(recipe.data_directory).paths]
     assert used and all(path.exists() for path in used)
 

@@ -20,21 +20,24 @@ from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
-from seq2seq.data.corpus import Pair, read_pairs
+from seq2seq.data.corpus import Pair, read_pairs, validation_pairs
 from seq2seq.devices import choose_device
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import score_pairs
+from seq2seq.files.json_reader import parse_json
 from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
-from seq2seq.storage.directories import replace_directory
+from seq2seq.storage.directories import read_metadata, replace_directory
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.trainer import train
 from seq2seq.translation.translator import Translator
 
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
 """Contents of the directory of an adaptation, besides the model."""
+INPUTS = "inputs.json"
+"""File in TEXT with what the adaptation was made from. A later call must have the same inputs."""
 REPLAYED = 10
 """Maximum number of general pairs for each pair of the domain. An epoch replays as many as there are of the domain."""
 MAX_VALIDATED = 500
@@ -89,10 +92,16 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     network, recipe, tokenizers = read_model(bundle)
     if recipe.task is not TRANSLATION:
         raise UserError(f"{model} does not translate text. Only translation models can be adapted.")
-    if not (output / RECIPE_FILE).is_file():
+    domain, general = domain.resolve(Path()), general and general.resolve(Path())
+    inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed,
+              "text": _fingerprint(domain), "general": general and _fingerprint(general)}
+    if not (output / TEXT / INPUTS).is_file():
         if os.path.lexists(output):
             raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")
-        _write(recipe, bundle, tokenizers, domain, general, output, seed)
+        _write(recipe, bundle, tokenizers, domain, general, output, seed, inputs)
+    elif parse_json((output / TEXT / INPUTS).read_bytes()) != inputs:
+        raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
+                          "directory: --output DIR")
     sets = {name: _read(output / TEXT, name) for name in (
         "domain.valid", "general.valid", "domain.test", "general.test")}
     training = load_recipe(output / RECIPE_FILE, settings)
@@ -151,8 +160,14 @@ def _read(directory: Path, name: str) -> list[TextPair]:
     return list(zip(*(side.split("\n")[:-1] for side in sides), strict=True))
 
 
+def _fingerprint(corpus: Corpus) -> list[Any]:
+    """Return what tells a corpus from others: its keys, and the size and time of change of its files."""
+    states = [path.stat() for path in corpus.paths]
+    return [corpus.model_dump(mode="json"), [[state.st_size, state.st_mtime_ns] for state in states]]
+
+
 def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus, general: Corpus | None, output: Path,
-           seed: int) -> None:
+           seed: int, inputs: Mapping[str, Any]) -> None:
     """Write the text and the recipe of the training. The directory appears when it is complete."""
     texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(recipe, domain, seed), strict=True))
     limit = REPLAYED * len(texts["domain.train"])
@@ -167,6 +182,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
     texts["valid"] = texts["domain.valid"] + texts["general.valid"]
     with replace_directory(output, None) as directory:
         (directory / TEXT).mkdir()
+        (directory / TEXT / INPUTS).write_text(json.dumps(inputs), encoding="utf-8")
         for name, pairs in texts.items():
             for number, side in enumerate(("source", "target")):
                 lines = "".join(f"{pair[number]}\n" for pair in pairs)
@@ -178,7 +194,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
 
 def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
     """Return the training, validation and test pairs of a corpus, without common sentences."""
-    pairs = list(read_pairs(recipe.with_directory(Path()), corpus))
+    pairs = list(read_pairs(recipe, corpus))
     held_out = choose_held_out(pairs, seed, lambda source, target: bool(source.strip() and target.strip()))
     if not held_out.valid:
         raise CorpusError(f"{corpus.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
@@ -197,7 +213,7 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     """Return pairs of the model's training text, at most `limit`, and its validation text."""
     try:
         found = (pair for spec in recipe.data.train if spec.translated_by is None for pair in read_pairs(recipe, spec))
-        return _sample(_texts(found), limit, seed), list(_texts(read_pairs(recipe, recipe.data.valid)))
+        return _sample(_texts(found), limit, seed), list(_texts(validation_pairs(recipe)))
     except CorpusError as error:
         raise CorpusError(f"{error} This is text that the model was trained with; if it is not on this machine, give "
                           "other general text with --general.") from None
@@ -245,7 +261,7 @@ data:
   # Half of these pairs are general text, so the training stops when one of both loses more than the other gains.
   valid: {corpus("valid")}
   cleaning: {{max_pieces: {recipe.data.cleaning.max_pieces}}}
-metrics: {json.dumps([metric for metric in recipe.measures if metric in ("bleu", "chrf")])}
+metrics: {json.dumps([metric for metric in recipe.measures if metric in ("bleu", "chrf")] or ["chrf"])}
 training:
   start_from: {json.dumps(str(bundle.absolute()), ensure_ascii=False)}
   batch_tokens: {batch_tokens}

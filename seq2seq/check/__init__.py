@@ -43,14 +43,14 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         UserError: the text of a corpus with `translated_by` cannot be read, or the model cannot translate it.
     """
     report = Report(recipe.name, [], warnings=list(first_line_warnings(recipe)))
+    teachers = recipe.training.teachers.count
     recipe, uses_run_tokenizer = check_run_directory(recipe, run, report)
     recipe, missing = without_synthetic_text(recipe, run / "synthetic")
-    held_out = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}
-    held_out_readers = [CorpusReader(role, spec, recipe) for role, spec in held_out.items()]
+    held_out_readers = [CorpusReader(role, spec, recipe) for role, spec in recipe.data.held_out().items()]
     train_readers = [CorpusReader("train", spec, recipe) for spec in recipe.data.train]
-    sample = Sample(recipe.seed)
+    samples = {languages: Sample(recipe.seed) for languages in recipe.directions}
     for reader in train_readers + held_out_readers:
-        reader.scan(sample if reader in train_readers else None)
+        reader.scan(samples[reader.languages] if reader in train_readers else None)
     tokenizers, tokenizer_error = None, None
     if not any(reader.report.error for reader in train_readers):
         tokenizers, tokenizer_error = load_or_make_tokenizers(recipe, run, uses_run_tokenizer)
@@ -62,25 +62,30 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         sources[reader.report.role] = reader.read_held_out()
     held_out_sources = {source for lines in sources.values() for source in lines if source.strip()}
     overlap: set[str] = set()
-    characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid.sides}
+    characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid[0].sides}
     for reader in train_readers:
         reader.read_train(held_out_sources, overlap, characters)
     if recipe.task.has_source and recipe.task.target_is_text:
-        checker = CorpusChecker(sample.blocks, recipe.languages)
-        if checker.fault:
-            report.warnings.append(checker.fault)
+        checkers = {languages: CorpusChecker(sample.blocks, languages) for languages, sample in samples.items()}
+        report.warnings += dict.fromkeys(checker.fault for checker in checkers.values() if checker.fault)
         for reader in train_readers + held_out_readers:
-            reader.check_pairs(checker)
+            if reader.languages in checkers:                                    # or there is no text to learn from
+                reader.check_pairs(checkers[reader.languages])
     report.corpora = [reader.report for reader in train_readers + held_out_readers]
     report.errors += [f"{corpus.role}: {corpus.error}" for corpus in report.corpora if corpus.error]
     if missing:
         report.warnings.append(f"{', '.join(missing)}: training will first translate this text. This report does not "
                                "include the translations.")
-    for corpus in report.corpora:
-        add_corpus_warnings(corpus, sources.get(corpus.role), overlap, recipe.languages, report.warnings)
+    if teachers:
+        report.warnings.append(f"training.teachers: {teachers} teachers are trained before this model. Time, memory "
+                               "and disk space in this report are those of this model alone.")
+    for reader in train_readers + held_out_readers:
+        corpus = reader.report
+        add_corpus_warnings(corpus, sources.get(corpus.role), overlap, reader.languages, report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         add_tokenization_warnings(report.corpora, report.warnings)
-    add_language_warnings(recipe.languages, report.warnings)
+    for languages in recipe.directions:
+        add_language_warnings(languages, report.warnings)
     add_word_warnings(recipe, report.warnings)
     add_vocabulary_warnings(recipe, report.corpora, report.warnings)
     check_held_out_sets(recipe, tokenizers, report)

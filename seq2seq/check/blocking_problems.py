@@ -61,19 +61,19 @@ def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[T
 
 def check_held_out_sets(recipe: Recipe, tokenizers: Tokenizers | None, report: Report) -> None:
     """Add an error to the report for each problem that would stop a validation or the evaluation on the test sets."""
-    sets = {"valid": recipe.data.valid, **{f"test.{name}": spec for name, spec in recipe.data.test.items()}}
+    sets = recipe.data.held_out()
     unreadable = {corpus.role for corpus in report.corpora if corpus.error}
     for key, spec in sets.items():
         if key in unreadable:
             continue
         try:
             require_text(recipe, key, spec)
-            if key == "valid" and tokenizers is not None:
+            if key in ("valid", "valid.0") and tokenizers is not None:
                 Validation(recipe, tokenizers)
         except UserError as error:
             report.errors.append(str(error))
     try:
-        require_metrics(recipe.measures, recipe.languages.target)
+        require_metrics(recipe)
     except UserError as error:
         report.errors.append(str(error))
 

@@ -85,7 +85,7 @@ def estimate_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np
     Raises:
         CorpusError: no pair is left, or the corpus weights make an epoch empty or too long.
     """
-    section, sides = recipe.training, recipe.data.valid.sides
+    section, sides = recipe.training, recipe.data.valid[0].sides
     pairs = [sum(map(len, corpus[sides[-1]])) for corpus in lengths]
     if not sum(pairs):
         raise CorpusError("train: no pair is left, because all have more pieces than data.cleaning.max_pieces. Raise "

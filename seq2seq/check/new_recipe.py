@@ -25,11 +25,11 @@ from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES, number_agreemen
 from seq2seq.data.pair_quality import is_damaged
 from seq2seq.data.parallel_text import zip_parallel
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.evaluation.scores import require_metrics
+from seq2seq.evaluation.scores import sacrebleu_metric
 from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
 from seq2seq.recipe.data_section import COLUMN_FORMATS, TABLE_FORMATS, Data
 from seq2seq.recipe.language_codes import main_language, same_code
-from seq2seq.recipe.model_sizes import size_for
+from seq2seq.recipe.model_sizes import consistency_for, size_for
 from seq2seq.storage.directories import replace_directory
 
 RECIPE_FILE = "recipe.yaml"
@@ -206,7 +206,7 @@ def _recipe_of(corpus: Corpus, languages: tuple[str, str]) -> Recipe:
     if same_code(*languages):
         raise OptionError(f"source and target are the same language, {languages[0]}. Check the files, and give the "
                           "languages with --source and --target.")
-    return Recipe(name="new", languages=codes, data=Data(train=(corpus,), valid=corpus)).with_directory(Path())
+    return Recipe(name="new", languages=codes, data=Data(train=(corpus,), valid=(corpus,))).with_directory(Path())
 
 
 def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
@@ -293,7 +293,7 @@ def _recipe_text(output: Path, languages: tuple[str, str], corpus: Corpus, scann
                        f"    {CLEANING[kind]}\n" for kind in frequent if kind in CLEANING)
     files_of_corpus = " and ".join(json.dumps(str(path), ensure_ascii=False) for path in corpus.paths)
     try:
-        require_metrics(["bleu"], target)
+        sacrebleu_metric("bleu", target)
         metrics = ""
     except UserError:
         metrics = (f"# BLEU of {target} needs a package that is not installed: seq2seq evaluate --help names it.\n"
@@ -330,4 +330,10 @@ model: {{base: {size}}}
   early_stopping: {VALIDATIONS // 2}
   # Moving average of the weights, which is validated and saved as the model.
   ema_decay: 0.99
-"""
+{_consistency(pairs["train"])}"""
+
+
+def _consistency(pairs: int) -> str:
+    value = consistency_for(pairs)
+    return ("  # Consistency training uses little text better. It doubles the time of a step; 0 turns it off.\n"
+            f"  consistency: {value:g}\n") if value else ""

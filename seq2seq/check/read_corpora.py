@@ -39,7 +39,7 @@ class CorpusReader:
 
     def __init__(self, role: str, spec: Corpus, recipe: Recipe) -> None:
         self.report = CorpusReport(role, spec.label, weight=spec.weight)
-        self.spec, self.recipe = spec, recipe
+        self.spec, self.recipe, self.languages = spec, recipe, recipe.languages_of(spec)
         self.tokenizers: Tokenizers | None = None
         self.lengths: dict[str, list[np.ndarray]] = {side: [] for side in spec.sides}
         self.characters: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
@@ -58,7 +58,7 @@ class CorpusReader:
             scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
             self.report.error = str(error)
-            self.report.files = describe_files(self.spec, self.recipe.data_directory, self.recipe.languages)
+            self.report.files = describe_files(self.spec, self.recipe.data_directory, self.languages)
 
     def check_pairs(self, checker: CorpusChecker) -> None:
         """Check the pairs for misalignment and wrong languages."""
@@ -154,7 +154,7 @@ class CorpusReader:
         return self.tokenizers.source if side == "source" else self.tokenizers.target
 
     def _language(self, side: str) -> str:
-        languages = self.recipe.languages
+        languages = self.languages
         return languages.source or "" if side == "source" else languages.target
 
     def _count_limits(self, lengths: dict[str, np.ndarray]) -> None:

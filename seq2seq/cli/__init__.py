@@ -34,6 +34,7 @@ from seq2seq.cli import (
     generate,
     import_,
     init,
+    report,
     rescore,
     score,
     serve,
@@ -49,8 +50,8 @@ from seq2seq.translation.text_io import OutputClosed
 # Errors of the file system that the user can fix: no space or quota left, no permission, a read-only file system.
 FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 # The subcommands, in the order of the help.
-COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, align, attention, average,
-            import_, export, verify_resume)
+COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, report, align, attention,
+            average, import_, export, verify_resume)
 
 app = typer.Typer(
     name="seq2seq", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False,

@@ -168,11 +168,12 @@ def require_no_bundle(output: Path, overwrite: bool) -> None:
                         "bundle.")
 
 
-def load_translator(model: Path, device: str, precision: Precision, threads: int | None) -> Translator:
+def load_translator(model: Path, device: str, precision: Precision, threads: int | None,
+                    target_language: str | None = None) -> Translator:
     """Load a model with the options of the command line."""
     from seq2seq.translation.translator import Translator
 
-    return Translator.load(model, device, precision.value, threads)
+    return Translator.load(model, device, precision.value, threads, target_language=target_language)
 
 
 @contextmanager

@@ -13,12 +13,11 @@ from seq2seq import console
 from seq2seq.cli.common import load_translator, print_json, require_code, scores_as_text
 from seq2seq.cli.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.errors import CorpusError, UserError
+from seq2seq.errors import UserError
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
     from seq2seq.protection.adherence import GlossaryEvaluation
-    from seq2seq.recipe import Recipe
     from seq2seq.translation.translator import Translator
 
 
@@ -65,8 +64,8 @@ def evaluate(
         metavar="F", help="Table of terms for the translation by MODEL (see seq2seq translate). Adds the percentages "
         "of terms that were used as in the table (exact) and in any inflection.", show_default=False)] = None,
     language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="With --hypothesis: language of the files. It selects BLEU's tokeniser.",
-        show_default="en")] = None,
+        metavar="CODE", help="Language of the translations: of --hypothesis, for BLEU's tokeniser; or of a model with "
+        "several target languages.", show_default="en, or that of the model's recipe")] = None,
     metric: Annotated[list[Metric] | None, typer.Option(
         metavar="METRIC", help="Metric to compute: bleu, chrf, ter, or exact (percentage of lines that equal "
         "their reference). Can be repeated.",
@@ -121,7 +120,7 @@ def evaluate(
     if source is not None:
         texts, *streams = [read_texts(path) for path in (source, *references)]
         require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
-        translator = load_translator(model, device, precision, threads)
+        translator = load_translator(model, device, precision, threads, language)
         terms = _with_glossary(translator, model, glossary)
         with console.progress("translating", len(texts)) as advance:
             hypotheses = [n_best[0].text for n_best in (terms or translator).translate(texts, progress=advance)]
@@ -131,10 +130,11 @@ def evaluate(
         print_scores(scores, format)
         return
     from seq2seq.errors import CheckpointError
+    from seq2seq.evaluation.two_systems import recipe_with_tests
     from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
 
     bundle = resolve_model_path(model)
-    recipe = _recipe_with_tests(bundle)
+    recipe = recipe_with_tests(bundle)
     translator = load_translator(model, device, precision, threads)
     terms = _with_glossary(translator, model, glossary)
     by_test = scoring.evaluate_tests(translator, recipe, chosen_metrics, terms.translate if terms else None)
@@ -160,92 +160,27 @@ def _with_glossary(translator: Translator, model: Path, glossary: Path | None) -
     from seq2seq.formats.translate_document import model_recipe, protected
     from seq2seq.protection.adherence import GlossaryEvaluation
 
-    return GlossaryEvaluation(protected(translator, model, model_recipe(model), glossary))
+    return GlossaryEvaluation(
+        protected(translator, model, model_recipe(model, translator.languages.target), glossary))
 
 
 def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],
              language: str | None, test: dict[str, Any], loading: tuple[str, Precision, int | None],
              format: TextOrJson) -> None:
-    """Print the scores of two systems and the significance of their difference.
-
-    Args:
-        system, baseline: each a model or a file of translations.
-        source: text to translate; None if both systems are files of translations, or if `references` is empty.
-        references: files of reference translations. Empty: both systems translate the test sets in the recipe of
-            `system`.
-        test: the arguments `metrics`, `test` and `samples` of `significance.compare`.
-        loading: the arguments `device`, `precision` and `threads` of `load_translator`.
-    """
-    from seq2seq.data.corpus import read_pairs, read_texts
-    from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
-    from seq2seq.storage.checkpoints import resolve_model_path
+    """Print the scores of two systems and the significance of their difference. Arguments: see `compare_systems`;
+    loading: the arguments `device`, `precision` and `threads` of `load_translator`."""
+    from seq2seq.evaluation.significance import comparison_to_dict, format_comparison
+    from seq2seq.evaluation.two_systems import compare_systems
 
     assert system is not None, "_require_consistent_options guarantees a model or a hypothesis"
-    streams = [read_texts(path) for path in references]
-    names = [str(system), str(baseline), *map(str, references)]
-    tests: dict[str, tuple[list[str], list[list[str]]]] = {"": (read_texts(source) if source else [], streams)}
-    if not references:
-        recipe = _recipe_with_tests(resolve_model_path(system))
-        tests = {}
-        for name, spec in recipe.data.test.items():
-            pairs = list(read_pairs(recipe, spec))
-            tests[name] = ([text for _, text, _ in pairs], [[text for _, _, text in pairs]])
-        names.append("the references")
-    # Check all files before translating.
-    files: dict[Path, list[str]] = {}
-    for path in (system, baseline):
-        if path.is_dir() and source is None and references:
-            raise UserError(f"{path} is a model; name the text to translate with --source.")
-        if not path.is_dir():
-            if not references:
-                raise UserError(f"{path} is a file of translations; name the reference translations with --reference.")
-            files[path] = read_texts(path)
-    if source is not None:
-        require_as_many_lines([str(path) for path in (source, *references, *files)],
-                              *map(len, (tests[""][0], *streams, *files.values())))
-    translations: list[dict[str, list[str]]] = []                               # of each system, by test set
-    precisions: list[str | None] = []
-    for path in (system, baseline):
-        if path.is_dir():
-            translator = load_translator(path, *loading)
-            language = language or translator.languages.target
-            precisions.append(translator.precision)
-            translations.append({name: [n_best[0].text for n_best in translator.translate(texts)]
-                                 for name, (texts, _) in tests.items()})
-        else:
-            translations.append({"": files[path]})
-            precisions.append(None)
-    comparisons = {name: compare(translations[0][name], translations[1][name], streams, language or "en", names=names,
-                                 precisions=precisions, **test)
-                   for name, (_, streams) in tests.items()}
+    comparisons = compare_systems(system, baseline, source, references, language,
+                                  lambda path: load_translator(path, *loading, language), **test)
     if format is TextOrJson.json:
         by_test = {name: comparison_to_dict(comparison) for name, comparison in comparisons.items()}
         print_json(by_test.get("", by_test))
         return
     for name, comparison in comparisons.items():
-        typer.echo((f"{name}\n" if name else "") + format_comparison(comparison, names[0], names[1]))
-
-
-def _recipe_with_tests(bundle: Path) -> Recipe:
-    """Return the recipe of a bundle, after checking that it has test sets and that their files exist.
-
-    Raises:
-        UserError: the recipe has no test sets, or their files do not exist on this machine.
-    """
-    from seq2seq.recipe import load_recipe
-    from seq2seq.storage.checkpoints import recipe_path
-
-    bundle = bundle.absolute()
-    recipe = load_recipe(recipe_path(bundle), check_files=False)
-    files = "files with --source and --reference" if recipe.task.has_source else "a file with --text"
-    if not recipe.data.test:
-        raise UserError(f"the recipe of {bundle} has no test sets. Name {files}.")
-    paths = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
-    missing = [str(path) for path in paths if not path.is_file()]
-    if missing:
-        raise CorpusError(f"the test sets in the recipe of {bundle} are missing: there is no file "
-                          f"{', '.join(missing)}. Name {files}.")
-    return recipe
+        typer.echo((f"{name}\n" if name else "") + format_comparison(comparison, str(system), str(baseline)))
 
 
 def _require_consistent_options(model: Path | None, source: Path | None, hypothesis: Path | None,
@@ -264,8 +199,8 @@ def _require_consistent_options(model: Path | None, source: Path | None, hypothe
         raise UserError("--text needs only a language model; leave the other files out.")
     if model is not None and (source is None) != (not references):
         raise UserError("--source and --reference must be given together; omit both to use the recipe's test sets.")
-    if model is not None and language is not None:
-        raise UserError("--language is for --hypothesis; the language of a MODEL is in its recipe.")
+    if model is not None and source is None and language is not None:
+        raise UserError("--language is for --hypothesis and --source; the recipe has the languages of its test sets.")
 
 
 def print_scores(scores: dict[str, Score], format: TextOrJson) -> None:

@@ -12,7 +12,7 @@ from seq2seq.cli.common import bar, json_line, load_translator
 from seq2seq.cli.options import FORMAT, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.json_reader import parse_json
+from seq2seq.files.json_reader import parse_json
 from seq2seq.translation.text_io import Input, file_or_standard, reading, writing
 
 if TYPE_CHECKING:

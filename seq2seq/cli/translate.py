@@ -26,6 +26,7 @@ from seq2seq.cli.options import (
     Model,
     Precision,
     PrecisionOption,
+    TargetLanguage,
     Temperature,
     TextOrLines,
     Threads,
@@ -33,9 +34,9 @@ from seq2seq.cli.options import (
     Workers,
     examples,
 )
-from seq2seq.compressed_files import MAX_LINE_BYTES
 from seq2seq.data.parallel_text import require_as_many_lines, zip_parallel
 from seq2seq.errors import UserError
+from seq2seq.files.compressed_files import MAX_LINE_BYTES
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import Input, Line, file_or_standard, map_in_blocks, reading
 from seq2seq.translation.unfinished_output import Journal, how_to_resume, resumable
@@ -63,11 +64,10 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --output test.en --beam-size 1",
                     "seq2seq translate model test.de --n-best 3 --format jsonl",
                     "seq2seq translate model test.de --sampling --top-p 0.9 --n-best 5 --format jsonl",
-                    "seq2seq translate model test.de --sampling --set decoding.mbr=32",
                     "seq2seq translate model test.de --prefix beginnings.en --forbid dog",
                     "seq2seq translate model test.de --require phrases.tsv --beam-size 10",
                     "seq2seq translate model test.de --ensemble model2 --fusion language_model --fusion-weight 0.1",
-                    "seq2seq translate model corpus.de.gz --output corpus.en --workers 8",
+                    "seq2seq translate model test.de --target-language fr --output test.fr",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
                     "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
                     "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
@@ -86,13 +86,12 @@ def translate(
         metavar="FORMAT", show_default="by the ending of INPUT's name", help="Translate the text of a document: html, "
         "markdown, srt, vtt, ass, po, xliff, ts, properties, android, json, docx, pptx, odt, tmx or text (paragraphs). "
         "All else stays as it is. lines: one sentence per line, whatever the name.")] = None,
+    target_language: TargetLanguage = None,
     max_line_bytes: Annotated[int, typer.Option(
-        metavar="N", min=1, help="Maximum length of a line in bytes. A longer line is an error: probably the input has "
-        "no line ends, or is a small compressed file that would fill the memory.")] = MAX_LINE_BYTES,
+        metavar="N", min=1, help="Maximum length of a line in bytes; a longer line is an error.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
-        help="Output file. Until the output is complete, the name of the file ends in .part.")] =
-        None,
+        help="Output file. Until the output is complete, the name of the file ends in .part.")] = None,
     resume: Annotated[bool, typer.Option(
         "--resume", help="Continue FILE.part, if an interrupted call of the same command has left this file.",
         rich_help_panel=FORMAT)] = False,
@@ -132,9 +131,8 @@ def translate(
         "translate'. Terms that a translation lacks are required in a second search, and reported if that fails.",
         show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     placeholder: Annotated[list[str] | None, typer.Option(
-        metavar="REGEX", help="Further text that a translation must contain as often as its source. Variables such "
-        "as %s, addresses, paths, emoji and the like are kept anyway. Can be repeated.",
-        show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        metavar="REGEX", help="Further text to keep as it is. Variables such as %s, addresses, paths, emoji and so on "
+        "are kept anyway. Can be repeated.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     sampling: Annotated[bool | None, typer.Option(
         help="Sample translations instead of searching; --n-best is the number of samples per line.",
         show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
@@ -144,8 +142,8 @@ def translate(
         metavar="N", min=0, help="Seed of the samples. A sample depends on the seed and on the number of its line.",
         show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
     ensemble: Annotated[list[Path] | None, typer.Option(
-        metavar="MODEL", help="Another model with the same vocabulary, to form an ensemble with MODEL. Can be "
-        "repeated.", show_default=False, rich_help_panel=MODELS)] = None,
+        metavar="MODEL", help="Another model with the same vocabulary, to form an ensemble. Can be repeated.",
+        show_default=False, rich_help_panel=MODELS)] = None,
     fusion: Annotated[Path | None, typer.Option(
         metavar="LM", help="Language model for shallow fusion. It must have the target vocabulary of MODEL.",
         show_default=False, rich_help_panel=MODELS)] = None,
@@ -208,7 +206,7 @@ def translate(
                              for path in (prefix, require))
         inputs = [text for text in (lines, prefixes, phrases) if text is not None]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
-        recipe = model_recipe(model)
+        recipe = model_recipe(model, target_language)
         parsed = DocumentTranslation(contents, document, str(path or "standard input"), recipe) if document else None
         lines = parsed.lines if parsed else lines
         # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end:
@@ -216,12 +214,13 @@ def translate(
         stop = stack.enter_context(_stopping(journal, ranks is not None))
         translator = stack.enter_context(
             _translators(engine, model, device, precision, threads, workers, ranks,
-                         {"ensemble": ensemble or (), "fusion": fusion}))
+                         {"ensemble": ensemble or (), "fusion": fusion, "target_language": target_language}))
         decoding = _checked_decoding(translator, overrides, require is not None)
         journal.begin({
             **journal_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers, "document": document,
-            "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder})
+            "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder,
+            "target_language": target_language})
         safe = protected(translator, model, recipe, glossary, placeholder or ())
         keep = parsed or glossary or placeholder or decoding.safety_net and recipe.task.target_is_text
         if lines.live:
@@ -276,8 +275,8 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
                  ranks: Sequence[Rank] | None, models: dict[str, Any]) -> Iterator[LineTranslator | TranslatorPool]:
     """Yield a translator, or a pool of them, and print its precision.
 
-    ranks: other ranks of `torchrun`; None: without `torchrun`. models: the arguments `ensemble` and `fusion` of
-    `Translator.load`.
+    ranks: other ranks of `torchrun`; None: without `torchrun`. models: arguments `ensemble`, `fusion` and
+    `target_language` of `Translator.load`.
     """
     if ranks is not None and workers > 1:
         raise UserError("--workers has no effect with torchrun, whose processes are the workers. Remove it; "
@@ -288,8 +287,8 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
     if engine is Engine.ctranslate2:
         from seq2seq.interop.ctranslate2 import CTranslate2Translator
 
-        if given := [f"--{name}" for name, value in models.items() if value]:
-            raise UserError(f"--engine ctranslate2 runs a single model. Remove {' and '.join(given)}, or --engine.")
+        if given := [f"--{name.replace('_', '-')}" for name, value in models.items() if value]:
+            raise UserError(f"--engine ctranslate2 runs one model as it is. Remove {' and '.join(given)}, or --engine.")
         exported = CTranslate2Translator.open(model, device, precision.value, threads, workers)
         console.print_message(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
         yield exported

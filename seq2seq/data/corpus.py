@@ -15,11 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.compressed_files import BLOCK_BYTES, MAX_LINE_BYTES, bounded_lines, opened
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
-from seq2seq.json_reader import NotJson, parse_json
+from seq2seq.files.compressed_files import BLOCK_BYTES, MAX_LINE_BYTES, bounded_lines, opened
+from seq2seq.files.json_reader import NotJson, parse_json
 from seq2seq.recipe.language_codes import code_for, subtags
 from seq2seq.tokenizers.whole_words import position_fault
 
@@ -125,7 +125,7 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> It
         CorpusError: as `read_corpus`, or a target for a pointer network contains a word that is not a source position.
     """
     if spec.uses_recipe_languages:
-        spec = spec.model_copy(update=recipe.languages.model_dump())
+        spec = spec.model_copy(update=recipe.languages_of(spec).model_dump())
     pairs = read_corpus(spec, recipe.data_directory, counts)
     if recipe.task.target_is_text:
         yield from pairs
@@ -135,6 +135,12 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> It
         if fault := position_fault(source, target):
             raise CorpusError(f"{where}:{number}: {fault}.")
         yield number, source, target
+
+
+def validation_pairs(recipe: Recipe) -> Iterator[Pair]:
+    """Yield the pairs of all validation corpora; see `read_pairs`."""
+    for spec in recipe.data.valid:
+        yield from read_pairs(recipe, spec)
 
 
 def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> Iterator[Pair]:

@@ -15,13 +15,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from seq2seq import console
-from seq2seq.compressed_files import regular_bytes
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, Pair, read_pairs
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
-from seq2seq.json_reader import parse_json
+from seq2seq.files.compressed_files import regular_bytes
+from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checksums import (
@@ -85,8 +85,8 @@ class Prepared:
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
     """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of lines read and dropped."""
-    pairs = read_pairs(recipe, spec.untagged, counts)
-    for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides), recipe.languages):
+    pairs, languages = read_pairs(recipe, spec.untagged, counts), recipe.languages_of(spec)
+    for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides), languages):
         yield number, spec.tagged(source), target
 
 
@@ -127,7 +127,8 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
     target_positions = None if recipe.task.target_is_text else recipe.model.max_positions - 1
     tokenizers = train_tokenizers(pairs, recipe.tokenizer, recipe.seed, target_positions=target_positions,
                                   sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)],
-                                  symbols=TERM_MARKERS if recipe.data.augmentation.terms else ())
+                                  symbols=[*recipe.language_tokens, *(
+                                      TERM_MARKERS if recipe.data.augmentation.terms else ())])
     if recipe.tokenizer.vocab_size == "auto":
         console.print_message(f"tokenizer.vocab_size: auto chose {tokenizers.sizes} for this text")
     return tokenizers
@@ -152,6 +153,9 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     if recipe.data.augmentation.terms and not has_term_markers(tokenizers.source):
         raise TokenizerError(f"the tokenizer of {model} has no pieces {' and '.join(TERM_MARKERS)} for terms. Leave "
                              "data.augmentation.terms out, or take a tokenizer that was trained with it.")
+    if missing := [token for token in recipe.language_tokens if not tokenizers.source.language_prefix(token)]:
+        raise TokenizerError(f"the tokenizer of {model} has no pieces {' and '.join(missing)} for the target "
+                             "languages. Take a tokenizer that was trained with them, or let this recipe train one.")
     return tokenizers
 
 
@@ -242,7 +246,8 @@ def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         recipe.keeps_training_text,                                             # then the text is stored, too
         recipe.languages.model_dump(),                                          # these select the sides of a .tmx file
-        [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT}), _file_states(spec))
+        [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.languages else ("languages",))}),
+          _file_states(spec))
          for spec in recipe.resolve().data.train],
     ]
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]

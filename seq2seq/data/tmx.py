@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from xml.parsers import expat
 
-from seq2seq.compressed_files import MAX_LINE_BYTES
 from seq2seq.errors import CorpusError
+from seq2seq.files.compressed_files import MAX_LINE_BYTES
 from seq2seq.recipe.language_codes import subtags
 
 # Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) are not included, because they

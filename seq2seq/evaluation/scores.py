@@ -110,7 +110,7 @@ def score_files(
 
 def score_pairs(
     translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS,
-    translate: Translate | None = None,
+    translate: Translate | None = None, language: str | None = None,
 ) -> dict[str, Score]:
     """Return the scores of a model on sentence pairs.
 
@@ -118,6 +118,7 @@ def score_pairs(
         metrics: metrics of `corpus_scores` and perplexities. If there are only perplexities, nothing is translated.
         translate: function that translates the sources; None: `translator.translate`. Distributed training passes a
             function that divides the lines among the ranks.
+        language: code of the target language; None: that of the translator.
     Raises:
         CorpusError, UserError: as corpus_scores and perplexities.
     """
@@ -125,18 +126,19 @@ def score_pairs(
     of_text = [metric for metric in metrics if metric not in PERPLEXITY_UNITS]
     scores = perplexities(translator, pairs, of_likelihood) if of_likelihood else {}
     if of_text:
-        scores |= _translated(translator, pairs, of_text, translate or translator.translate)
+        scores |= _translated(translator, pairs, of_text, translate or translator.translate, language)
     return scores
 
 
 def _translated(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str], translate: Translate
+    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str], translate: Translate,
+    language: str | None
 ) -> dict[str, Score]:
     with console.progress("translating", len(pairs)) as advance:
         found = translate([source for source, _ in pairs], progress=advance)
     hypotheses = [best.text for best, *_ in found]
     references = [target for _, target in pairs]
-    return corpus_scores(hypotheses, [references], translator.languages.target, metrics,
+    return corpus_scores(hypotheses, [references], language or translator.languages.target, metrics,
                          precision=translator.precision)
 
 
@@ -199,13 +201,15 @@ def evaluate_tests(
         for name, spec in recipe.data.test.items()
     }
     metrics = metrics or recipe.measures
-    return {name: score_pairs(translator, pairs, metrics, translate) for name, pairs in tests.items()}
+    return {name: score_pairs(translator, pairs, metrics, translate, recipe.languages_of(recipe.data.test[name]).target)
+            for name, pairs in tests.items()}
 
 
-def require_metrics(metrics: Sequence[str], language: str) -> None:
-    """Raise UserError if `metrics` include BLEU, but BLEU for this language needs a package that is not installed."""
-    if "bleu" in metrics:
-        sacrebleu_metric("bleu", language)
+def require_metrics(recipe: "Recipe") -> None:
+    """Raise UserError if BLEU for a target language of the recipe needs a package that is not installed."""
+    if "bleu" in recipe.measures:
+        for corpus in recipe.data.held_out().values():
+            sacrebleu_metric("bleu", recipe.languages_of(corpus).target)
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:

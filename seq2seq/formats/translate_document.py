@@ -104,10 +104,12 @@ def require_format(path: Path, format: str | None) -> str:
     return found
 
 
-def model_recipe(model: Path) -> Recipe:
-    """Return the recipe in a bundle, in the best bundle of a run, or in a model that was exported to CTranslate2."""
+def model_recipe(model: Path, target_language: str | None = None) -> Recipe:
+    """Return the recipe in a bundle, in the best bundle of a run, or in a model that was exported to CTranslate2, for
+    a target language (see `Recipe.into`)."""
     exported = kind_of(model) is None and not (model / BEST).is_dir() and (model / RECIPE).is_file()
-    return load_recipe((model if exported else resolve_model_path(model)) / RECIPE, check_files=False)
+    return load_recipe((model if exported else resolve_model_path(model)) / RECIPE, check_files=False).into(
+        target_language)
 
 
 def protected(translator: LineTranslator | TranslatorPool, model: Path, recipe: Recipe, glossary: Path | None = None,

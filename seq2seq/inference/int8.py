@@ -149,9 +149,9 @@ class Int8Engine:
         for layer in cast(list[DecoderLayer], model.decoder):
             if layer.cross_attention.hard:
                 return "has hard attention"
-            weighing = layer.self_attention.weighing
-            if not weighing.is_scaled_dot_product:
-                return f"has {weighing.score} attention scores with {weighing.normalize}"
+            for weighing in (layer.self_attention.weighing, layer.cross_attention.weighing):
+                if not weighing.is_scaled_dot_product:
+                    return f"has {weighing.score} attention scores with {weighing.normalize}"
         return None
 
     @cached_property

@@ -112,6 +112,9 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
     packed = list(splitter_files(splitter))
     exportable = read_exportable(path, "argos", CTRANSLATE2_DECODING_KEYS)
     require_joint_sentencepiece(exportable.tokenizers)
+    if exportable.recipe.language_tokens:
+        raise FormatError("it has several target languages, and a package of Argos Translate has one direction. Export "
+                          "it to ctranslate2 or huggingface.")
     lines = development_lines(exportable.recipe, source, max_lines)
     languages = exportable.recipe.languages
     codes = [argos_code(code or "") for code in (languages.source, languages.target)]

@@ -15,6 +15,8 @@ from torch import device as torch_device
 
 from seq2seq.analysis.attention_maps import Aligner
 from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
+from seq2seq.files.json_reader import NotJson, parse_json
+from seq2seq.files.yaml_document import read_yaml, write_yaml
 from seq2seq.interop.export_card import export_card
 from seq2seq.interop.parity import (
     SUPPORTED_DECODING_KEYS,
@@ -26,11 +28,10 @@ from seq2seq.interop.parity import (
     translator_with_exported_decoding,
     write_checked_export,
 )
-from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
-from seq2seq.recipe.yaml_document import read_yaml, write_yaml
+from seq2seq.recipe.directions import language_token
 from seq2seq.search.beam import Hypothesis
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
 from seq2seq.storage.directories import read_file
@@ -320,6 +321,8 @@ class CTranslate2Translator(LineTranslator):
             raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
         tokenizers = Tokenizers.from_files(files, str(directory))
         _require_same_pieces(directory, tokenizers)
+        if recipe.language_tokens:
+            tokenizers = tokenizers.with_language_token(language_token(recipe.languages.target))
         return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces,
                                      torch_device(loaded.device), recipe.task, loaded, recipe)
 

@@ -16,12 +16,12 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from seq2seq.errors import FormatError
+from seq2seq.files.yaml_document import Document, SourceLocation
 from seq2seq.inference.load_model import SkipInitialization
 from seq2seq.model import build_model
 from seq2seq.model.embedding import sinusoids
 from seq2seq.recipe import ModelSection
 from seq2seq.recipe.messages import explain
-from seq2seq.recipe.yaml_document import Document, SourceLocation
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 SHARED, SOURCE, TARGET, OUTPUT, BIAS = (
@@ -57,7 +57,8 @@ def layer_weight_mappings(section: ModelSection) -> Iterator[WeightMapping]:
 
     for side, layers in (("encoder", section.encoder_layers), ("decoder", section.decoder_layers)):
         for number in range(layers):
-            ours, theirs = f"{side}.{number}", f"model.{side}.layers.{number}"
+            tied = side == "decoder" and section.tied_decoder_layers
+            ours, theirs = f"{side}.{0 if tied else number}", f"model.{side}.layers.{number}"
             yield from from_d_model(f"{ours}.self_attention.query_key_value",
                                     *(f"{theirs}.self_attn.{part}_proj" for part in "qkv"))
             yield from to_d_model(f"{ours}.self_attention.output", f"{theirs}.self_attn.out_proj")

@@ -16,7 +16,7 @@ import numpy as np
 from seq2seq import console
 from seq2seq.analysis.alignment_head import measured_aligner, put_head_first
 from seq2seq.analysis.attention_maps import Aligner
-from seq2seq.data.corpus import read_pairs, read_texts
+from seq2seq.data.corpus import read_texts, validation_pairs
 from seq2seq.errors import FormatError, UserError
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
@@ -24,6 +24,7 @@ from seq2seq.model import Model
 from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS
+from seq2seq.recipe.directions import language_token
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
 from seq2seq.storage.directories import make_directories, recover, replace_directory
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -198,7 +199,7 @@ def unsupported_feature(section: ModelSection) -> str:
         f"model.score: {section.attention_score} is not a dot product": section.attention_score == "additive",
         f"model.normalize: {section.normalize} is not softmax": section.normalize != "softmax",
         "its attention is limited to a window (model.window)": section.window is not None,
-        "its attention selects a single position (model.selection: hard)": section.selection == "hard",
+        f"its attention is not a softmax (model.selection: {section.selection})": section.selection != "soft",
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
 
@@ -213,7 +214,7 @@ def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> li
         if source is not None:
             lines = read_texts(source)
         else:
-            lines = [pair[1] for pair in islice(read_pairs(recipe, recipe.data.valid), max_lines)]
+            lines = [pair[1] for pair in islice(validation_pairs(recipe), max_lines)]
     except UserError as error:
         raise FormatError(f"an export is compared with the original on a development set, which cannot be read: "
                           f"{error} Name a file of source lines with --source.") from error
@@ -221,7 +222,9 @@ def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> li
     if not lines:
         raise FormatError("an export is compared with the original on a development set, but this set has no lines. "
                           "Name a file of source lines with --source.")
-    return lines
+    tokens = tuple(recipe.language_tokens)
+    token = language_token(recipe.languages.target)
+    return [line if line.startswith(tokens) else f"{token} {line}" for line in lines] if tokens else lines
 
 
 def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:

@@ -35,10 +35,10 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
         return LanguageModel(vocab_size=target_vocab_size, layers=section.decoder_layers,
                              tied_embeddings=section.tied_embeddings != "none", **common, **transformer)
     common |= {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size,
-               "hard": section.selection == "hard", **layers, **keys("tied_embeddings", "copy")}
+               **layers, **keys("tied_embeddings", "copy", "selection")}
     if section.type == "rnn":
         return RecurrentModel(**common, **keys("cell", "input_feeding"))
-    return Transformer(**common, **transformer)
+    return Transformer(**common, **transformer, **keys("tied_decoder_layers"))
 
 
 def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtype) -> bool:
@@ -48,6 +48,6 @@ def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtyp
     pointer networks, additive scores, ReLU attention, hard attention and the copy mechanism always need padding.
     """
     pads = (section.type in ("rnn", "pointer") or section.attention_score == "additive" or section.normalize == "relu"
-            or section.selection == "hard" or section.copy)
+            or section.selection != "soft" or section.copy)
     heads = section.num_heads
     return not pads and runs_packed(torch.empty(0, heads, section.d_model // heads, dtype=dtype, device=device))

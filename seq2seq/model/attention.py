@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.model.interface import HardAttentionSample
 from seq2seq.model.masks import attention_mask, mask_to_bias
 from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.model.structured_attention import chain_marginals
 
 # Maximum number of elements in the hidden layer of additive scores, (sentences, heads, queries, keys, head_size): 16 MB
 # in fp32. If a batch needs more, its sentences are divided into chunks, which are computed one after another.
@@ -40,7 +41,9 @@ class Weighing(nn.Module):
             arXiv:1508.04025); "bilinear", q W k ("general" in Luong et al.); "additive", v tanh(q + k) (Bahdanau et al.
             2015, arXiv:1409.0473, section A.1.2; the caller projects query and key with the paper's W_a and U_a). Each
             head has its own W ("bilinear") or v ("additive").
-        normalize: "softmax", or "relu", which sets negative scores to zero and does not scale positive ones.
+        normalize: "softmax"; "relu", which sets negative scores to zero and does not scale positive ones; or
+            "structured", the marginals of a linear chain, whose pairwise potentials each head learns
+            (`structured_attention`).
     """
 
     def __init__(self, num_heads: int, head_size: int, score: str = "scaled_dot", normalize: str = "softmax") -> None:
@@ -48,6 +51,7 @@ class Weighing(nn.Module):
         self.num_heads, self.score, self.normalize = num_heads, score, normalize
         shape = {"bilinear": (num_heads, head_size, head_size), "additive": (num_heads, head_size)}.get(score)
         self.weight = nn.Parameter(torch.empty(shape).normal_(std=head_size**-0.5)) if shape else None
+        self.pairwise = nn.Parameter(torch.zeros(num_heads, 1, 2, 2)) if normalize == "structured" else None
 
     @property
     def is_scaled_dot_product(self) -> bool:
@@ -93,9 +97,12 @@ class Weighing(nn.Module):
         if self.score == "additive":
             scores = additive(query, keys, cast(Tensor, self.weight)) + bias
         else:
-            bias = bias.expand(*query.shape[:3], -1).flatten(0, 1)
-            scores = torch.baddbmm(bias, query.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2),
+            added = bias.expand(*query.shape[:3], -1).flatten(0, 1)
+            scores = torch.baddbmm(added, query.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2),
                                    alpha=1 / math.sqrt(query.shape[-1])).view(*query.shape[:3], -1)
+        if self.pairwise is not None:
+            exact, is_key = torch.promote_types(scores.dtype, torch.float32), (bias == 0).expand(scores.shape)
+            return chain_marginals(scores.to(exact), self.pairwise.to(exact), is_key).to(scores.dtype)
         return scores.relu() if self.normalize == "relu" else scores.softmax(-1)
 
 
@@ -318,21 +325,22 @@ class CrossAttention(nn.Module):
     """Multi-head attention of target positions over the source sentence.
 
     score, normalize: see `Weighing`.
-    hard: True if each head attends to a single source position. Outside of training, this is the position with the
-        highest weight. In training, `select_position` samples positions, and `forward` also returns a
-        `HardAttentionSample`, from which the loss trains the weights. A linear layer predicts the sample's baseline
-        from the hidden state (Mnih and Gregor 2014, arXiv:1402.0030, section 2.3).
+    selection: "soft"; "structured" (see `Weighing`); or "hard", if each head attends to a single source position.
+        Outside of training, this is the position with the highest weight. In training, `select_position` samples
+        positions, and `forward` also returns a `HardAttentionSample`, from which the loss trains the weights. A linear
+        layer predicts the sample's baseline from the hidden state (Mnih and Gregor 2014, arXiv:1402.0030, section 2.3).
     """
 
     def __init__(self, d_model: int, num_heads: int, score: str = "scaled_dot", normalize: str = "softmax",
-                 hard: bool = False) -> None:
+                 selection: str = "soft") -> None:
         super().__init__()
-        self.num_heads, self.hard = num_heads, hard
+        self.num_heads, self.hard = num_heads, selection == "hard"
+        normalize = "structured" if selection == "structured" else normalize
         self.query = linear(d_model, d_model, gain=LAYER_GAIN)
         self.key_value = linear(d_model, 2 * d_model, fused=2, gain=LAYER_GAIN)
         self.weighing = Weighing(num_heads, d_model // num_heads, score, normalize)
         self.output = linear(d_model, d_model, gain=LAYER_GAIN)
-        if hard:
+        if self.hard:
             self.baseline = nn.Linear(d_model, 1)
 
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,

@@ -89,14 +89,15 @@ class SourceAttention(nn.Module):
     projected. The bilinear score has one parameter, W; the dot-product scores have none.
     """
 
-    def __init__(self, units: int, num_heads: int, score: str, normalize: str, hard: bool) -> None:
+    def __init__(self, units: int, num_heads: int, score: str, normalize: str, selection: str) -> None:
         super().__init__()
-        self.num_heads, self.hard = num_heads, hard
+        self.num_heads, self.hard = num_heads, selection == "hard"
+        normalize = "structured" if selection == "structured" else normalize
         additive = score == "additive"
         self.query: nn.Module = linear(units, units) if additive else nn.Identity()
         self.key: nn.Module = linear(units, units) if additive else nn.Identity()
         self.weighing = Weighing(num_heads, units // num_heads, score, normalize)
-        if hard:
+        if self.hard:
             self.baseline = nn.Linear(units, 1)
 
     def start(self, memory: Tensor, sentences: Sentences) -> SourceMemory:
@@ -192,7 +193,7 @@ class RecurrentModel(nn.Module):
         decoder_layers: number of decoder layers. The query of attention is the state of the last layer; the context is
             an input of the first layer.
         score, normalize: see `attention.Weighing`.
-        hard: True to use hard attention, see `attention.CrossAttention`.
+        selection: "soft", "hard" or "structured", see `attention.CrossAttention`.
         input_feeding: True: each step also receives the last attentional state (Luong et al. 2015, section 3.3).
         dropout: probability, applied to embeddings, between layers and before the output layer.
         max_positions, tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
@@ -201,7 +202,7 @@ class RecurrentModel(nn.Module):
     def __init__(
         self, *, source_vocab_size: int, target_vocab_size: int, d_model: int, encoder_layers: int = 1,
         decoder_layers: int = 1, num_heads: int = 1, cell: str = "gru", score: str = "additive",
-        normalize: str = "softmax", hard: bool = False, input_feeding: bool = False, dropout: float = 0.0,
+        normalize: str = "softmax", selection: str = "soft", input_feeding: bool = False, dropout: float = 0.0,
         max_positions: int = 1024, tied_embeddings: str = "all", scale_embedding: bool = True,
         output_bias: bool = False, copy: bool = False,
     ) -> None:
@@ -214,7 +215,7 @@ class RecurrentModel(nn.Module):
         self.output_projection: nn.Module | None = None                         # set by inference/eager.py
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
-        self.attention = SourceAttention(d_model, num_heads, score, normalize, hard)
+        self.attention = SourceAttention(d_model, num_heads, score, normalize, selection)
         cells = [Cell(cell, d_model) for _ in range(decoder_layers)]
         self.cells = nn.ModuleList(cells)
         gates, states = cells[0].gates, decoder_layers * cells[0].vectors

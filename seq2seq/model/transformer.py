@@ -132,10 +132,10 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
                  pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
-                 hard: bool = False) -> None:
+                 selection: str = "soft") -> None:
         super().__init__()
         self.self_attention = SelfAttention(d_model, num_heads, score, normalize, window)
-        self.cross_attention = CrossAttention(d_model, num_heads, score, normalize, hard)
+        self.cross_attention = CrossAttention(d_model, num_heads, score, normalize, selection)
         self.feed_forward = FeedForward(d_model, feed_forward, activation)
         self.self_residual = Residual(d_model, dropout, pre_norm)
         self.cross_residual = Residual(d_model, dropout, pre_norm)
@@ -184,8 +184,9 @@ class Transformer(nn.Module):
         max_positions: maximum length of a sentence in tokens, `</s>` included.
         score, normalize: attention weights of every layer, see `attention.Weighing`.
         window: maximum distance between query and key in self-attention; None: no limit.
-        hard: True to use hard cross-attention in the last decoder layer, see `attention.CrossAttention`.
+        selection: cross-attention of the last decoder layer, see `attention.CrossAttention`; it is soft in the others.
         copy: True to use the copy mechanism, see `copy_mechanism.CopyHead`.
+        tied_decoder_layers: True if all decoder layers are the same module.
     """
 
     def __init__(
@@ -193,8 +194,8 @@ class Transformer(nn.Module):
         decoder_layers: int, num_heads: int, feed_forward: int, dropout: float = 0.0, activation: str = "relu",
         pre_norm: bool = False, positions: str = "sinusoidal", max_positions: int = 1024,
         tied_embeddings: str = "all", scale_embedding: bool = True, output_bias: bool = False,
-        score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None, hard: bool = False,
-        copy: bool = False,
+        score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None, selection: str = "soft",
+        copy: bool = False, tied_decoder_layers: bool = False,
     ) -> None:
         super().__init__()
         self.d_model, self.num_heads, self.max_positions = d_model, num_heads, max_positions
@@ -213,8 +214,10 @@ class Transformer(nn.Module):
         self.window = window
         layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, score, normalize, window)
         self.encoder = nn.ModuleList(EncoderLayer(*layer) for _ in range(encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(*layer, hard=hard and number == decoder_layers - 1)
-                                     for number in range(decoder_layers))
+        different = 1 if tied_decoder_layers else decoder_layers
+        selections = ["soft"] * (different - 1) + [selection]
+        decoder = [DecoderLayer(*layer, each) for each in selections]
+        self.decoder = nn.ModuleList(decoder * (decoder_layers // different))
         self.encoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.decoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.copying = CopyHead(d_model) if copy else None

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from seq2seq.errors import RecipeError
+from seq2seq.files.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.messages import explain, format_value, similar_key
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
-from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 
 BASE_SECTIONS = ("model", "training")
 # Keys from `_paths` whose value is a directory, relative to the recipe. The others name files, relative to data.root.
@@ -248,17 +248,18 @@ def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
     data = recipe.get("data")
     if not isinstance(data, dict):
         return
-    train, test = data.get("train"), data.get("test")
+    test = data.get("test")
     listed: list[tuple[Key, Any]] = [(("data", "valid"), data.get("valid"))]
-    listed += [
-        (("data", "train", index), corpus) for index, corpus in enumerate(train if isinstance(train, list) else [])
-    ]
+    lists = {name: data[name] for name in ("train", "valid") if isinstance(data.get(name), list)}
+    listed += [(("data", name, index), corpus) for name, corpora in lists.items()
+               for index, corpus in enumerate(corpora)]
     listed += [(("data", "test", name), corpus) for name, corpus in (test.items() if isinstance(test, dict) else [])]
     yield from ((key, corpus) for key, corpus in listed if isinstance(corpus, dict))
 
 
-def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
-    """Yield (key, section, last part of the key) for each path of an unvalidated recipe, except `model.base`."""
+def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, Any, str | int]]:
+    """Yield (key, section or list, last part of the key) for each path of an unvalidated recipe, except `model.base`.
+    """
     tokenizer = recipe.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("taken_from"), str):
         yield ("tokenizer", "taken_from"), tokenizer, "taken_from"
@@ -269,8 +270,12 @@ def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any], str]]:
     if isinstance(data, dict) and isinstance(data.get("root"), str):
         yield ("data", "root"), data, "root"
     for key, corpus in _corpora(recipe):
-        if isinstance(corpus.get("translated_by"), str):
+        models = corpus.get("translated_by")
+        if isinstance(models, str):
             yield (*key, "translated_by"), corpus, "translated_by"
+        elif isinstance(models, list):
+            yield from ((((*key, "translated_by", index), models, index)) for index, model in enumerate(models)
+                        if isinstance(model, str))
         names = ["file"] if "file" in corpus else [] if "hub" in corpus else ["source", "target", "text"]
         for name in names:
             if isinstance(corpus.get(name), str):
@@ -296,10 +301,11 @@ def _missing_files(document: Document, directory: Path, written: dict[Key, str])
     """Yield an error for each path that does not exist. written: return value of `_anchor_paths_of_overrides`."""
     root = directory
     for key, section, name in _paths(document.value):
-        base, start = (directory, "to the recipe") if name in DIRECTORIES else (root, "to data.root")
+        is_directory = name in DIRECTORIES or isinstance(name, int)             # an item of `translated_by`
+        base, start = (directory, "to the recipe") if is_directory else (root, "to data.root")
         path = Path(os.path.normpath(base / section[name]))
         other = Path(os.path.abspath(base / written[key])) if key in written else path
-        if name in DIRECTORIES:
+        if is_directory:
             root = path if name == "root" else root
             if not path.is_dir():
                 yield document.diagnostic(key, _missing_directory_message(path, other, start))

@@ -11,11 +11,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
+from seq2seq.files.yaml_document import Diagnostic, Document, Key
 from seq2seq.recipe.base_section import RecipeValueError, Section
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, DecodingSection
 from seq2seq.recipe.language_codes import code_for
 from seq2seq.recipe.schema import Recipe
-from seq2seq.recipe.yaml_document import Diagnostic, Document, Key
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -41,21 +41,27 @@ _PATTERNS = {
 }
 
 
-def explain(error: ValidationError, document: Document) -> Iterator[Diagnostic]:
-    """Yield a diagnostic, with its location in the document, for each of pydantic's errors."""
+def explain(error: ValidationError, document: Document, prefix: Key = ()) -> Iterator[Diagnostic]:
+    """Yield a diagnostic, with its location in the document, for each of pydantic's errors. prefix: key of a section
+    that has keys of the whole recipe in it."""
     for detail in error.errors(include_url=False):
         key: Key = detail["loc"]
         if detail["type"] == "too_short" and detail["input"]:
             continue  # pydantic counts only valid items of a list; each invalid item has an error of its own
         cause = (detail.get("ctx") or {}).get("error")
         if isinstance(cause, RecipeValueError):
+            if isinstance(cause.__cause__, ValidationError):
+                yield from explain(cause.__cause__, document, cause.key)
+                continue
             key += cause.key
         if key[-1] == "[key]":
             key = key[:-1]
         elif detail["type"] == "missing" and isinstance(key[-1], int):
             key = key[:-1]
             detail["type"] = "too_few"
-        yield document.diagnostic(key, _text(detail, key, document.value))
+        if key[:3] == ("data", "valid", 0) and isinstance(_value_at(document.value, ("data", "valid")), dict):
+            key = (*key[:2], *key[3:])                                          # one corpus instead of a list
+        yield document.diagnostic(prefix + key, _text(detail, key, document.value))
 
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],

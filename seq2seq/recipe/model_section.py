@@ -34,16 +34,21 @@ class ModelSection(Section):
     """Number of encoder layers. A language model has none."""
     decoder_layers: Layers = 6
     """Number of decoder layers."""
+    tied_decoder_layers: bool = False
+    """All decoder layers of a `transformer` share their weights (Dabre and Fujita 2019, arXiv:1807.05353). The model is
+    smaller and as fast as without."""
     num_heads: Annotated[int, Field(gt=0, le=256)] = 8
     """Number of attention heads. It must divide `d_model`. More heads need more memory for attention scores."""
     score: Literal["scaled_dot", "dot", "additive", "bilinear"] | None = None
     """Scoring function of attention. Not set: `additive` in an `rnn`, else `scaled_dot`."""
     normalize: Literal["softmax", "relu"] = "softmax"
     """Function that turns attention scores into weights."""
-    selection: Literal["soft", "hard"] = "soft"
+    selection: Literal["soft", "hard", "structured"] = "soft"
     """`soft`: attention to the weighted mean of all positions. `hard`: attention to a single source position, which is
-    sampled in training. `hard` applies to the cross-attention of the last decoder layer of a `transformer`, and to the
-    attention of an `rnn`; all other attention is soft."""
+    sampled in training. `structured` (Kim et al. 2017, arXiv:1702.00887): the weights are the marginals of a linear
+    chain over the source positions, in which neighbours are selected together or not. `hard` and `structured` apply to
+    the cross-attention of the last decoder layer of a `transformer`, and to the attention of an `rnn`; all other
+    attention is soft."""
     window: Positions | None = None
     """Maximum distance between positions that attend to each other in self-attention. Not set: no limit."""
     cell: Literal["gru", "lstm"] = "gru"
@@ -92,17 +97,20 @@ class ModelSection(Section):
     @field_validator("selection")
     @classmethod
     def _reject_hard_attention_with_relu(cls, selection: str, info: ValidationInfo) -> str:
-        if selection == "hard" and info.data.get("normalize") == "relu":
-            raise ValueError("'hard' samples from probabilities, which normalize: relu does not produce. Use softmax.")
+        if selection != "soft" and info.data.get("normalize") == "relu":
+            raise ValueError(f"'{selection}' needs probabilities, which normalize: relu does not produce. Use softmax.")
         return selection
 
     @model_validator(mode="after")
     def _reject_unused_keys(self) -> "ModelSection":
+        if self.tied_decoder_layers and self.selection != "soft":
+            raise RecipeValueError("tied_decoder_layers", f"selection: {self.selection} is for the last layer alone. "
+                                   "Leave one out.")
         transformer_keys = ("window", "feed_forward", "activation", "norm", "positions")
-        unused = {"transformer": ("cell", "input_feeding"), "rnn": transformer_keys,
-                  "pointer": (*transformer_keys, "score", "normalize", "selection", "input_feeding", "copy",
-                              "tied_embeddings", "output_bias"),
-                  "language_model": ("selection", "copy", "cell", "input_feeding")}[self.type]
+        unused = {"transformer": ("cell", "input_feeding"), "rnn": (*transformer_keys, "tied_decoder_layers"),
+                  "pointer": (*transformer_keys, "tied_decoder_layers", "score", "normalize", "selection",
+                              "input_feeding", "copy", "tied_embeddings", "output_bias"),
+                  "language_model": ("selection", "copy", "cell", "input_feeding", "tied_decoder_layers")}[self.type]
         for key in unused:
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise RecipeValueError(key, f"has no effect with model.type: {self.type}. Leave it out.")

@@ -5,102 +5,22 @@ Each default and its documentation are defined only once, in the section of the 
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
 
-from seq2seq.errors import RecipeError
+from seq2seq.errors import OptionError
 from seq2seq.recipe.base_section import RecipeValueError, Section, refuse_if
-from seq2seq.recipe.data_section import Data, OneLine
+from seq2seq.recipe.data_section import Corpus, Data, Languages, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
+from seq2seq.recipe.directions import check_directions, directions_of, language_tokens, with_language_tokens
+from seq2seq.recipe.language_codes import same_code
 from seq2seq.recipe.model_section import ModelSection
 from seq2seq.recipe.task import POINTING, TASKS, TRANSLATION, Metric, Task
+from seq2seq.recipe.tokenizer_section import TokenizerSection
 from seq2seq.recipe.training_section import TrainingSection
 
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-LanguageCode = Annotated[str, Field(pattern=r"^[A-Za-z]{2,8}([_-][A-Za-z0-9]{1,8})*$")]
-
-
-class Languages(Section):
-    """Language codes of source and target."""
-
-    source: LanguageCode | None = None
-    """Code of the language to translate from, such as `de`. A language model has no source language."""
-    target: LanguageCode
-    """Code of the language to translate into, such as `en`. The code also selects sacreBLEU's tokeniser."""
-
-    @property
-    def pair(self) -> tuple[str, str]:
-        """Language codes of source and target.
-
-        Raises:
-            RecipeError: the model is a language model, which has no source.
-        """
-        if self.source is None:
-            raise RecipeError("this model is a language model, which has no source text to translate or to attend to. "
-                              "Use a translation model.")
-        return self.source, self.target
-
-
-VOCABULARY_SIZES = (260, 10_000_000)
-"""Minimum and maximum vocabulary size, in pieces. The minimum is 256 bytes, 3 special symbols and one other piece."""
-
-
-def _number_or_auto(value: Any) -> Any:
-    """Return the value if it is a size or `auto`.
-
-    Any other value raises a single ValueError. Without this function, pydantic would report one error per allowed type.
-    """
-    minimum, maximum = VOCABULARY_SIZES
-    if value == "auto" or isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
-        return value
-    text = "nothing" if value is None else value if isinstance(value, int | float) else f"'{value}'"
-    raise ValueError(f"expected auto, or a whole number from {minimum} to {maximum:,}; found {text}")
-
-
-VocabularySize = Annotated[
-    Annotated[int, Field(ge=VOCABULARY_SIZES[0], le=VOCABULARY_SIZES[1])] | Literal["auto"],
-    BeforeValidator(_number_or_auto)]
-
-
-class TokenizerSection(Section):
-    """The vocabulary: sentencepiece subwords or whole words, trained on the training corpora."""
-
-    taken_from: str | None = None
-    """Model (a run or a bundle) whose tokenizer is used instead of training a new one. Models with the same tokenizer
-    can be combined in decoding (ensemble, fusion). A language model uses the target tokenizer of that model. If this
-    key is set, `joint` must match that tokenizer, and the keys that control the training of a tokenizer are ignored."""
-    type: Literal["unigram", "bpe", "words"] = "unigram"
-    """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
-    words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for
-    a `pointer`, which requires it; else `unigram`."""
-    vocab_size: VocabularySize = "auto"
-    """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
-    frequent words are kept. `auto` derives the size from the training text: 259 bytes and symbols, plus the number of
-    different characters, plus 32 times the cube root of the number of characters (at most 32,000), rounded up to two
-    significant digits. The size is smaller if the text has too few subwords. For `words`, `auto` is 30,000."""
-    joint: bool = True
-    """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
-    pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""
-    normalization: Literal["identity", "nmt_nfkc"] = "identity"
-    """Unicode normalisation before tokenisation. `nmt_nfkc` replaces compatibility characters: a full-width comma
-    becomes an ordinary comma. Decoding does not restore the original characters."""
-    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
-    """Share of the text's characters that are covered by pieces. Rarer characters have no piece and are encoded as
-    bytes."""
-    sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
-    """The tokenizer is trained on a sample of `sample_lines` / 2 training pairs, or on all pairs if there are fewer."""
-    subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Subword regularisation, which segments the training text differently in each epoch. The value is alpha of unigram
-    sampling, or the dropout probability of BPE merges. 0 turns it off."""
-
-    @field_validator("subword_sampling")
-    @classmethod
-    def _reject_sampling_of_words(cls, subword_sampling: float, info: ValidationInfo) -> float:
-        if subword_sampling and info.data.get("type") == "words":
-            raise ValueError("whole words have no subwords; leave this key out, or set tokenizer.type: unigram")
-        return subword_sampling
-
 
 def _dependent_defaults(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
     """Return the defaults that depend on `model` and `metrics` and differ from those of the schema, by section.
@@ -157,7 +77,7 @@ class Recipe(Section):
         defaults = _dependent_defaults(model, values.get("metrics")) if isinstance(values, dict) else {}
         filled = {section: keys | values.get(section, {}) for section, keys in defaults.items()
                   if isinstance(values.get(section, {}), dict)}
-        return values | filled if filled else values
+        return with_language_tokens(values | filled) if isinstance(values, dict) else values
 
     @field_validator("model")
     @classmethod
@@ -194,7 +114,7 @@ class Recipe(Section):
                       "smoothing, because copied pieces cannot be smoothed. Set training.label_smoothing: 0.")
             unfit = pointer or model.copy or model.selection == "hard" or not model.dropout
             refuse_if(training.consistency and unfit, "consistency", "it compares predictions over a vocabulary with "
-                      "different dropout masks. It needs model.dropout and selection: soft, and cannot have model.copy "
+                      "different dropout masks. It needs model.dropout, and cannot have selection: hard, model.copy "
                       "or a pointer. Set training.consistency: 0, or change the model.")
             for key in ("word_dropout", "switch_out"):
                 refuse_if(pointer and getattr(training, key), key, "a pointer's targets are positions. Leave this out.")
@@ -249,6 +169,22 @@ class Recipe(Section):
             self.task is not TRANSLATION or not self.tokenizer.joint or self.training.guided_alignment
             or any(corpus.tag for corpus in self.data.train)), "training.bidirectional_epochs", "it needs a model that "
             "translates, tokenizer.joint: true, and corpora without tags; it does not work with guided_alignment")
+        if self.training.teachers.count:
+            type = self.training.teachers.model.get("type", self.model.type)
+            refuse_if(self.task is not TRANSLATION, "training.teachers",
+                      "only a model that translates has teachers")
+            refuse_if(TASKS.get(type, TRANSLATION) is not TRANSLATION, "training.teachers.model.type",
+                      f"a {type} cannot translate")
+            try:
+                Recipe.model_validate(self.model_dump() | {
+                    "model": self.model.model_dump() | self.training.teachers.model,
+                    "training": self.training.model_dump() | {"teachers": {}}})
+            except ValidationError as error:
+                raise RecipeValueError("training.teachers", "no recipe for the teachers") from error
+        check_directions(self.data, self.languages, self.task)
+        several = len(self.directions) > 1
+        refuse_if(several and self.training.guided_alignment, "training.guided_alignment", "not for several directions")
+        refuse_if(several and self.data.augmentation, "data.augmentation", "not for several directions")
         refuse_if(self.data.augmentation and self.task is not TRANSLATION, "data.augmentation",
                   f"it changes text pairs; not for model.type: {self.model.type}")
         refuse_if(self.data.augmentation.terms and self.tokenizer.type == "words", "data.augmentation.terms",
@@ -273,6 +209,38 @@ class Recipe(Section):
     def task(self) -> Task:
         """Task of the model."""
         return self.model.task
+
+    @property
+    def directions(self) -> tuple[Languages, ...]:
+        """Languages of each direction that the training corpora have; that of the key `languages` is the first."""
+        return directions_of(self.data, self.languages)
+
+    @property
+    def language_tokens(self) -> list[str]:
+        """Token of each target language, such as `>>de<<`, which the sources begin with; none for one target
+        language."""
+        return language_tokens(self.data, self.languages)
+
+    def into(self, target_language: str | None) -> "Recipe":
+        """Return a copy whose `languages` are the first direction into a language; None: the recipe unchanged.
+
+        Raises:
+            OptionError: the model does not translate into this language.
+        """
+        found = [each for each in (self.languages, *self.directions) if same_code(each.target, target_language or "")]
+        if target_language is not None and not found:
+            targets = dict.fromkeys(each.target for each in self.directions)
+            raise OptionError(f"this model translates into {' or '.join(targets)}, not into {target_language}")
+        return self.model_copy(update={"languages": found[0]}) if found else self
+
+    def languages_of(self, corpus: Corpus) -> Languages:
+        """Return the languages of a corpus: its own, or those of the recipe."""
+        return corpus.languages or self.languages
+
+    @property
+    def teacher_model(self) -> ModelSection:
+        """The section `model` of the teachers: that of the recipe, with the keys of `training.teachers.model`."""
+        return ModelSection.model_validate(self.model.model_dump() | self.training.teachers.model)
 
     @property
     def resamples_epochs(self) -> bool:
@@ -326,13 +294,13 @@ class Recipe(Section):
             "data": self.data.model_copy(update={
                 "root": ".",
                 "train": tuple(corpus.resolve(root, self.directory) for corpus in self.data.train),
-                "valid": self.data.valid.resolve(root),
+                "valid": tuple(corpus.resolve(root) for corpus in self.data.valid),
                 "test": {name: corpus.resolve(root) for name, corpus in self.data.test.items()}}),
             "tokenizer": absolute(self.tokenizer, "taken_from"),
             "training": absolute(self.training, "start_from")})
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML, including all defaults. Keys that are not set and have no default are omitted."""
-        from seq2seq.recipe.yaml_document import write_yaml
+        from seq2seq.files.yaml_document import write_yaml
 
         return write_yaml(self.model_dump(mode="json", exclude_none=True))

@@ -1,6 +1,6 @@
 """The `training` section of a recipe."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -16,6 +16,16 @@ class Average(Section):
     """Number of checkpoints to average. They stay on disk, even if `keep_checkpoints` is smaller than this number."""
 
 
+class Teachers(Section):
+    """Ensemble distillation: models that are trained first, and whose ensemble translates the training text."""
+
+    count: Annotated[int, Field(ge=0, le=32)] = 0
+    """Number of teachers. They have the seeds after the recipe's, one vocabulary, and are runs in `teachers` in the
+    run directory. Each takes as long as the training itself. 0 turns distillation off."""
+    model: dict[str, Any] = {}
+    """Keys of the section `model` in which the teachers differ from the student, such as `{decoder_layers: 6}`."""
+
+
 class TrainingSection(Section):
     """Optimizer, batches, validation and checkpoints."""
 
@@ -23,6 +33,10 @@ class TrainingSection(Section):
     """Model to fine-tune: a run or a bundle, relative to the recipe file; imported models are bundles. Training starts
     from the weights of that model and uses its tokenizer. Keys of `model` that this recipe does not set are taken from
     the recipe of that model."""
+    teachers: Teachers = Teachers()
+    """Ensemble distillation (Freitag et al. 2017, arXiv:1702.01802): models that are trained first, and whose ensemble
+    translates the sources of the training text. The model, their student, is trained with this text and the original
+    one."""
     batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
     """Maximum number of target tokens per optimizer step, in all processes of a distributed training together."""
     accumulation: Annotated[int, Field(gt=0, le=1_000_000)] = 1

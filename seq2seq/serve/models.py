@@ -75,23 +75,19 @@ class MachineOptions:
 
 @dataclass
 class _Loaded:
-    """Model that is served. fingerprint: state of the bundle's files before it was loaded, or at the last failure."""
+    """Model that is served. fingerprint: state of the bundle's files before it was loaded, or at the last failure.
+    translators: translator of each direction; all have the same weights."""
 
     path: Path
     fingerprint: Fingerprint
-    translator: Translator
+    translators: dict[tuple[str, str], Translator]
     aligner: Aligner
     terms_inline: bool
-
-    @property
-    def direction(self) -> tuple[str, str]:
-        source, target = self.translator.languages.pair
-        return canonical(source), canonical(target)
 
 
 @dataclass
 class Models:
-    """Models of a server, each with its own direction.
+    """Models of a server, each with directions of its own.
 
     glossary_files: path of each glossary by its name. glossaries: those that were read, by name and direction.
     """
@@ -119,8 +115,8 @@ class Models:
 
     def describe(self) -> list[str]:
         """Return a line for each model: direction, path, precision and device."""
-        return [f"{source} to {target}: {one.path}, {one.translator.precision} on {one.translator.device}"
-                for one in self._loaded for source, target in [one.direction]]
+        return [f"{source} to {target}: {one.path}, {translator.precision} on {translator.device}"
+                for one in self._loaded for (source, target), translator in one.translators.items()]
 
     def translate(self, group: Group | AlignmentGroup, sentences: list[Any]) -> list[Any]:
         """Return the translations of each sentence, best first, by the model of the group's direction; for an
@@ -134,7 +130,7 @@ class Models:
         model = self._by_direction.get((group.source, group.target))
         if model is None:
             raise SlowdownError("the models are being replaced. Try again")
-        translator = model.translator
+        translator = model.translators[group.source, group.target]
 
         def align(pairs: Sequence[tuple[str, str]]) -> list[np.ndarray | None]:
             return unit_weights(translator, pairs, model.aligner)
@@ -186,21 +182,24 @@ class Models:
         translator = Translator.load(path, self.machine.device, precision, self.machine.threads)
         if not (translator.task.has_source and translator.task.target_is_text):
             raise UserError(f"{path} is not a translation model, so it cannot be served.")
-        return _Loaded(path, fingerprint or (), translator, measured_aligner(path),
-                       model_recipe(path).data.augmentation.terms > 0)
+        recipe = model_recipe(path)
+        several = len(recipe.directions) > 1
+        by_direction = [translator.towards(each) for each in recipe.directions] if several else [translator]
+        translators = {(canonical(source), canonical(target)): each
+                       for each in by_direction for source, target in [each.languages.pair]}
+        return _Loaded(path, fingerprint or (), translators, measured_aligner(path), recipe.data.augmentation.terms > 0)
 
     def _read_glossaries(self, models: Sequence[_Loaded]) -> dict[tuple[str, str, str], Glossary]:
-        return {(name, *one.direction): Glossary.read(path, *one.direction)
-                for name, path in self.glossary_files.items() for one in models}
+        return {(name, *direction): Glossary.read(path, *direction)
+                for name, path in self.glossary_files.items() for one in models for direction in one.translators}
 
     def _use(self, loaded: list[_Loaded]) -> None:
         by_direction: dict[tuple[str, str], _Loaded] = {}
-        for one in loaded:
-            if one.direction in by_direction:
-                other = next(other for other in loaded if other.direction == one.direction)
-                raise UserError(f"{other.path} and {one.path} both translate from {one.direction[0]} to "
-                                f"{one.direction[1]}. Serve only one of them.")
-            by_direction[one.direction] = one
+        for direction, one in [(direction, model) for model in loaded for direction in model.translators]:
+            if direction in by_direction:
+                raise UserError(f"{by_direction[direction].path} and {one.path} both translate from {direction[0]} to "
+                                f"{direction[1]}. Serve only one of them.")
+            by_direction[direction] = one
         if not self.glossaries:
             self.glossaries = self._read_glossaries(loaded)
         self._loaded, self._by_direction = loaded, by_direction

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import CheckpointError, OptionError, UserError
+from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.storage.checkpoints import (
     BEST,
     RECIPE,

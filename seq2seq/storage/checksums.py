@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import CheckpointError
-from seq2seq.json_reader import parse_json
+from seq2seq.files.compressed_files import regular_bytes
+from seq2seq.files.json_reader import parse_json
 from seq2seq.storage.atomic import replace_file
 
 CHECKSUM_KEY = "checksum"

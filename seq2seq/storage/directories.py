@@ -21,9 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import CheckpointError
-from seq2seq.json_reader import NotJson, parse_json
+from seq2seq.files.compressed_files import regular_bytes
+from seq2seq.files.json_reader import NotJson, parse_json
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checksums import CHECKSUM_KEY, has_wrong_checksum
 from seq2seq.storage.open_files import sync

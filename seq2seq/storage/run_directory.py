@@ -14,7 +14,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.errors import RecipeError
-from seq2seq.json_reader import parse_json
+from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, newest_checkpoint
@@ -94,7 +94,7 @@ def recipe_checksum(recipe: Recipe) -> str:
     undescribed = {"license": None, "url": None}
     data = recipe.data.model_copy(update={
         "train": tuple(corpus.model_copy(update=undescribed) for corpus in recipe.data.train),
-        "valid": recipe.data.valid.model_copy(update=undescribed),
+        "valid": tuple(corpus.model_copy(update=undescribed) for corpus in recipe.data.valid),
         "test": {name: corpus.model_copy(update=undescribed) for name, corpus in recipe.data.test.items()}})
     text = recipe.model_copy(update={"license": None, "data": data}).to_yaml()
     return hashlib.sha256(text.encode()).hexdigest()
@@ -168,7 +168,7 @@ class Log:
             self._add_to_tensorboard(**record)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Write a record. kind: training, validation or average."""
+        """Write a record. kind: training, validation, average, or validation of one of several corpora."""
         line = json.dumps({"kind": kind, "step": step, **values}) + "\n"
         self._file.write(line)
         self._file.flush()

@@ -7,7 +7,6 @@ That vocabulary contains the pieces of both models, and language tokens such as 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -15,12 +14,13 @@ from itertools import groupby
 import numpy as np
 
 from seq2seq.errors import TokenizerError
-from seq2seq.json_reader import parse_json
+from seq2seq.files.json_reader import parse_json
 from seq2seq.tokenizers.subword_sampling import WORD_BOUNDARY, SubwordSampler
 from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
     END_ID,
+    LANGUAGE_TOKEN,
     START_ID,
     UNKNOWN_ID,
     Vocabulary,
@@ -30,7 +30,6 @@ from seq2seq.tokenizers.vocabulary import (
 )
 
 VOCABULARY_FILE = "vocabulary.json"
-LANGUAGE_TOKEN = re.compile(r">>.*?<<")
 
 
 class MarianVocabulary(Vocabulary):
@@ -89,9 +88,8 @@ class MarianVocabulary(Vocabulary):
         return [b"" if index <= END_ID else bytes([int(name[1:-1], 16)]) if self._is_byte(name)
                 else name.replace(WORD_BOUNDARY, " ").encode() for index, name in enumerate(self._names)]
 
-    def language_prefix(self, line: str) -> str:
-        match = LANGUAGE_TOKEN.match(line)
-        return match[0] if match and match[0] in self.ids else ""
+    def has_piece(self, text: str) -> bool:
+        return text in self.ids
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         tokens, texts = self._split(lines)

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 
 import sentencepiece
 
-from seq2seq.compressed_files import regular_bytes
 from seq2seq.errors import TokenizerError
+from seq2seq.files.compressed_files import regular_bytes
+from seq2seq.tokenizers.language_token import WithLanguageToken
 from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
 from seq2seq.tokenizers.subword_sampling import SubwordSampler
 from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
     END_ID,
+    LANGUAGE_TOKEN,
     START_ID,
     UNKNOWN_ID,
     Vocabulary,
@@ -95,6 +97,7 @@ class Tokenizer(Vocabulary):
             if index in (UNKNOWN_ID, START_ID)
             or (self._processor.is_byte(index) and self._processor.id_to_piece(index) in names)
             or not controls.isdisjoint(self._processor.id_to_piece(index))
+            or self._processor.id_to_piece(index) in self.languages
         ]
 
     @cached_property
@@ -110,8 +113,30 @@ class Tokenizer(Vocabulary):
                 texts.append(piece.replace("\u2581", " ").encode())
         return texts
 
+    def has_piece(self, text: str) -> bool:
+        return self._processor.piece_to_id(text) != UNKNOWN_ID
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """Id of each language token, such as `>>de<<`."""
+        pieces = (self._processor.id_to_piece(index) for index in range(self.vocab_size))
+        return {piece: index for index, piece in enumerate(pieces) if LANGUAGE_TOKEN.fullmatch(piece)}
+
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        return encode_lines(self._processor, lines, num_threads=threads)
+        if not self.languages:
+            return encode_lines(self._processor, lines, num_threads=threads)
+        prefixes, texts = self._split(lines)
+        encoded = encode_lines(self._processor, texts, num_threads=threads)
+        return [self._ids_of(prefix) + ids for prefix, ids in zip(prefixes, encoded, strict=True)]
+
+    def _split(self, lines: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return two lists: the language token that each line begins with, or "", and the lines without them. A Marian
+        model in Hugging Face format treats the tokens in the same way."""
+        prefixes = [self.language_prefix(line) for line in lines]
+        return prefixes, [line[len(prefix):] for prefix, line in zip(prefixes, lines, strict=True)]
+
+    def _ids_of(self, prefix: str) -> list[int]:
+        return [self.languages[prefix]] if prefix else []
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """See `Vocabulary.sample`.
@@ -120,11 +145,13 @@ class Tokenizer(Vocabulary):
             alpha: for a unigram model, the exponent of the segmentations' probabilities (Kudo 2018, arXiv:1804.10959);
                 for a BPE model, the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
+        prefixes, texts = self._split(lines) if self.languages else ([""] * len(lines), lines)
         try:
-            return self._sampler.sample(lines, alpha, seed)
+            sampled = self._sampler.sample(texts, alpha, seed)
         except (TypeError, RuntimeError):
             reject_surrogates(lines)
             raise
+        return [self._ids_of(prefix) + ids for prefix, ids in zip(prefixes, sampled, strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
         """See `Vocabulary.spans`.
@@ -132,7 +159,11 @@ class Tokenizer(Vocabulary):
         Two kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, and
         all byte pieces of a character except the last one.
         """
-        return [encoded["offsets"] for encoded in encode_lines(self._processor, lines, return_type="offset_mapping")]
+        prefixes, texts = self._split(lines) if self.languages else ([""] * len(lines), lines)
+        encoded = encode_lines(self._processor, texts, return_type="offset_mapping")
+        return [([(0, len(prefix))] if prefix else []) + [(len(prefix) + begin, len(prefix) + end)
+                                                          for begin, end in of_line["offsets"]]
+                for prefix, of_line in zip(prefixes, encoded, strict=True)]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each line; START_ID and END_ID are removed, and invalid UTF-8 becomes U+FFFD."""
@@ -174,6 +205,11 @@ class Tokenizers:
         if self.joint:
             return f"{self.target.vocab_size:,} pieces"
         return f"{self.source.vocab_size:,} source and {self.target.vocab_size:,} target pieces"
+
+    def with_language_token(self, token: str) -> Tokenizers:
+        """Return tokenizers that add a language token to sources without one, if the token is one of the pieces."""
+        source = self.source.vocabulary if isinstance(self.source, WithLanguageToken) else self.source
+        return Tokenizers(WithLanguageToken(source, token), self.target) if source.has_piece(token) else self
 
     def files(self) -> dict[str, bytes]:
         """Return the contents of the tokenizer files, by file name."""

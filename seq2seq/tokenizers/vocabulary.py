@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -24,6 +25,10 @@ END_ID = 2
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
 # Control characters that are a single byte in UTF-8. Search never generates byte pieces with these values.
 CONTROL_BYTES = [*range(0x20), 0x7F]
+
+
+LANGUAGE_TOKEN = re.compile(r">>.*?<<")
+"""Language token that the sources of a model with several target languages begin with, such as `>>fra<<`."""
 
 
 class Vocabulary(ABC):
@@ -55,9 +60,14 @@ class Vocabulary(ABC):
         return self.model == other.model
 
     def language_prefix(self, line: str) -> str:
-        """Return the language token at the beginning of a line, or "". If the line is split, this token must be added
-        to the other parts."""
-        return ""
+        """Return the language token at the beginning of a line, such as `>>fra<<`, or "". If the line is split, this
+        token must be added to the other parts."""
+        match = LANGUAGE_TOKEN.match(line)
+        return match[0] if match and self.has_piece(match[0]) else ""
+
+    @abstractmethod
+    def has_piece(self, text: str) -> bool:
+        """Return True if the text is a piece of the vocabulary."""
 
     @abstractmethod
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:

@@ -58,6 +58,9 @@ class Words(Vocabulary):
     def piece_bytes(self) -> list[bytes]:
         return [b""] * (END_ID + 1) + [f" {word}".encode() for word in self.words]
 
+    def has_piece(self, text: str) -> bool:
+        return text in self._ids
+
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         return [[self._ids.get(word, UNKNOWN_ID) for word in line.split()] for line in lines]
 

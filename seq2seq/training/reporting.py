@@ -9,8 +9,10 @@ from pathlib import Path
 from seq2seq import console
 from seq2seq.analysis.learning_curves import CURVES
 from seq2seq.loss.cross_entropy import perplexity
+from seq2seq.recipe import Recipe
 from seq2seq.storage.run_directory import TENSORBOARD
 from seq2seq.training.train_state import TrainState
+from seq2seq.training.validation import ValidationResult
 
 
 def print_training_summary(run: Path, sizes: str, step: int, smoothed: bool) -> None:
@@ -29,6 +31,13 @@ def print_training_summary(run: Path, sizes: str, step: int, smoothed: bool) -> 
                           f"{' without label smoothing' * smoothed}.")
     if step:
         console.print_message(f"resuming after step {step:,}")
+
+
+def print_finished(run: Path, recipe: Recipe, state: TrainState) -> None:
+    """Print that a run has finished, and which key has to be raised to continue it."""
+    limit = "max_steps" if state.step >= recipe.training.max_steps else "early_stopping"
+    console.print_message(f"{run} has finished: {state.summary()}. To continue, raise training.{limit}; to train from "
+                          "the beginning, use --restart.")
 
 
 def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float]:
@@ -55,6 +64,18 @@ def progress_bar_fields(means: Mapping[str, float]) -> list[str]:
     return [f"loss {means['loss']:.3f}", f"perplexity {format_number(means['perplexity'])}",
             f"epoch {means['epoch'] + 1:.0f}", f"{means['tokens_per_second']:,.0f} tokens/s",
             f"learning rate {means['learning_rate']:.2e}", f"gradient {means['gradient_norm']:.2f}"]
+
+
+def print_validation(title: str, result: ValidationResult, best: bool) -> None:
+    """Print the results of a validation, then those of each of several corpora."""
+    precision = f"  (translated in {result.precision})" if result.scores else ""
+    console.print_message(f"{title}  {_as_text(result.values())}{precision}{'  (best)' if best else ''}")
+    for name, scores in result.by_set.items():
+        console.print_message(f"  {name}  {_as_text(scores)}")
+
+
+def _as_text(values: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {format_number(value)}" for name, value in values.items())
 
 
 def format_number(value: float) -> str:

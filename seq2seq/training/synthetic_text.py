@@ -20,7 +20,7 @@ from typing import Any
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.errors import CorpusError, RecipeError
-from seq2seq.recipe import Corpus, DecodingSection, Languages, Recipe, parse_recipe
+from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.recipe.language_codes import same_code
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
@@ -28,6 +28,7 @@ from seq2seq.storage.checksums import journal_path, read_journal, write_journal
 from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
+from seq2seq.training.teachers import LABEL, SOURCES, TEACHERS, with_translated_text, write_sources
 from seq2seq.translation.requests import Request
 from seq2seq.translation.torchrun_ranks import Ranks, serve_main_rank
 from seq2seq.translation.translator import Translator
@@ -38,19 +39,24 @@ BLOCK_LINES = 8192
 
 
 def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = SINGLE_PROCESS) -> Recipe:
-    """Translate the monolingual corpora, and return the recipe with each translation as the missing side of its corpus.
-    Ranks other than the main rank do not read the training text; they return the recipe unchanged.
+    """Translate the monolingual corpora, and the text for `training.teachers`. Return the recipe with each translation
+    as the missing side of its corpus. Ranks other than the main rank do not read the training text; they return the
+    recipe without translations.
 
     An interrupted translation resumes with the same result, because the sample of a line does not depend on other
     lines. Nor does the result depend on the number of ranks, because each rank translates whole blocks of lines.
 
     Args:
-        directory: directory of the translations. group: the ranks that translate; the main rank writes the files.
+        directory: directory of the translations, in the run directory. group: the ranks that translate; the main rank
+            writes the files.
     Raises:
         CheckpointError: a model that the recipe names does not exist or is damaged.
         RecipeError: a model does not translate between the languages of the recipe, in the direction that is needed.
         CorpusError: a text cannot be read.
     """
+    if recipe.training.teachers.count and group.is_main:
+        write_sources(recipe, directory.parent)
+    recipe = with_translated_text(recipe, directory.parent)
     if not any(spec.translated_by for spec in recipe.data.train):
         return recipe
 
@@ -80,45 +86,50 @@ def _completed(recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Recipe
 
 def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
     """Return the recipe with the translations that exist already, and the labels of the corpora without a translation.
-    The returned recipe does not contain these corpora.
+    The returned recipe contains neither these corpora nor teachers.
 
     Raises:
         CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
     """
     kept, missing = [], []
-    for spec in recipe.data.train:
+    has_sources = (directory.parent / TEACHERS / SOURCES).exists()
+    for spec in with_translated_text(recipe, directory.parent).data.train if has_sources else recipe.data.train:
         if spec.translated_by is None:
             kept.append(spec)
             continue
-        model, _, translation = _paths(spec, recipe, directory)
+        models, _, translation = _paths(spec, recipe, directory)
         if translation.exists():
             kept.append(_with_translation(spec, translation))
         else:
-            text = load_bundle(model).recipe_text
-            _require_direction(spec, recipe, model, parse_recipe(text, model / RECIPE, alone=True).languages)
+            _require_direction(spec, recipe, models)
             missing.append(spec.label)
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": tuple(kept)})}), missing
+    if recipe.training.teachers.count and not has_sources:
+        missing.append(LABEL)
+    training = recipe.training.model_copy(update={"teachers": Teachers()})
+    data = recipe.data.model_copy(update={"train": tuple(kept)})
+    return recipe.model_copy(update={"data": data, "training": training}), missing
 
 
 def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Corpus:
     """Return a monolingual corpus with its translation as the missing side. Translate it first if necessary."""
-    model, text, translation = _paths(spec, recipe, directory)
+    models, text, translation = _paths(spec, recipe, directory)
     if not translation.exists():
-        _require_direction(spec, recipe, model, parse_recipe(
-            load_bundle(model).recipe_text, model / RECIPE, alone=True).languages)
+        _require_direction(spec, recipe, models)
+        first, *others = models
+        options: dict[str, Any] = {"ensemble": others, "target_language": _direction(spec, recipe)[1]}
         if ranks:
-            with TranslatorPool(model, 1, threads=None, ranks=ranks) as pool:
-                _translate(spec, model, text, translation, pool)
+            with TranslatorPool(first, 1, threads=None, ranks=ranks, **options) as pool:
+                _translate(spec, models, text, translation, pool)
         else:
-            _translate(spec, model, text, translation, Translator.load(model))
+            _translate(spec, models, text, translation, Translator.load(first, **options))
     return _with_translation(spec, translation)
 
 
-def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[Path, Path, Path]:
-    """Return the paths of the model, of the monolingual text, and of its translation."""
-    model = resolve_model_path(recipe.directory / str(spec.translated_by))
+def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Path, Path]:
+    """Return the paths of the models, of the monolingual text, and of its translation."""
+    models = [resolve_model_path(recipe.directory / model) for model in spec.translated_by or ()]
     text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    return model, text, directory.absolute() / f"{_key(spec, model, text)}.txt"
+    return models, text, directory.absolute() / f"{_key(spec, models, text)}.txt"
 
 
 def _with_translation(spec: Corpus, translation: Path) -> Corpus:
@@ -127,19 +138,19 @@ def _with_translation(spec: Corpus, translation: Path) -> Corpus:
     return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label})
 
 
-def _key(spec: Corpus, model: Path, text: Path) -> str:
+def _key(spec: Corpus, models: Sequence[Path], text: Path) -> str:
     """Return the file name of a translation: a hash of everything that the translation depends on."""
     try:
         status = text.stat()
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
     inputs = [str(text), status.st_size, status.st_mtime_ns, spec.limit, spec.samples,
-              read_metadata(model, "bundle", required=())["sha256"]]          # not the scores, which may change
+              *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]     # but not their scores
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
-def _translate(spec: Corpus, model: Path, text: Path, translation: Path, translator: Translator | TranslatorPool,
-               ) -> None:
+def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Path,
+               translator: Translator | TranslatorPool) -> None:
     """Write the translation of a monolingual text; resume if a part of it was written before."""
     options = _options(translator.decoding, spec.samples)
     translation.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +158,8 @@ def _translate(spec: Corpus, model: Path, text: Path, translation: Path, transla
     journal = journal_path(part)
     done, crc32 = _truncate_to_journal(part)
     total = sum(1 for _ in _lines(spec, text))
-    console.print_message(f"translating {total - done:,} lines of {spec.label} with {model} in {translator.precision} "
+    names = " and ".join(map(str, models))
+    console.print_message(f"translating {total - done:,} lines of {spec.label} with {names} in {translator.precision} "
                           f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
@@ -166,14 +178,21 @@ def _translate(spec: Corpus, model: Path, text: Path, translation: Path, transla
     os.replace(part, translation)
 
 
-def _require_direction(spec: Corpus, recipe: Recipe, model: Path, languages: Languages) -> None:
-    """Raise RecipeError if `model`, with these `languages`, does not translate in the direction that `spec` needs."""
-    forward = recipe.languages.source, recipe.languages.target
-    expected = forward if spec.target is None else forward[::-1]
-    actual = languages.source, languages.target
-    if not all(same_code(one or "", other or "") for one, other in zip(actual, expected, strict=True)):
-        raise RecipeError(f"{model} translates from {actual[0]} to {actual[1]}; the corpus {spec.label} needs a model "
-                          f"from {expected[0]} to {expected[1]}.")
+def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> None:
+    """Raise RecipeError if one of the models does not translate in the direction that `spec` needs."""
+    source, target = _direction(spec, recipe)
+    for model in models:
+        directions = parse_recipe(load_bundle(model).recipe_text, model / RECIPE, alone=True).directions
+        if not any(same_code(each.source or "", source) and same_code(each.target, target) for each in directions):
+            found = " and ".join(f"from {each.source} to {each.target}" for each in directions)
+            raise RecipeError(f"{model} translates {found}; the corpus {spec.label} needs a model from {source} to "
+                              f"{target}.")
+
+
+def _direction(spec: Corpus, recipe: Recipe) -> tuple[str, str]:
+    """Return the languages that the text of `spec` is translated from and to."""
+    source, target = recipe.languages_of(spec).pair
+    return (source, target) if spec.target is None else (target, source)
 
 
 def _options(decoding: DecodingSection, samples: bool) -> dict[str, Any]:

@@ -46,16 +46,17 @@ from seq2seq.storage.checkpoints import (
 )
 from seq2seq.storage.run_directory import Log, NoLog, recipe_checksum
 from seq2seq.storage.tokenizer_files import checksums_of
+from seq2seq.training import reporting
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
 from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, roll_back
 from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
 from seq2seq.training.learning_rate import learning_rate
 from seq2seq.training.objective import Objective
 from seq2seq.training.optimizers import build_optimizer, mean_gradient_norm, scale_gradient, update_moving_average
-from seq2seq.training.reporting import format_number, pop_window_means, print_training_summary, progress_bar_fields
 from seq2seq.training.run_start import open_run
 from seq2seq.training.step_results import StepResult, StepResults
 from seq2seq.training.synthetic_text import with_synthetic_text
+from seq2seq.training.teachers import teachers_of, unless_begun
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, ValidationResult, require_held_out
 from seq2seq.translation.translator import Translator
@@ -75,16 +76,20 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
-    run = Path(run)
     configure_process(recipe.training.threads)
-    with (join_process_group(recipe.training.device) as group,
-          open_run(recipe, run, group, restart, require_held_out(recipe)) as recipe):
+    with join_process_group(recipe.training.device) as group:
+        return _train(recipe, Path(run), group, restart)
+
+
+def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool = False) -> dict[str, dict[str, Score]]:
+    """Train the teachers of a run that has not begun, then its model. See `train`."""
+    with open_run(recipe, run, group, restart, require_held_out(recipe)) as recipe:
+        for teacher, directory in unless_begun(teachers_of(recipe, run), run, group):
+            _train(teacher, directory, group)
         while True:
             training = Training(recipe, run, group)
             if training.state.finished(recipe):
-                limit = "max_steps" if training.state.step >= recipe.training.max_steps else "early_stopping"
-                console.print_message(f"{run} has finished: {training.state.summary()}. To continue, raise "
-                                      f"training.{limit}; to train from the beginning, use --restart.")
+                reporting.print_finished(run, recipe, training.state)
             try:
                 training.loop()
                 return training.test()
@@ -124,7 +129,7 @@ class Training:
         self.tokenizer_checksums = checksums_of(self.tokenizers)
         self.prepared = self._prepare(text)
         self.corpus = self._in_both_directions(self.prepared.corpus, epoch=0)
-        self.resampled = ResampledEpochs.for_recipe(self.prepared, self.tokenizers, recipe, group.is_main)
+        self.resampled = ResampledEpochs.for_recipe(self.prepared, self.tokenizers, text, group.is_main)
         self.validation = Validation(recipe, self.tokenizers)
 
         sizes = self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size
@@ -139,6 +144,7 @@ class Training:
         self.model.to(self.device).train()
         self.names = [name for name, _ in self.model.named_parameters()]
         self.weights = list(self.model.parameters())
+        self.parameters = sum(weight.numel() for weight in self.weights)
         group.broadcast(self.weights)
         self.compute_model: nn.Module = self.model
         if self.dtype != torch.float32:
@@ -267,8 +273,8 @@ class Training:
 
     def _print_summary(self) -> None:
         dropped = sum(sum(counts["dropped"].values()) for counts in self.prepared.counts.values())
-        print_training_summary(
-            self.run, f"{_parameters(self.weights):,} parameters, {len(self.prepared.corpus):,} training pairs "
+        reporting.print_training_summary(
+            self.run, f"{self.parameters:,} parameters, {len(self.prepared.corpus):,} training pairs "
             f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
             f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}", self.state.step,
             self.section.label_smoothing > 0)
@@ -276,9 +282,10 @@ class Training:
     def _log_window(self, log: Log) -> list[str]:
         """Log the means since the last log line, and return them as text for the progress bar."""
         self.results.read()
-        if means := pop_window_means(self.state, self.state.rate_factor * learning_rate(self.section, self.state.step)):
+        rate = self.state.rate_factor * learning_rate(self.section, self.state.step)
+        if means := reporting.pop_window_means(self.state, rate):
             log.write("training", self.state.step, means)
-        return progress_bar_fields(means) if means else []
+        return reporting.progress_bar_fields(means) if means else []
 
     def _draw_curves(self) -> None:
         if self.group.is_main:
@@ -315,6 +322,8 @@ class Training:
             raise divergence_error(f"step {self.state.step:,}: {error}", self.state, self.run) from error
         values = result.values()
         log.write(kind, self.state.step, values | ({"precision": result.precision} if result.scores else {}))
+        for name, scores in result.by_set.items():
+            log.write(f"{kind} of {name}", self.state.step, scores)
         score = values[self.section.best_metric]
         better = self.state.is_better(score, self.section.best_metric)
         if better:
@@ -322,9 +331,7 @@ class Training:
             # is repeated. In the other order, the best score would have no bundle.
             self.state.best_score, self.state.best_step = score, self.state.step
             self._save_best(result)
-        formatted = "  ".join(f"{name} {format_number(value)}" for name, value in values.items())
-        precision = f"  (translated in {result.precision})" if result.scores else ""
-        console.print_message(f"{title}  {formatted}{precision}{'  (best)' if better else ''}")
+        reporting.print_validation(title, result, better)
         return result, better
 
     def _translator(self) -> Translator:
@@ -365,7 +372,7 @@ class Training:
             return
         self.prepared.require_intact(wait=True)
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
-        metadata = {"step": self.state.step, "parameters": _parameters(self.weights),
+        metadata = {"step": self.state.step, "parameters": self.parameters,
                     "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts}
         save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
 
@@ -441,7 +448,3 @@ class Training:
         for warning in check_expected(scores, self.recipe.expected):
             console.warn(warning)
         return scores
-
-
-def _parameters(weights: Sequence[Tensor]) -> int:
-    return sum(weight.numel() for weight in weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -32,11 +32,13 @@ class ValidationResult:
     """Results of a validation.
 
     loss: mean negative log-likelihood per target token in nats, without label smoothing.
-    scores: scores of the translations, by metric; empty if the recipe selects no metric, or for a language model.
+    scores: scores of the translations, by metric; empty if the recipe selects no metric, or for a language model. With
+    several validation corpora, their means. by_set: scores of each of several corpora, by name and metric.
     """
 
     loss: float
     scores: dict[str, Score]
+    by_set: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def precision(self) -> str | None:
@@ -60,7 +62,10 @@ class Validation:
             RecipeError: the set is empty, or all its pairs are too long for the model.
         """
         self.recipe, self.tokenizers = recipe, tokenizers
-        self.pairs = [(source, target) for _, source, target in read_pairs(recipe, recipe.data.valid)]
+        self.sets = [(name, recipe.languages_of(spec).target,
+                      [(source, target) for _, source, target in read_pairs(recipe, spec)])
+                     for name, spec in zip(_names(recipe), recipe.data.valid, strict=True)]
+        self.pairs = [pair for _, _, pairs in self.sets for pair in pairs]
         threads = torch.get_num_threads()
         sources = tokenizers.source.encode([source for source, _ in self.pairs], threads)
         targets = tokenizers.target.encode([target for _, target in self.pairs], threads)
@@ -99,8 +104,26 @@ class Validation:
         if math.isnan(total):                                                   # inf is allowed: p of a target can be 0
             raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATION_METRICS]
-        return ValidationResult(total / tokens, score_pairs(translator, self.pairs[:section.valid_sentences], metrics,
-                                                    partial(translate_on_all_ranks, translator, group)))
+        translate = partial(translate_on_all_ranks, translator, group)
+        scores = {name: score_pairs(translator, pairs[:section.valid_sentences], metrics, translate, language)
+                  for name, language, pairs in self.sets}
+        by_set = {name: {metric: score.value for metric, score in each.items()} for name, each in scores.items()}
+        return ValidationResult(total / tokens, _means(list(scores.values())), by_set if len(by_set) > 1 else {})
+
+
+def _names(recipe: Recipe) -> list[str]:
+    """Return a name of each validation corpus: its direction or its label if these differ, else its number."""
+    directions = ["-".join(filter(None, recipe.languages_of(spec).pair_or_text)) for spec in recipe.data.valid]
+    labels = [spec.label for spec in recipe.data.valid]
+    numbers = [str(number) for number in range(1, len(labels) + 1)]
+    return next(names for names in (directions, labels, numbers) if len(set(names)) == len(names))
+
+
+def _means(scores: list[dict[str, Score]]) -> dict[str, Score]:
+    """Return the mean score of several sets, by metric, with the signature of the first set."""
+    return {metric: score if len(scores) == 1 else replace(
+        score, value=sum(each[metric].value for each in scores) / len(scores), details={})
+        for metric, score in scores[0].items()}
 
 
 def require_held_out(recipe: Recipe) -> int:
@@ -112,10 +135,10 @@ def require_held_out(recipe: Recipe) -> int:
         CorpusError: a validation or test set cannot be read to its end, or has no target text.
         UserError: a package that a metric needs is not installed.
     """
-    crc32 = require_text(recipe, "valid", recipe.data.valid)
-    for name, spec in recipe.data.test.items():
-        crc32 = require_text(recipe, f"test.{name}", spec, crc32)
-    require_metrics(recipe.measures, recipe.languages.target)
+    crc32 = 0
+    for key, spec in recipe.data.held_out().items():
+        crc32 = require_text(recipe, key, spec, crc32)
+    require_metrics(recipe)
     return crc32
 
 
@@ -131,5 +154,5 @@ def require_text(recipe: Recipe, key: str, spec: Corpus, crc32: int = 0) -> int:
         crc32 = zlib.crc32(f"{source}\t{target}\n".encode(), crc32)
     if not lines:
         raise CorpusError(f"data.{key} ({spec.label}) has no line with text in the target language. Name another "
-                          f"corpus{'' if key == 'valid' else ', or remove the key'}.")
+                          f"corpus{'' if key.startswith('valid') else ', or remove the key'}.")
     return crc32

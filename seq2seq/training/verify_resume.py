@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.errors import UserError
-from seq2seq.json_reader import parse_json
+from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import Recipe
 from seq2seq.signals import SIGKILL
 from seq2seq.storage.atomic import replace_file

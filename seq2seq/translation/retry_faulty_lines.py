@@ -15,6 +15,7 @@ from typing import Any
 
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
+from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
 from seq2seq.translation.output_faults import faults, lost_numbers, lost_urls
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
@@ -70,7 +71,9 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
 
 
 def _with_faults(part: Part, n_best: list[PartTranslation], languages: Languages) -> list[PartTranslation]:
-    return [replace(translation, faults=faults(part.text, translation.text, languages.source or "", languages.target))
+    token = LANGUAGE_TOKEN.match(part.text)
+    source = part.text[token.end():] if token else part.text
+    return [replace(translation, faults=faults(source, translation.text, languages.source or "", languages.target))
             for translation in n_best]
 
 

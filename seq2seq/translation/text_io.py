@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from seq2seq import console
-from seq2seq.compressed_files import BLOCK_BYTES, COMPRESSED_SUFFIXES, MAX_LINE_BYTES, bounded_lines, open_decompressed
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.files.compressed_files import (
+    BLOCK_BYTES,
+    COMPRESSED_SUFFIXES,
+    MAX_LINE_BYTES,
+    bounded_lines,
+    open_decompressed,
+)
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.open_files import lock_file
 

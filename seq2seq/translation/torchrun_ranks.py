@@ -19,7 +19,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.errors import UserError
-from seq2seq.json_reader import parse_json
+from seq2seq.files.json_reader import parse_json
 from seq2seq.translation.worker_processes import Rank, serve
 
 Broadcast = Callable[[Any], Any]

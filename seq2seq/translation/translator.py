@@ -22,7 +22,8 @@ from seq2seq.inference.load_model import read_model, refuse_compile, require_sam
 from seq2seq.loss.cross_entropy import negative_log_likelihood
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
-from seq2seq.recipe import Recipe
+from seq2seq.recipe import Languages, Recipe
+from seq2seq.recipe.directions import language_token
 from seq2seq.search.beam import NoHypothesis, search
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.whole_words import position_fault
@@ -64,30 +65,32 @@ class Translator(LineTranslator):
 
     @staticmethod
     def load(path: str | Path, device: str = "auto", precision: str = "auto", threads: int | None = None,
-             ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None, compile: bool = False
-             ) -> Translator:
+             ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None, compile: bool = False,
+             target_language: str | None = None) -> Translator:
         """Load a model from a bundle, or from the best bundle of a run directory.
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU.
-                It uses kernels for Transformers, which are compiled and checked within seconds on first use. If the
-                kernels are not available, a message says so, and auto is used instead. `score` always uses auto instead
-                of int8. In fp32 and int8, a translation does not depend on the other lines. In bf16, rounding depends
-                on the shape of the batch, which in rare cases changes a translation.
+            precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU. It
+                needs kernels, which are compiled on first use; without them, a message says so, and auto is used, as
+                always in `score`. In fp32 and int8, a translation does not depend on the other lines. In bf16, rounding
+                depends on the shape of the batch, which in rare cases changes a translation.
             threads: number of CPU threads; None: torch decides.
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
             compile: no longer accepted; precision int8 has replaced it.
+            target_language: language to translate into, for a model with several; None: that of its recipe.
         Raises:
             CheckpointError: a model is missing or damaged, or the vocabularies differ.
             UserError: the device, precision or number of threads is not available, or a model has the wrong task.
+            OptionError: the model does not translate into `target_language`.
             TypeError: `ensemble` is a single path instead of a sequence.
         """
         require_iterable(ensemble, "ensemble")
         refuse_compile(compile)
         configure_process(threads)
         model, recipe, tokenizers = read_model(Path(path))
+        recipe = recipe.into(target_language)
         translator = Translator.from_recipe(model, tokenizers, recipe, choose_device(device), precision)
         others = [Translator.load(other, device, precision, threads) for other in ensemble]
         for other, other_path in zip(others, ensemble, strict=True):
@@ -111,8 +114,15 @@ class Translator(LineTranslator):
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
-        return Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces, device, recipe.task,
-                          load_engine(model, precision, device))
+        translator = Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces, device,
+                                recipe.task, load_engine(model, precision, device))
+        return translator.towards(recipe.languages) if recipe.language_tokens else translator
+
+    def towards(self, languages: Languages) -> Translator:
+        """Return this translator for another direction of its model. With several target languages, it adds the
+        language token to each source that does not begin with one."""
+        tokenizers = self.tokenizers.with_language_token(language_token(languages.target))
+        return replace(self, languages=languages, tokenizers=tokenizers)
 
     def translate_document(self, document: Path | bytes, format: str | None = None, **options: Any) -> bytes:
         """Translate a document, and return it as bytes. Everything except its text stays as it is.

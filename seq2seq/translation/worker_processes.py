@@ -67,7 +67,7 @@ class TranslatorPool:
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
                  threads: int | None = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
-                 compile: bool = False, ranks: Sequence[Rank] = ()) -> None:
+                 compile: bool = False, ranks: Sequence[Rank] = (), target_language: str | None = None) -> None:
         """Start the workers and wait until the model is loaded.
 
         Args:
@@ -83,7 +83,7 @@ class TranslatorPool:
         refuse_compile(compile)
         if workers < 1:
             raise OptionError(f"workers is {workers}; set it to 1 or more")
-        models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion}
+        models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion, "target_language": target_language}
         self.workers = workers + len(ranks)
         self.ranks = {rank.connection: rank.name for rank in ranks}
         self.shared: Translator | None = None

@@ -1,5 +1,8 @@
 """An adapted model translates its domain better, and other text as well as before."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -119,14 +122,25 @@ def test_general_text_of_ones_own_is_divided_too(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_bad_input_is_refused_and_nothing_is_written(folder, tmp_path):
+def test_bad_input_is_refused_and_nothing_is_written(folder, tmp_path, monkeypatch):
     (tmp_path / "few.tsv").write_text("one\teins\ntwo\tzwei\n")
     with pytest.raises(CorpusError, match=r"few.tsv: 2 pairs are too few for a training, a validation and a test set"):
         adapt(folder / "run", corpus_of([tmp_path / "few.tsv"]), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+    monkeypatch.chdir(folder)
+    with pytest.raises(CorpusError, match="few.tsv"):                           # relative to the working directory
+        adapt(Path("run"), corpus_of([Path(os.path.relpath(tmp_path / "few.tsv"))]), tmp_path / "new")
     (tmp_path / "other").mkdir()
     with pytest.raises(OptionError, match="other exists already, and is no adaptation"):
         adapt(folder / "run", memory(folder), tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_an_adaptation_of_other_text_is_not_resumed(folder, adapted, tmp_path):
+    output, _ = adapted
+    for changed in ({"seed": 2}, {"general": memory(folder)}):
+        with pytest.raises(OptionError, match="is an adaptation of another model, or with other text or another seed"):
+            adapt(folder / "run", memory(folder), output, **changed)
 
 
 @pytest.mark.slow

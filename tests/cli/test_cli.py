@@ -795,7 +795,7 @@ def test_missing_test_sets_are_reported(run, model):
     (["--hypothesis", "h"], "--hypothesis needs --reference"),
     (["model", "--source", "s"], "--source and --reference must be given together"),
     (["model", "--reference", "r"], "--source and --reference must be given together"),
-    (["model", "--language", "zh"], "the language of a MODEL is in its recipe"),
+    (["model", "--language", "zh"], "--language is for --hypothesis and --source"),
     (["--hypothesis", "h", "--reference", "r", "--language", "japanese"],
      "--language japanese: expected the code of the language, ja."),
     (["--hypothesis", "h", "--reference", "r", "--source", "s"], "Leave one out"),

@@ -14,10 +14,10 @@ import pytest
 import zstandard
 from hypothesis import given, strategies
 
-from seq2seq.compressed_files import BLOCK_BYTES
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError, RecipeError
+from seq2seq.files.compressed_files import BLOCK_BYTES
 from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data_section import Cleaning
 
@@ -601,7 +601,7 @@ def test_the_languages_of_a_translation_memory_are_the_recipes(tmp_path):
         "name: x\nlanguages: {source: de, target: en}\n"
         "data: {train: [{file: memory.tmx}], valid: {file: memory.tmx}}\n")
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    assert list(read_pairs(recipe, recipe.data.valid))[0] == (1, "ein Hund", "a dog")
+    assert list(read_pairs(recipe, recipe.data.valid[0]))[0] == (1, "ein Hund", "a dog")
 
 
 def test_a_tag_stands_before_each_source(tmp_path):
@@ -647,7 +647,7 @@ def test_the_name_of_a_file_is_no_pattern(tmp_path, parquet, form, name):
         load_recipe(tmp_path / "recipe.yaml")
     make(name, source="ein Hund", target="a dog")
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    assert list(read_pairs(recipe, recipe.data.valid)) == FIRST_PAIRS[:1]
+    assert list(read_pairs(recipe, recipe.data.valid[0])) == FIRST_PAIRS[:1]
     assert list(read_pairs(recipe.resolve(), recipe.resolve().data.train[0])) == FIRST_PAIRS[:1]
 
 

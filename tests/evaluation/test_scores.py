@@ -20,7 +20,7 @@ from seq2seq.evaluation.scores import (
     to_dict,
 )
 from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
-from seq2seq.recipe import Corpus
+from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.task import TRANSLATION
 
 ENGLISH = [
@@ -217,7 +217,7 @@ def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
     write_lines(tmp_path / files["target"], REFERENCE)
     test = {"flickr": Corpus(**files), "two_lines": Corpus(**files, limit=2)}
     recipe = SimpleNamespace(data=SimpleNamespace(test=test), data_directory=tmp_path, measures=("bleu", "chrf"),
-                             task=TRANSLATION)
+                             task=TRANSLATION, languages_of=lambda corpus: Languages(source="de", target="en"))
     scores = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe)
     wanted = {"language": "en", "metrics": ("bleu", "chrf"), "precision": "int8"}
     assert to_dict(scores["flickr"]) == to_dict(corpus_scores(ENGLISH, [REFERENCE], **wanted))

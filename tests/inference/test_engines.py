@@ -101,9 +101,11 @@ def transformer(**choice):
 MODELS = {
     "transformer": transformer, "pre-norm": lambda: transformer(pre_norm=True), "window": lambda: transformer(window=2),
     "additive": lambda: transformer(score="additive"), "bilinear": lambda: transformer(score="bilinear"),
-    "relu": lambda: transformer(normalize="relu"), "hard": lambda: transformer(hard=True),
+    "relu": lambda: transformer(normalize="relu"), "hard": lambda: transformer(selection="hard"),
+    "structured": lambda: transformer(selection="structured"),
+    "rnn, structured": lambda: RecurrentModel(**SIZES, selection="structured"),
     "copying": lambda: transformer(copy=True),
-    "rnn": lambda: RecurrentModel(**SIZES), "rnn, hard": lambda: RecurrentModel(**SIZES, hard=True),
+    "rnn": lambda: RecurrentModel(**SIZES), "rnn, hard": lambda: RecurrentModel(**SIZES, selection="hard"),
     "rnn, lstm": lambda: RecurrentModel(**SIZES, cell="lstm", input_feeding=True),
     "rnn, copying": lambda: RecurrentModel(**SIZES, copy=True),
     "language model": lambda: LanguageModel(vocab_size=23, d_model=16, layers=2, num_heads=2, feed_forward=24),
@@ -178,7 +180,7 @@ def test_other_dot_products_become_scaled_ones_with_the_same_scores(make_model, 
 
 
 @pytest.mark.parametrize("choice", [{}, {"pre_norm": True}, {"activation": "gelu"}, {"score": "bilinear"},
-                                    {"score": "additive"}, {"normalize": "relu"}, {"hard": True}], ids=str)
+                                    {"score": "additive"}, {"normalize": "relu"}, {"selection": "hard"}], ids=str)
 def test_cached_step_functions_equal_those_of_the_layers(make_model, make_batch, choice):
     model, batch = make_model(torch.float32, **choice), make_batch()
     fast = EagerEngine(model, "fp32", CPU)

@@ -27,8 +27,8 @@ from seq2seq.translation.worker_processes import TranslatorPool
 CPU = torch.device("cpu")
 WIDE = {"d_model": 64, "feed_forward": 128}
 CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
-           {"output_bias": True}, {"tied_embeddings": "none"}, {"num_heads": 8}, {"scale_embedding": False},
-           {"score": "dot"}, {"score": "bilinear"}]
+           {"output_bias": True}, {"tied_embeddings": "none"}, {"tied_decoder_layers": True}, {"num_heads": 8},
+           {"scale_embedding": False}, {"score": "dot"}, {"score": "bilinear"}]
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_a_sentence_beyond_the_last_position_is_refused(make_model, make_batch, 
 @pytest.mark.parametrize(("unusual", "told"), [
     ({"window": 3}, "has an attention window"), ({"copy": True}, "copies from the source"),
     ({"score": "additive"}, "has additive attention scores"), ({"normalize": "relu"}, "relu"),
-    ({"hard": True}, "hard attention"),
+    ({"selection": "hard"}, "hard attention"),
 ], ids=str)
 def test_an_unusual_model_runs_as_auto_and_says_so_once(make_model, load, capsys, unusual, told):
     engines._say_once.cache_clear()

@@ -16,7 +16,7 @@ VARIANTS = {
     "post-norm": {}, "pre-norm": {"pre_norm": True, "activation": "gelu", "positions": "learned", "output_bias": True},
     "untied": {"tied_embeddings": "none", "scale_embedding": False}, "window": {"window": 5},
     "silu": {"activation": "silu", "tied_embeddings": "decoder"}, "bilinear": {"score": "bilinear"},
-    "additive": {"score": "additive"}, "relu-weights": {"normalize": "relu"}, "hard": {"hard": True},
+    "additive": {"score": "additive"}, "relu-weights": {"normalize": "relu"}, "hard": {"selection": "hard"},
 }
 
 

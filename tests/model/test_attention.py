@@ -333,14 +333,15 @@ def test_a_window_includes_the_same_number_of_neighbours_on_each_side():
     assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
 
 
-@pytest.mark.parametrize(("normalize", "hard"), [("softmax", False), ("relu", False), ("softmax", True)])
+@pytest.mark.parametrize(("normalize", "selection"), [("softmax", "soft"), ("relu", "soft"), ("softmax", "hard"),
+                                                      ("softmax", "structured")])
 @every_score
 @torch.no_grad()
-def test_masked_positions_have_weight_zero(score, normalize, hard):
+def test_masked_positions_have_weight_zero(score, normalize, selection):
     torch.manual_seed(1)
     sentences, memory_sentences = sentences_of(QUERY_LENGTHS), sentences_of(KEY_LENGTHS)
     hidden, memory = torch.randn(13, D_MODEL, dtype=torch.float64), torch.randn(21, D_MODEL, dtype=torch.float64)
-    cross = CrossAttention(D_MODEL, HEADS, score, normalize, hard).double()
+    cross = CrossAttention(D_MODEL, HEADS, score, normalize, selection).double()
     weights = cross.weights_of(hidden, memory, sentences, memory_sentences)
     assert weights.shape == (4, HEADS, 7, 11)
     beyond = ~memory_sentences.token_mask[:, None, None].expand_as(weights)
@@ -377,7 +378,7 @@ def test_without_sampling_hard_attention_takes_the_most_probable_position():
 
 def test_hard_attention_attends_to_one_position_per_head():
     torch.manual_seed(1)
-    layer = CrossAttention(D_MODEL, HEADS, hard=True).double().eval()
+    layer = CrossAttention(D_MODEL, HEADS, selection="hard").double().eval()
     layer.output = torch.nn.Identity()
     hidden, memory = torch.randn(2, D_MODEL, dtype=torch.float64), torch.randn(5, D_MODEL, dtype=torch.float64)
     output, sample = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)))

@@ -31,8 +31,9 @@ from seq2seq.training.trainer import train
 ROOT = Path(__file__).parents[2]
 
 ROUNDING = {"rtol": 0, "atol": 1e-11}
-CHOICES = [(Transformer, {}), (Transformer, {"hard": True, "pre_norm": True}), (Transformer, {"normalize": "relu"}),
-           (RecurrentModel, {}), (RecurrentModel, {"cell": "lstm", "hard": True, "output_bias": True})]
+CHOICES = [(Transformer, {}), (Transformer, {"selection": "hard", "pre_norm": True}),
+           (Transformer, {"normalize": "relu"}),
+           (RecurrentModel, {}), (RecurrentModel, {"cell": "lstm", "selection": "hard", "output_bias": True})]
 every_choice = pytest.mark.parametrize(("kind", "choice"), CHOICES, ids=str)
 # Ids of source and target; 7 stands twice in the first source, 9 in no source.
 PAIRS = [([7, 5, 7, 3], [5, 7, 9]), ([11], [11, 4]), ([9, 8, 12, 6, 13, 4], []), ([3, 5], [5, 3, 5, 3, 5])]

@@ -21,7 +21,8 @@ def words_as_ids(sentences):
 
 # The other functions are quick with one of the two kinds of models: an RNN takes the slowest steps.
 QUICK = {TRANSFORMER, f"{TRANSFORMER}, score: additive", f"{TRANSFORMER}, score: bilinear",
-         f"{TRANSFORMER}, copy: true", f"{TRANSFORMER}, normalize: relu", RNN, f"{RNN}, selection: hard"}
+         f"{TRANSFORMER}, copy: true", f"{TRANSFORMER}, normalize: relu",
+         f"{TRANSFORMER}, selection: structured", RNN, f"{RNN}, selection: hard"}
 
 
 @pytest.mark.parametrize("keys", [pytest.param(keys, marks=() if keys in QUICK else pytest.mark.slow)

@@ -94,9 +94,9 @@ def test_a_cell_equals_that_of_torch(kind, theirs):
     torch.testing.assert_close(found, expected[None] if kind == "gru" else torch.stack(expected), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("hard", [False, True], ids=["soft", "hard"])
-def test_padding_to_a_fixed_shape_changes_nothing(make_model, make_corpus, hard):
-    model, corpus = make_model(kind=RecurrentModel, hard=hard), make_corpus()
+@pytest.mark.parametrize("selection", ["soft", "hard", "structured"])
+def test_padding_to_a_fixed_shape_changes_nothing(make_model, make_corpus, selection):
+    model, corpus = make_model(kind=RecurrentModel, selection=selection), make_corpus()
     indices, fill = np.arange(4), Shape(40, 47, 17, 13, 11)
     outcomes = []
     for batch in (gather(corpus, indices), gather(corpus, indices, fill)):
@@ -112,7 +112,7 @@ def test_padding_to_a_fixed_shape_changes_nothing(make_model, make_corpus, hard)
 
 def test_hard_attention_gives_gradients_to_every_weight(make_model, make_batch):
     torch.manual_seed(1)
-    model, batch = make_model(kind=RecurrentModel, hard=True).train(), make_batch()
+    model, batch = make_model(kind=RecurrentModel, selection="hard").train(), make_batch()
     training_loss(model(batch), batch.target_output, batch.target_count).total.backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
 
@@ -124,7 +124,7 @@ def test_sentences_beyond_its_positions_are_refused(make_model):
         model(gather(corpus, np.arange(1)))
 
 
-@pytest.mark.parametrize("choice", [{}, {"hard": True}, {"input_feeding": True, "decoder_layers": 2}], ids=str)
+@pytest.mark.parametrize("choice", [{}, {"selection": "hard"}, {"input_feeding": True, "decoder_layers": 2}], ids=str)
 def test_removing_finished_sentences_does_not_change_the_results(make_model, make_batch, monkeypatch, choice):
     model, batch = make_model(kind=RecurrentModel, **choice), make_batch(tuple(range(2, 15)), tuple(range(14, 1, -1)))
     everybody = [13] * batch.longest_target

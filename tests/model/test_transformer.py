@@ -23,17 +23,18 @@ CHOICES = [
     {"pre_norm": False}, {"pre_norm": True}, {"activation": "relu"}, {"activation": "gelu"}, {"activation": "silu"},
     {"positions": "sinusoidal"}, {"positions": "learned"}, {"tied_embeddings": "all"}, {"tied_embeddings": "decoder"},
     {"tied_embeddings": "none"}, {"output_bias": True}, {"output_bias": False}, {"scale_embedding": True},
-    {"scale_embedding": False},
+    {"scale_embedding": False}, {"tied_decoder_layers": True}, {"tied_decoder_layers": False},
 ]
 every_choice = pytest.mark.parametrize("choice", CHOICES, ids=str)
 FAMILY = [
     {"pre_norm": False}, {"pre_norm": True}, {"score": "dot"}, {"score": "additive"}, {"score": "bilinear"},
-    {"normalize": "relu"}, {"score": "additive", "normalize": "relu"}, {"hard": True}, {"window": 1},
+    {"normalize": "relu"}, {"score": "additive", "normalize": "relu"}, {"selection": "hard"},
+    {"selection": "structured"}, {"window": 1},
     {"window": 3, "score": "additive"}, {"kind": RecurrentModel}, {"kind": RecurrentModel, "cell": "lstm"},
     {"kind": RecurrentModel, "input_feeding": True, "decoder_layers": 1, "num_heads": 1},
     {"kind": RecurrentModel, "score": "dot"}, {"kind": RecurrentModel, "score": "scaled_dot"},
     {"kind": RecurrentModel, "score": "bilinear"}, {"kind": RecurrentModel, "normalize": "relu"},
-    {"kind": RecurrentModel, "hard": True},
+    {"kind": RecurrentModel, "selection": "hard"}, {"kind": RecurrentModel, "selection": "structured"},
 ]
 every_member = pytest.mark.parametrize(
     "member", FAMILY, ids=lambda member: " ".join(str(getattr(value, "__name__", f"{key}={value}"))
@@ -256,6 +257,22 @@ def test_tied_embeddings_are_one_matrix(make_model, tied, embeddings):
     model = make_model(tied_embeddings=tied)
     named = [name for name, _ in model.named_parameters() if "embedding" in name or "output" in name.split(".")[0]]
     assert len(named) == embeddings
+
+
+def test_tied_decoder_layers_are_one_layer_that_runs_several_times(make_model, make_batch):
+    tied = make_model(decoder_layers=3, tied_decoder_layers=True)
+    untied = make_model(decoder_layers=3)
+    shared = {name: weight for name, weight in tied.named_parameters() if name.startswith("decoder.")}
+    assert {name.split(".")[1] for name in shared} == {"0"} and len(tied.decoder) == 3
+    untied.load_state_dict(tied.state_dict())
+    batch = make_batch()
+    for model in (tied, untied):
+        model.train()(batch).dense().square().sum().backward()
+    assert torch.equal(tied(batch).dense(), untied(batch).dense())
+    copies = dict(untied.named_parameters())
+    for name, weight in shared.items():
+        of_copies = sum(copies[name.replace("decoder.0", f"decoder.{layer}")].grad for layer in range(3))
+        torch.testing.assert_close(weight.grad, of_copies, rtol=1e-4, atol=1e-5)
 
 
 def test_vocabularies_of_different_size_cannot_share_a_matrix(make_model):

@@ -223,7 +223,7 @@ def test_the_width_of_a_pointer_network_needs_no_heads():
         ("model: {num_heads: 3}", "model.num_heads: d_model (512) cannot be divided into 3 heads of equal size"),
         ("model: {d_model: 7, num_heads: 7}", "model.positions: sinusoidal positions need an even d_model, found 7"),
         ("model: {selection: hard, normalize: relu}",
-         "model.selection: 'hard' samples from probabilities, which normalize: relu does not produce. Use softmax."),
+         "model.selection: 'hard' needs probabilities, which normalize: relu does not produce. Use softmax."),
         ("model: {type: rnn, window: 3}", "model.window: has no effect with model.type: rnn. Leave it out."),
         ("model: {type: rnn, norm: pre}", "model.norm: has no effect with model.type: rnn. Leave it out."),
         ("model: {cell: lstm}", "model.cell: has no effect with model.type: transformer. Leave it out."),
@@ -252,7 +252,7 @@ def test_the_width_of_a_pointer_network_needs_no_heads():
          "smoothed. Set training.label_smoothing: 0."),
         *((f"training: {{consistency: 5, label_smoothing: 0}}\nmodel: {{{model}}}",
            "training.consistency: it compares predictions over a vocabulary with different dropout masks. It needs "
-           "model.dropout and selection: soft, and cannot have model.copy or a pointer. Set training.consistency: 0, "
+           "model.dropout, and cannot have selection: hard, model.copy or a pointer. Set training.consistency: 0, "
            "or change the model.")
           for model in ("dropout: 0", "copy: true", "selection: hard", "type: pointer")),
         *((f"training: {{{key}: 0.1, label_smoothing: 0}}\nmodel: {{type: pointer}}",
@@ -516,7 +516,7 @@ def test_a_path_in_an_override_starts_in_the_working_directory(directory, monkey
     recipe = load_recipe("../recipe.yaml", ["data.train.0.source=my.de", "data.valid={file: my.tsv}"])
     assert recipe.data.train[0].source == str(elsewhere / "my.de")
     assert recipe.data.train[0].target == "train.en"
-    assert recipe.data.valid.file == str(elsewhere / "my.tsv")
+    assert recipe.data.valid[0].file == str(elsewhere / "my.tsv")
     assert load_recipe("../recipe.yaml", ["data.root=../data"]).data.root == str(directory / "data")
 
 
@@ -559,7 +559,7 @@ def test_a_missing_file_that_data_root_would_not_move_has_one_place(directory, n
 def test_a_column_in_an_override_is_no_path(directory):
     (directory / "pairs.tsv").touch()
     recipe = load_recipe("recipe.yaml", ["data.valid={file: pairs.tsv, header: true, source: de, target: en}"])
-    assert recipe.data.valid.columns == ("de", "en")
+    assert recipe.data.valid[0].columns == ("de", "en")
 
 
 @pytest.mark.parametrize(("settings", "best"), [

@@ -78,8 +78,8 @@ def test_alternatives_and_confidence_fit_the_decoding_of_any_recipe(save, decodi
 def test_the_beam_size_of_the_server_replaces_that_of_the_recipe(save):
     path = save()
     assert texts(Models.load([path], MachineOptions(precision="fp32", beam_size=1))) == [
-        one.text for one in Models.load([path], MACHINE)._loaded[0].translator.translate(
-            ["ein Hund läuft"], beam_size=1)[0]]
+        one.text for translator in Models.load([path], MACHINE)._loaded[0].translators.values()
+        for one in translator.translate(["ein Hund läuft"], beam_size=1)[0]]
 
 
 @pytest.mark.parametrize("machine, expected", [(None, True), (True, True), (False, False)])
@@ -87,7 +87,7 @@ def test_the_safety_net_of_the_server_replaces_that_of_the_recipe(save, monkeypa
     path = save(recipe=recipe_text(283, SIZES, DECODING.replace("safety_net: false", "safety_net: true")))
     models = Models.load([path], MachineOptions(precision="fp32", safety_net=machine))
     asked = []
-    translator = models._loaded[0].translator
+    translator, = models._loaded[0].translators.values()
     monkeypatch.setattr(type(translator), "translate", lambda self, requests, **options: asked.append(options) or [
         [Translation("a dog", -1.0, -1.0, 2)]])
     models.translate(TO_ENGLISH, ["ein Hund"])

@@ -58,7 +58,7 @@ def on_gpu(model):
 @pytest.mark.parametrize(("beam_size", "options"), [
     (1, {}), (3, {"window": 6, "pre_norm": True, "positions": "learned"}),
     *(pytest.param(beam_size, options, marks=pytest.mark.slow) for beam_size, options in [
-        (2, {"score": "additive", "activation": "gelu"}), (5, {"normalize": "relu"}), (12, {"hard": True})])])
+        (2, {"score": "additive", "activation": "gelu"}), (5, {"normalize": "relu"}), (12, {"selection": "hard"})])])
 def test_graphs_find_what_the_search_on_the_host_finds(beam_size, options):
     model = random_model(beam_size, **options)
     expected = searches(model, options_of(beam_size))

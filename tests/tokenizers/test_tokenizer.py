@@ -18,7 +18,7 @@ import sentencepiece
 from hypothesis import strategies
 
 from seq2seq.errors import TokenizerError
-from seq2seq.recipe.schema import TokenizerSection
+from seq2seq.recipe import TokenizerSection
 from seq2seq.tokenizers.tokenizer import (
     CONTROL_BYTES,
     END_ID,
@@ -234,7 +234,7 @@ def in_a_fresh_process(program: str) -> str:
 @pytest.mark.parametrize("kind, joint", [("unigram", True), ("bpe", False)])
 def test_another_process_makes_the_same_model(trained, tmp_path, kind, joint):
     in_a_fresh_process(f"""
-        from seq2seq.recipe.schema import TokenizerSection
+        from seq2seq.recipe import TokenizerSection
         from seq2seq.tokenizers.tokenizer import train_tokenizers
         section = TokenizerSection(type={kind!r}, joint={joint!r}, vocab_size={SIZES[joint]})
         train_tokenizers({PAIRS!r}, section, 1).save({str(tmp_path)!r})

@@ -56,6 +56,26 @@ def test_back_translation_samples_sources_for_targets(folder, tmp_path):
     assert Path(searched.data.train[1].source).read_text() != text
 
 
+def test_several_models_translate_as_an_ensemble(folder, tmp_path):
+    second = load_recipe(folder / "reverse.yaml", ["seed=2", "tokenizer.taken_from=" + str(folder / "reverse")])
+    train(second, folder / "second")
+    text = (folder / "recipe.yaml").read_text().replace("translated_by: reverse", "translated_by: [reverse, second]")
+    (folder / "ensemble.yaml").write_text(text)
+    recipe = load_recipe(folder / "ensemble.yaml", ["data.train.1.sampling=false"])
+    _, found = made(recipe, tmp_path)
+    ensemble = Translator.load(folder / "reverse", ensemble=[folder / "second"])
+    assert found.splitlines() == [best.text for best, *_ in ensemble.translate(LINES)]
+    alone = load_recipe(folder / "recipe.yaml", ["data.train.1.sampling=false"])
+    assert made(alone, tmp_path)[0].source != made(recipe, tmp_path)[0].source
+    assert recipe.resolve().data.train[1].translated_by == (str(folder / "reverse"), str(folder / "second"))
+    (folder / "ensemble.yaml").write_text(text.replace("[reverse, second]", "[reverse, thrid]"))
+    with pytest.raises(RecipeError, match=r"ensemble.yaml:\d+: data.train.1.translated_by.1: there is no directory"):
+        load_recipe(folder / "ensemble.yaml")
+    (folder / "ensemble.yaml").write_text(text.replace("[reverse, second]", "[]"))
+    with pytest.raises(RecipeError, match=r"translated_by: expected at least one item"):
+        load_recipe(folder / "ensemble.yaml")
+
+
 def test_synthetic_text_is_generated_once(folder, tmp_path, monkeypatch):
     recipe = load_recipe(folder / "recipe.yaml")
     _, text = made(recipe, tmp_path)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seq2seq
-from seq2seq.json_reader import MAX_NESTING, NotJson, parse_json
+from seq2seq.files.json_reader import MAX_NESTING, NotJson, parse_json
 
 PACKAGE = Path(seq2seq.__file__).parent
 # Reads back what it has written itself.

@@ -1,0 +1,66 @@
+"""`seq2seq report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seq2seq import console
+from seq2seq.cli.options import Device, Precision, PrecisionOption, Threads, examples
+from seq2seq.errors import CorpusError, OptionError
+
+EXAMPLES = examples("seq2seq report runs/baseline runs/larger",
+                    "seq2seq report runs/mine --robustness --output mine.html",
+                    "seq2seq report ours.en theirs.en other.en --source test.de --reference test.en",
+                    "seq2seq report runs/mine theirs.en --scores comet=ours.comet --scores comet=theirs.comet")
+
+
+def report(
+    systems: Annotated[list[Path], typer.Argument(
+        metavar="SYSTEM...", help="Runs, bundles, or files of translations. The first is compared with each of the "
+        "others.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
+    source: Annotated[Path | None, typer.Option(
+        metavar="F", help="Source text of the test set.", show_default="the first model's recipe")] = None,
+    reference: Annotated[Path | None, typer.Option(
+        metavar="F", help="Reference translations of the test set.", show_default=False)] = None,
+    language: Annotated[str, typer.Option(
+        metavar="CODE", help="Target language, if all systems are files.")] = "en",
+    glossary: Annotated[Path | None, typer.Option(
+        metavar="F", help="Table of terms, whose use is counted.", show_default=False)] = None,
+    scores: Annotated[list[str] | None, typer.Option(
+        metavar="NAME=F", help="File with another score, such as COMET, of each sentence: a number per line. Once for "
+        "each system, in their order; with several scores, for each name.", show_default=False)] = None,
+    robustness: Annotated[bool, typer.Option(
+        "--robustness", help="Let models also translate the test sets in capitals, in title case, without final stops "
+        "and with typos.")] = False,
+    device: Device = "auto",
+    precision: PrecisionOption = Precision.auto,
+    threads: Threads = None,
+) -> None:
+    """Write a web page that shows how systems translate test sets, and in what they differ.
+
+    The page has scores with confidence intervals and significance tests, learning curves, groups of sentences, n-grams,
+    faults, the calibration of the models' confidence, settings that differ, and all sentences, which can be searched
+    and ordered by the difference between the systems. It is a single file and loads nothing from the network.
+    """
+    from seq2seq.protection.glossary import Glossary
+    from seq2seq.report.page import page
+    from seq2seq.report.systems import read_scores, read_system, read_tests, training_frequencies
+    from seq2seq.storage.atomic import replace_file
+
+    tests = read_tests(systems, source, reference, language)
+    if scores and len(tests) > 1:
+        raise OptionError("--scores needs a single test set. Name it with --source and --reference.")
+    further = read_scores(scores or [], len(systems), len(tests[0].references))
+    terms = None if glossary is None else Glossary.read(glossary, *tests[0].languages)
+    if not output.absolute().parent.is_dir():
+        raise CorpusError(f"{output} cannot be written: there is no directory {output.absolute().parent}.")
+    read = [read_system(path, tests, device=device, precision=precision.value, threads=threads, robustness=robustness)
+            for path in systems]
+    frequencies = training_frequencies(read, tests[0].languages[0])
+    text = page(read, tests, frequencies=frequencies, glossary=terms, scores=further)
+    replace_file(output, text.encode())
+    console.print_message(f"{output} has the report; open it in a browser")

@@ -1,0 +1,1 @@
+"""Files: compressed ones, JSON, and YAML with line numbers."""

@@ -1,0 +1,78 @@
+"""Several directions in one model: each source begins with a token of its target language, such as `>>de<<`.
+
+Johnson et al. 2017, arXiv:1611.04558; the form of the tokens is that of the OPUS-MT models.
+"""
+
+from typing import Any
+
+from seq2seq.recipe.base_section import refuse_if
+from seq2seq.recipe.data_section import Corpus, Data, Languages
+from seq2seq.recipe.task import TRANSLATION, Task
+
+
+def language_token(code: str) -> str:
+    """Return the token of a target language."""
+    return f">>{code}<<"
+
+
+def language_tokens(data: Data, languages: Languages) -> list[str]:
+    """Return the token of each target language of the training corpora; none if there is only one."""
+    targets = list(dict.fromkeys(direction.target for direction in directions_of(data, languages)))
+    return [language_token(target) for target in targets] if len(targets) > 1 else []
+
+
+def directions_of(data: Data, languages: Languages) -> tuple[Languages, ...]:
+    """Return the different directions of the training corpora; that of the recipe, if it is one of them, is first."""
+    found = dict.fromkeys((corpus.languages or languages).pair_or_text for corpus in data.train)
+    ordered = sorted(found, key=lambda pair: pair != languages.pair_or_text)
+    return tuple(Languages(source=source, target=target) for source, target in ordered)
+
+
+def with_language_tokens(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return an unvalidated recipe in which each corpus without a tag has its language token as tag, if the training
+    corpora have several target languages."""
+    data = recipe.get("data")
+    train = data.get("train") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(train, list | tuple):
+        return recipe
+
+    def target(corpus: Any) -> Any:
+        own = corpus.get("languages") if isinstance(corpus, dict) else None
+        languages = own if isinstance(own, dict) else recipe.get("languages")
+        return languages.get("target") if isinstance(languages, dict) else None
+
+    targets = [target(corpus) for corpus in train]
+    if not all(isinstance(each, str) for each in targets) or len(set(targets)) < 2:
+        return recipe
+
+    def tagged(corpus: Any) -> Any:
+        if isinstance(corpus, list | tuple):
+            return [tagged(each) for each in corpus]
+        if not isinstance(corpus, dict) or corpus.get("tag") is not None:
+            return corpus
+        return {**corpus, "tag": language_token(str(target(corpus)))}
+
+    test = data.get("test")
+    return recipe | {"data": data | {
+        "train": tagged(train), **({"valid": tagged(data["valid"])} if "valid" in data else {}),
+        **({"test": {name: tagged(corpus) for name, corpus in test.items()}} if isinstance(test, dict) else {})}}
+
+
+def check_directions(data: Data, languages: Languages, task: Task) -> None:
+    """Raise RecipeValueError if the languages or the tag of a corpus do not fit the recipe."""
+    tokens = language_tokens(data, languages)
+
+    def check(key: tuple[str | int, ...], corpus: Corpus) -> None:
+        refuse_if(corpus.languages and (task is not TRANSLATION or corpus.languages.source is None),
+                  ("data", *key, "languages"), "only a model that translates has several directions; give both source "
+                  "and target")
+        token = language_token((corpus.languages or languages).target)
+        refuse_if(tokens and token not in tokens, ("data", *key), f"no training corpus has the target language of "
+                  f"{token}")
+        refuse_if(tokens and not (corpus.tag or "").startswith(token), ("data", *key, "tag"), "the training corpora "
+                  f"have several target languages, so that the tag must begin with the language token {token}")
+
+    for key, corpus in data.corpora_with_keys():
+        check(key, corpus)
+    refuse_if(tokens and language_token(languages.target) not in tokens, "languages.target",
+              f"no training corpus has this target language; they have {' and '.join(tokens)}")

@@ -1,0 +1,66 @@
+"""The `tokenizer` section of a recipe."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from seq2seq.recipe.base_section import Section
+
+VOCABULARY_SIZES = (260, 10_000_000)
+"""Minimum and maximum vocabulary size, in pieces. The minimum is 256 bytes, 3 special symbols and one other piece."""
+
+
+def _number_or_auto(value: Any) -> Any:
+    """Return the value if it is a size or `auto`.
+
+    Any other value raises a single ValueError. Without this function, pydantic would report one error per allowed type.
+    """
+    minimum, maximum = VOCABULARY_SIZES
+    if value == "auto" or isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
+        return value
+    text = "nothing" if value is None else value if isinstance(value, int | float) else f"'{value}'"
+    raise ValueError(f"expected auto, or a whole number from {minimum} to {maximum:,}; found {text}")
+
+
+VocabularySize = Annotated[
+    Annotated[int, Field(ge=VOCABULARY_SIZES[0], le=VOCABULARY_SIZES[1])] | Literal["auto"],
+    BeforeValidator(_number_or_auto)]
+
+
+class TokenizerSection(Section):
+    """The vocabulary: sentencepiece subwords or whole words, trained on the training corpora."""
+
+    taken_from: str | None = None
+    """Model (a run or a bundle) whose tokenizer is used instead of training a new one. Models with the same tokenizer
+    can be combined in decoding (ensemble, fusion). A language model uses the target tokenizer of that model. If this
+    key is set, `joint` must match that tokenizer, and the keys that control the training of a tokenizer are ignored."""
+    type: Literal["unigram", "bpe", "words"] = "unigram"
+    """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
+    words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for
+    a `pointer`, which requires it; else `unigram`."""
+    vocab_size: VocabularySize = "auto"
+    """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
+    frequent words are kept. `auto` derives the size from the training text: 259 bytes and symbols, plus the number of
+    different characters, plus 32 times the cube root of the number of characters (at most 32,000), rounded up to two
+    significant digits. The size is smaller if the text has too few subwords. For `words`, `auto` is 30,000."""
+    joint: bool = True
+    """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
+    pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""
+    normalization: Literal["identity", "nmt_nfkc"] = "identity"
+    """Unicode normalisation before tokenisation. `nmt_nfkc` replaces compatibility characters: a full-width comma
+    becomes an ordinary comma. Decoding does not restore the original characters."""
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
+    """Share of the text's characters that are covered by pieces. Rarer characters have no piece and are encoded as
+    bytes."""
+    sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
+    """The tokenizer is trained on a sample of `sample_lines` / 2 training pairs, or on all pairs if there are fewer."""
+    subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Subword regularisation, which segments the training text differently in each epoch. The value is alpha of unigram
+    sampling, or the dropout probability of BPE merges. 0 turns it off."""
+
+    @field_validator("subword_sampling")
+    @classmethod
+    def _reject_sampling_of_words(cls, subword_sampling: float, info: ValidationInfo) -> float:
+        if subword_sampling and info.data.get("type") == "words":
+            raise ValueError("whole words have no subwords; leave this key out, or set tokenizer.type: unigram")
+        return subword_sampling

@@ -1,0 +1,206 @@
+"""Systems of a report: runs, bundles and files of translations, on the same test sets."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from seq2seq import console
+from seq2seq.augmentation.robustness_slices import robustness_slices
+from seq2seq.data.corpus import read_pairs, read_texts, validation_pairs
+from seq2seq.data.parallel_text import require_as_many_lines
+from seq2seq.errors import CorpusError, OptionError, UserError
+from seq2seq.evaluation.scores import corpus_scores
+from seq2seq.recipe import Recipe, load_recipe
+from seq2seq.report.calibration import Calibration, fit
+from seq2seq.report.measures import sentence_scores, word_frequencies
+from seq2seq.storage.checkpoints import bundle_metadata, recipe_path, resolve_model_path
+from seq2seq.storage.directories import read_metadata
+from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.translator import Translator
+
+MAX_VALIDATION = 2_000
+"""Maximum number of validation pairs that the confidence is calibrated on."""
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Test set. sources: None if only translations and references are known. languages: of source and target."""
+
+    __test__ = False                                                            # this is no test class of pytest
+
+    name: str
+    sources: list[str] | None
+    references: list[str]
+    languages: tuple[str, str]
+
+
+@dataclass
+class System:
+    """System of a report.
+
+    path: a run, a bundle or a file. translations, confidences, seconds: by test set; a file has only translations. The
+    confidence of a translation is its mean log-probability per token. slices: BLEU of changed test sets, by test set
+    and name. recipe, run and hashes of a model; run: None for a bundle outside of a run.
+    """
+
+    name: str
+    path: Path
+    translations: dict[str, list[str]] = field(default_factory=dict)
+    confidences: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    slices: dict[str, dict[str, float]] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    recipe: Recipe | None = None
+    run: Path | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+    megabytes: float = 0.0
+    precision: str = ""
+    device: str = ""
+
+
+def read_tests(paths: Sequence[Path], source: Path | None, references: Path | None, language: str) -> list[TestSet]:
+    """Return the test sets: the given files, or those in the recipe of the first model.
+
+    language: code of the target language of files.
+    Raises:
+        UserError: there is neither a model with test sets nor a file of references; a file cannot be read.
+    """
+    model = next((path for path in paths if path.is_dir()), None)
+    recipe = None if model is None else _recipe(model)
+    if references is not None:
+        texts = None if source is None else read_texts(source)
+        expected = read_texts(references)
+        if texts is not None and source is not None:
+            require_as_many_lines([str(source), str(references)], len(texts), len(expected))
+        languages = ("", language) if recipe is None else (recipe.languages.source or "", recipe.languages.target)
+        if model is not None and texts is None:
+            raise OptionError(f"{model} has to translate. Name the text with --source.")
+        return [TestSet(references.name, texts, expected, languages)]
+    if recipe is None:
+        raise OptionError("name the reference translations of these files with --reference, and their source text with "
+                          "--source.")
+    if not recipe.data.test:
+        raise OptionError(f"the recipe of {model} has no test sets. Name files with --source and --reference.")
+    found = []
+    for name, spec in recipe.data.test.items():
+        pairs = [(one, other) for _, one, other in read_pairs(recipe, spec)]
+        each = recipe.languages_of(spec)
+        found.append(TestSet(name, [one for one, _ in pairs], [other for _, other in pairs],
+                             (each.source or "", each.target)))
+    return found
+
+
+def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", precision: str = "auto",
+                threads: int | None = None, robustness: bool = False) -> System:
+    """Return a system with its translations of the test sets. Models translate them now.
+
+    robustness: True to translate changed test sets too.
+    Raises:
+        UserError: the model cannot be loaded, or the file cannot be read or has another number of lines.
+    """
+    if not path.is_dir():
+        if len(tests) > 1:
+            raise OptionError(f"{path} is a file, and there are {len(tests)} test sets. Name one with --source and "
+                              "--reference.")
+        lines = read_texts(path)
+        require_as_many_lines([str(path), tests[0].name], len(lines), len(tests[0].references))
+        return System(path.name, path, {tests[0].name: lines})
+    bundle = resolve_model_path(path)
+    recipe = _recipe(path)
+    hashes = dict(read_metadata(bundle, "bundle", required=())["sha256"])
+    megabytes = sum(file.stat().st_size for file in bundle.iterdir() if file.is_file()) / 1e6
+    translator = Translator.load(path, device, precision, threads)
+    system = System(path.absolute().name if path.absolute().name != "best" else path.absolute().parent.name, path,
+                    recipe=recipe, run=path if bundle.parent == path else None, metadata=bundle_metadata(bundle),
+                    hashes=hashes, megabytes=megabytes, precision=translator.precision, device=str(translator.device))
+    for test in tests:
+        began = time.perf_counter()
+        found = _translate(translator, test.sources or [], f"{system.name}: {test.name}")
+        system.seconds[test.name] = time.perf_counter() - began
+        system.translations[test.name] = [best.text for best in found]
+        system.confidences[test.name] = [_confidence(best) for best in found]
+        if robustness:
+            system.slices[test.name] = _robustness(translator, test, system.name)
+    system.calibration = _calibrated(translator, recipe, system.name)
+    return system
+
+
+def read_scores(options: Sequence[str], systems: int, lines: int) -> dict[str, list[list[float]]]:
+    """Return further scores of each system by name. options: texts such as comet=FILE, in the order of the systems.
+
+    Raises:
+        OptionError: an option has another form, or a score does not have a file for each system.
+        CorpusError: a file cannot be read, has another number of lines, or a line that is no number.
+    """
+    found: dict[str, list[list[float]]] = {}
+    for option in options:
+        name, equals, path = option.partition("=")
+        if not (name and equals and path):
+            raise OptionError(f"--scores {option}: expected NAME=FILE, such as comet=scores.txt.")
+        texts = read_texts(Path(path))
+        require_as_many_lines([path, "the test set"], len(texts), lines)
+        values = []
+        for number, text in enumerate(texts, 1):
+            try:
+                values.append(float(text))
+            except ValueError:
+                raise CorpusError(f"{path}:{number}: expected a number, found '{text[:30]}'.") from None
+        found.setdefault(name, []).append(values)
+    for name, files in found.items():
+        if len(files) != systems:
+            raise OptionError(f"--scores {name}: {len(files)} files for {systems} systems. Give one for each, in the "
+                              "order of the systems.")
+    return found
+
+
+def training_frequencies(systems: Sequence[System], language: str) -> Counter[str] | None:
+    """Return the frequencies of source words in the training text of the first model whose text can be read."""
+    for system in systems:
+        if system.recipe is None:
+            continue
+        try:
+            return word_frequencies((source for spec in system.recipe.data.train if spec.translated_by is None
+                                     for _, source, _ in read_pairs(system.recipe, spec.untagged)), language)
+        except CorpusError:
+            console.warn(f"the training text of {system.name} cannot be read, so that the report has no table by the "
+                         "frequency of words")
+    return None
+
+
+def _recipe(model: Path) -> Recipe:
+    return load_recipe(recipe_path(resolve_model_path(model)), check_files=False)
+
+
+def _translate(translator: Translator, lines: Sequence[str], title: str) -> list[Translation]:
+    with console.progress(title, len(lines)) as advance:
+        return [n_best[0] for n_best in translator.translate(lines, progress=advance)]
+
+
+def _confidence(translation: Translation) -> float:
+    return translation.log_probability / max(translation.tokens, 1)
+
+
+def _robustness(translator: Translator, test: TestSet, name: str) -> dict[str, float]:
+    slices = robustness_slices(test.sources or [], test.references, test.languages)
+    return {slice: corpus_scores([best.text for best in _translate(translator, lines, f"{name}: {slice}")], [expected],
+                                 test.languages[1], ["bleu"])["bleu"].value
+            for slice, (lines, expected) in slices.items()}
+
+
+def _calibrated(translator: Translator, recipe: Recipe, name: str) -> Calibration | None:
+    """Return the calibration on the model's validation set; None if it cannot be read or is too small."""
+    try:
+        pairs = [(source, target) for _, source, target in islice(validation_pairs(recipe), MAX_VALIDATION)]
+    except UserError:
+        console.warn(f"the validation text of {name} cannot be read, so that its confidence is not calibrated")
+        return None
+    found = _translate(translator, [source for source, _ in pairs], f"{name}: validation")
+    return fit([_confidence(best) for best in found],
+               sentence_scores([best.text for best in found], [target for _, target in pairs]))

@@ -1,0 +1,90 @@
+"""Ensemble distillation: a run trains teachers, and their ensemble translates its training text.
+
+The student learns from the ensemble's translations and from the original ones (Freitag et al. 2017, arXiv:1702.01802;
+Kim and Rush 2016, arXiv:1606.07947).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from seq2seq import console
+from seq2seq.data.corpus import Counts
+from seq2seq.data.preparation import cleaned
+from seq2seq.recipe import Corpus, Recipe
+from seq2seq.storage.checkpoints import list_checkpoints
+from seq2seq.storage.open_files import sync
+from seq2seq.training.distributed import ProcessGroup
+
+TEACHERS, SOURCES = "teachers", "sources.txt"
+"""Directory of the teachers in the run directory, and the file in it with the text that they translate."""
+LABEL = "translations of the teachers"
+"""Name of the translated text in reports."""
+
+
+def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
+    """Return recipe and run directory of each teacher of a run; none if the recipe has no teachers.
+
+    The teachers have the student's recipe with other seeds and the keys of `training.teachers.model`, without test
+    sets. All have the tokenizer of the first, because the members of an ensemble share a vocabulary.
+    """
+    section = recipe.training.teachers
+    found = []
+    for number in range(1, section.count + 1):
+        tokenizer = recipe.tokenizer
+        if number > 1 and recipe.tokenizer_model is None:
+            tokenizer = tokenizer.model_copy(update={"taken_from": str((run / TEACHERS / "1").absolute())})
+        teacher = recipe.model_copy(update={
+            "name": f"{recipe.name}_teacher_{number}", "seed": recipe.seed + number, "tokenizer": tokenizer,
+            "model": recipe.teacher_model, "data": recipe.data.model_copy(update={"test": {}}), "expected": {},
+            "training": recipe.training.model_copy(update={"teachers": type(section)()})})
+        found.append((teacher, run / TEACHERS / str(number)))
+    return found
+
+
+def unless_begun(teachers: list[tuple[Recipe, Path]], run: Path, group: ProcessGroup
+                 ) -> Iterator[tuple[Recipe, Path]]:
+    """Yield the teachers, with a message before each; none if the training of their student has begun."""
+    begun, = group.maximum((int(bool(list_checkpoints(run))),))
+    for number, (recipe, directory) in enumerate(teachers if not begun else (), 1):
+        console.print_message(f"teacher {number} of {len(teachers)}, with seed {recipe.seed}: {directory}")
+        yield recipe, directory
+
+
+def with_translated_text(recipe: Recipe, run: Path) -> Recipe:
+    """Return the recipe with the text that its teachers translate as one more training corpus."""
+    teachers = teachers_of(recipe, run)
+    if not teachers:
+        return recipe
+    corpus = Corpus(source=str((run / TEACHERS / SOURCES).absolute()), name=LABEL,
+                    translated_by=tuple(str(directory.absolute()) for _, directory in teachers),
+                    max_line_bytes=max(corpus.max_line_bytes for corpus in recipe.data.train))
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": (*recipe.data.train, corpus)})})
+
+
+def write_sources(recipe: Recipe, run: Path) -> None:
+    """Write the different sources of the cleaned training pairs, with their tags, unless the file exists.
+
+    Raises:
+        CorpusError: a corpus cannot be read.
+    """
+    path = run / TEACHERS / SOURCES
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part, seen = path.with_suffix(".part"), set[bytes]()
+    with part.open("w", encoding="utf-8", newline="\n") as file:
+        for corpus in recipe.data.train:
+            if corpus.translated_by is not None:
+                continue
+            for _, source, _ in cleaned(corpus, recipe, Counts()):
+                line = source.replace("\n", " ")
+                digest = hashlib.blake2b(line.encode(), digest_size=8).digest()
+                if digest not in seen:
+                    seen.add(digest)
+                    file.write(f"{line}\n")
+    sync(part)
+    os.replace(part, path)

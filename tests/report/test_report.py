@@ -1,0 +1,195 @@
+"""The report of runs, bundles and files of translations: one page, whose figures are those of `evaluate`."""
+
+import json
+import random
+import re
+from html.parser import HTMLParser
+from itertools import product
+
+import numpy as np
+import pytest
+from toy import RECIPE, write_corpus
+
+from seq2seq.cli import main
+from seq2seq.evaluation.scores import corpus_scores
+from seq2seq.recipe import load_recipe
+from seq2seq.report.calibration import MIN_SENTENCES, fit, isotonic, reliability
+from seq2seq.report.measures import buckets, ngram_differences, scores_with_intervals, word_frequencies
+from seq2seq.report.page import page
+from seq2seq.report.systems import System, TestSet, read_tests
+from seq2seq.training.trainer import train
+
+REFERENCES = ["a cat sleeps", "two dogs run", "the red house stands alone"]
+SOURCES = ["eine Katze schläft", "zwei Hunde laufen", "das rote Haus steht allein"]
+TRANSLATIONS = ["a cat sleeps", "two cats run", "the the house"]
+
+
+class Page(HTMLParser):
+    """Reads a page: the tags, the text of the tables, and the values of the script."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.cells, self.values, self.inside = [], [], None, ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.inside = "data" if ("id", "data") in attributes else tag
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        if self.inside == "data":
+            self.values = json.loads(data)
+        elif self.inside in ("td", "th"):
+            self.cells.append(data)
+
+
+def system(name="ours", translations=TRANSLATIONS, **fields):
+    return System(name, None, {"news": list(translations)}, **fields)
+
+
+def news(sources=SOURCES, references=REFERENCES):
+    return TestSet("news", list(sources), list(references), ("de", "en"))
+
+
+def test_the_figures_are_those_of_evaluate():
+    found = Page(page([system()], [news()]))
+    expected = corpus_scores(TRANSLATIONS, [REFERENCES], "en")
+    for metric in ("bleu", "chrf", "ter"):
+        assert any(cell.startswith(f"{expected[metric].value:.2f} (95 %: ") for cell in found.cells)
+    assert found.values["tests"][0]["translations"] == [TRANSLATIONS]
+    assert found.values["tests"][0]["chrf"][0][0] == 100.0
+
+
+def test_intervals_contain_the_score_and_shrink_with_more_text():
+    few = scores_with_intervals(TRANSLATIONS * 3, REFERENCES * 3, "en", ["chrf"])["chrf"]
+    many = scores_with_intervals(TRANSLATIONS * 90, REFERENCES * 90, "en", ["chrf"])["chrf"]
+    assert few.mean - few.half <= few.value <= few.mean + few.half and many.half < few.half / 3
+
+
+def test_several_systems_are_compared_with_the_first():
+    found = Page(page([system(), system("theirs", REFERENCES), system("same")], [news()]))
+    assert "the system that the others are compared with" in found.cells
+    assert sum("too few lines differ for a test" in cell for cell in found.cells) == 2
+    assert found.values["systems"] == ["ours", "theirs", "same"]
+
+
+@pytest.mark.parametrize("hostile", [
+    "<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "{{data}} {{title}}", "\u202e\u0000\x1b[31m",
+    "<!--", "]]>", "&lt;b&gt;", "x" * 200_000, "שלום עולם", "\u2028\u2029"])
+def test_hostile_text_stays_text(hostile):
+    text = page([system(hostile, [hostile] * 3)], [news([hostile] * 3, [hostile] * 3)])
+    plain = page([system()], [news()])
+    found = Page(text)
+    assert set(found.tags) <= set(Page(plain).tags) and found.tags.count("script") == 2
+    shown = found.values["tests"][0]["translations"][0][0]
+    assert shown == hostile if len(hostile) < 1000 else shown.startswith("xxx") and len(shown) == 100_001
+    assert "\x1b" not in text and "\x00" not in text
+    assert "http:" not in re.sub(r"http://www.w3.org/\d+/svg", "", plain) and "https:" not in plain
+
+
+@pytest.mark.slow
+def test_ten_systems_of_3000_sentences_fit_into_a_page():
+    rng = random.Random(1)
+    words = [f"w{number}" for number in range(500)]
+    lines = [" ".join(rng.choices(words, k=13)) for _ in range(3000)]
+    text = page([system(f"system {number}", lines) for number in range(10)], [news(lines, lines)])
+    assert len(text) < 8_000_000
+
+
+def test_isotonic_regression_equals_brute_force():
+    rng = np.random.default_rng(1)
+    grid = np.linspace(0, 4, 9)
+    for _ in range(20):
+        values = rng.integers(0, 5, 4).astype(float)
+        found = isotonic(values)
+        assert (np.diff(found) >= 0).all()
+        ascending = [np.array(each) for each in product(grid, repeat=4) if list(each) == sorted(each)]
+        best = min(sum((each - values) ** 2) for each in ascending)
+        assert sum((found - values) ** 2) <= best + 1e-9
+    assert isotonic(np.array([1.0, 2, 3])).tolist() == [1, 2, 3]
+    assert isotonic(np.array([3.0, 1, 2])).tolist() == [2, 2, 2]
+
+
+def test_calibration_recovers_how_confidence_and_quality_are_related():
+    rng = np.random.default_rng(2)
+    confidences = -rng.exponential(0.5, 4000)
+    scores = np.clip(90 + 60 * confidences + rng.normal(0, 8, 4000), 0, 100)
+    calibration = fit(confidences[:2000], scores[:2000])
+    expected, spread = calibration.expected([-0.5])
+    assert expected[0] == pytest.approx(60, abs=3) and spread[0] == pytest.approx(8, abs=2)
+    found = reliability(calibration, confidences[2000:], scores[2000:])
+    assert found.error < 1.5 and sum(count for count, _, _ in found.rows) == 2000
+    assert fit(confidences[:MIN_SENTENCES - 1], scores[:MIN_SENTENCES - 1]) is None
+
+
+def test_groups_are_complete_and_disjoint():
+    frequencies = word_frequencies(["eine Katze, eine Katze", "zwei Hunde"], "de")
+    assert frequencies["katze"] == 2
+    for groups in buckets(SOURCES, "de", frequencies).values():
+        members = [index for group in groups for index in group.sentences]
+        assert sorted(members) == [0, 1, 2]
+    unseen = buckets(SOURCES, "de", frequencies)["source words that are not in the training text"]
+    assert {group.name: group.sentences for group in unseen} == {"1": [0, 1], "2 or more": [2]}
+    assert list(buckets(SOURCES, "de", None)) == ["words in the source"]
+    assert buckets(["我喜欢猫"], "zh", None)["words in the source"][0].name == "1 to 5"
+
+
+def test_ngrams_are_counted_in_translations_and_references():
+    over, under = ngram_differences(TRANSLATIONS, REFERENCES, "en")
+    assert ("the the house", 1, 0) in over and ("dogs", 0, 1) not in under and ("two dogs run", 0, 1) in under
+    assert all(ours > theirs for _, ours, theirs in over) and all(ours < theirs for _, ours, theirs in under)
+    assert ngram_differences(REFERENCES, REFERENCES, "en") == ([], [])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    write_corpus(folder)
+    (folder / "recipe.yaml").write_text(RECIPE)
+    train(load_recipe(folder / "recipe.yaml"), folder / "run")
+    train(load_recipe(folder / "recipe.yaml", ["seed=2", "training.max_steps=5"]), folder / "other")
+    return folder
+
+
+def test_runs_are_reported_with_curves_settings_and_robustness(folder, tmp_path):
+    command = ["report", str(folder / "run"), str(folder / "other" / "best"), "--output", str(tmp_path / "r.html")]
+    assert main([*command, "--robustness", "--threads", "1"]) == 0
+    text = (tmp_path / "r.html").read_text()
+    found = Page(text)
+    assert found.values["systems"] == ["run", "other"] and text.count("<svg") == 1      # a bundle has no log
+    metadata = json.loads((folder / "run" / "best" / "metadata.json").read_text())
+    assert any(cell.startswith(f"{metadata['test']['small']['chrf']['value']:.2f} (95") for cell in found.cells)
+    assert {"seed", "training.max_steps", "upper case", "typos", "train.en"} <= set(found.cells)
+    assert metadata["sha256"]["model.safetensors"] in found.cells
+
+
+def test_files_and_a_model_are_reported_on_given_text(folder, tmp_path):
+    lines = (folder / "valid.de").read_text()
+    (tmp_path / "theirs").write_text(lines)
+    (tmp_path / "comet").write_text("0.5\n" * 7)
+    command = ["report", str(folder / "run"), str(tmp_path / "theirs"), "--source", str(folder / "valid.en"),
+               "--reference", str(folder / "valid.de"), "--output", str(tmp_path / "r.html"), "--scores",
+               f"comet={tmp_path / 'comet'}", "--scores", f"comet={tmp_path / 'comet'}"]
+    assert main(command) == 0
+    found = Page((tmp_path / "r.html").read_text())
+    assert found.cells.count("0.5000") == 2 and any(cell.startswith("100.00 (95") for cell in found.cells)
+    for wrong, message in ((["--scores", "comet"], "expected NAME=FILE"),
+                           (["--scores", f"other={tmp_path / 'comet'}"], "1 files for 2 systems"),
+                           (["--scores", f"other={tmp_path / 'theirs'}"], "theirs:1: expected a number"),
+                           (["--output", str(tmp_path / "none" / "r.html")], "there is no directory")):
+        assert main([*command, *wrong]) == 2, message
+
+
+def test_missing_files_are_named(folder, tmp_path, capsys):
+    (tmp_path / "short").write_text("eins\n")
+    for arguments, message in (([tmp_path / "short"], "--reference"),
+                               ([tmp_path / "short", "--reference", folder / "valid.de"], "1 line"),
+                               ([folder / "run", "--reference", folder / "valid.de"], "--source"),
+                               ([tmp_path / "none", "--reference", folder / "valid.de"], "none")):
+        assert main(["report", *map(str, arguments), "--output", str(tmp_path / "r.html")]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
+    assert read_tests([folder / "run"], None, None, "en")[0].name == "small"

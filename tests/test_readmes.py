@@ -1,0 +1,55 @@
+"""The Chinese README says the same as the English one: commands, figures, links and chapters are compared."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ENGLISH, CHINESE = (ROOT / name for name in ("README.md", "README.zh-CN.md"))
+
+
+def commands(text):
+    """Return the code blocks without their comments."""
+    blocks = re.findall(r"```(?:yaml)?\n(.*?)```", text, flags=re.DOTALL)
+    return [[line.partition("#")[0].rstrip() for line in block.splitlines()] for block in blocks]
+
+
+def figures(text):
+    """Return the numbers outside of code for each line of a table and, sorted, for each paragraph: the order of words,
+    and so of the numbers in a sentence, differs between the languages."""
+    prose = re.sub(r"```.*?```|`[^`]*`|\([^()]*\)|\uff08[^\uff08\uff09]*\uff09", "", text, flags=re.DOTALL)
+    blocks = re.split(r"\n\n|\n(?=[|-])", prose)
+    found = [(block, re.findall(r"\d[\d.,]*\d|\d", block)) for block in blocks]
+    return [numbers if "|" in block else sorted(numbers) for block, numbers in found if numbers]
+
+
+def links(text):
+    return sorted(set(re.findall(r"\]\(([^)]+)\)", text)) - {"README.md", "README.zh-CN.md"})
+
+
+def names(text):
+    """Return the headings' levels, the names of the chapters, and the code in the text."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    levels = [len(found) for found in re.findall(r"^(#+) ", prose, flags=re.MULTILINE)]
+    chapters = re.findall(r"^- `([^`]+)`", prose, flags=re.MULTILINE)
+    return levels, chapters, sorted(re.findall(r"`([^`]+)`", prose))
+
+
+@pytest.mark.parametrize("part", [commands, figures, links, names])
+def test_both_readmes_have_the_same(part):
+    assert part(CHINESE.read_text(encoding="utf-8")) == part(ENGLISH.read_text(encoding="utf-8"))
+
+
+def test_a_changed_figure_or_command_would_be_found():
+    text = ENGLISH.read_text(encoding="utf-8")
+    assert figures(text.replace("42.04 BLEU", "42.40 BLEU")) != figures(text)
+    assert commands(text.replace("seq2seq check mine", "seq2seq train mine")) != commands(text)
+    assert links(text.replace("docs/code.md", "docs/codes.md")) != links(text)
+    assert names(text.replace("`loss/`", "`losses/`")) != names(text)
+    assert len(figures(text)) > 25 and len(commands(text)) == 5
+
+
+def test_each_readme_leads_to_the_other():
+    assert "](README.zh-CN.md)" in ENGLISH.read_text(encoding="utf-8")
+    assert "](README.md)" in CHINESE.read_text(encoding="utf-8")

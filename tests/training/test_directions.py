@@ -1,0 +1,197 @@
+"""Several directions in one model: each source begins with a token of its target language."""
+
+import json
+
+import pytest
+from toy import RECIPE, WORDS, write_corpus
+from typer.testing import CliRunner
+
+from seq2seq.cli import app
+from seq2seq.errors import OptionError, RecipeError
+from seq2seq.inference.load_model import read_model
+from seq2seq.interop import ctranslate2, huggingface_export
+from seq2seq.recipe import load_recipe
+from seq2seq.serve.models import Models
+from seq2seq.tokenizers.language_token import WithLanguageToken
+from seq2seq.training.trainer import train
+from seq2seq.translation.translator import Translator
+
+DIRECTIONS = """
+  train:
+    - {source: train.en, target: train.de}
+    - {source: train.de, target: train.en, languages: {source: de, target: en}}
+    - {source: train.en, target: train.la, languages: {source: en, target: la}}
+  valid:
+    - {source: valid.en, target: valid.de}
+    - {source: valid.de, target: valid.en, languages: {source: de, target: en}}
+  test:
+    en_de: {source: valid.en, target: valid.de}
+    de_la: {source: valid.de, target: valid.la, languages: {source: de, target: la}}
+"""
+LINES = ["one cat sees two", "the dog hears"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Text in three languages, a recipe of three directions, and its run."""
+    folder = tmp_path_factory.mktemp("directions")
+    write_corpus(folder)
+    latin = {english: f"{english}us" for english, _ in WORDS}
+    for name in ("train", "valid"):
+        lines = (folder / f"{name}.en").read_text().splitlines()
+        translated = [" ".join(latin[word] for word in line.split()) for line in lines]
+        (folder / f"{name}.la").write_text("".join(f"{line}\n" for line in translated))
+    (folder / "recipe.yaml").write_text(recipe_text(DIRECTIONS))
+    train(load_recipe(folder / "recipe.yaml"), folder / "run")
+    return folder
+
+
+def recipe_text(data):
+    head, _, rest = RECIPE.partition("data:")
+    return head + "data:" + data + "tokenizer:" + rest.partition("tokenizer:")[2]
+
+
+def texts(translator, lines=LINES):
+    return [best.text for best, *_ in translator.translate(lines)]
+
+
+def test_every_source_begins_with_the_token_of_its_target_language(folder):
+    recipe = load_recipe(folder / "recipe.yaml")
+    assert [corpus.tag for corpus in recipe.data.train] == [">>de<<", ">>en<<", ">>la<<"]
+    assert [corpus.tag for corpus in recipe.data.valid] == [">>de<<", ">>en<<"]
+    assert recipe.data.test["de_la"].tag == ">>la<<"
+    assert [each.pair for each in recipe.directions] == [("en", "de"), ("de", "en"), ("en", "la")]
+    _, stored, tokenizers = read_model(folder / "run" / "best")
+    assert stored.data.train[1].tag == ">>en<<"
+    (ids,) = tokenizers.source.encode([">>la<< one"])
+    assert ">>la<<" in tokenizers.source.pieces(ids)
+    token = ids[tokenizers.source.pieces(ids).index(">>la<<")]
+    assert token in tokenizers.target.never_generated_ids
+
+
+def test_a_model_of_one_target_language_has_no_tokens(folder):
+    (folder / "one.yaml").write_text(recipe_text(
+        "\n  train: [{source: train.en, target: train.de}, {source: train.la, target: train.de, languages: "
+        "{source: la, target: de}}]\n  valid: {source: valid.en, target: valid.de}\n"))
+    recipe = load_recipe(folder / "one.yaml")
+    assert [corpus.tag for corpus in recipe.data.train] == [None, None] and recipe.language_tokens == []
+    assert len(recipe.directions) == 2
+
+
+def test_validation_and_tests_have_scores_of_each_direction(folder):
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    kinds = {record["kind"] for record in records}
+    assert {"validation", "validation of en-de", "validation of de-en"} <= kinds
+    for step in (5, 10):
+        found = {record["kind"]: record for record in records if record["step"] == step}
+        mean = (found["validation of en-de"]["chrf"] + found["validation of de-en"]["chrf"]) / 2
+        assert found["validation"]["chrf"] == pytest.approx(mean)
+    metadata = json.loads((folder / "run" / "best" / "metadata.json").read_text())
+    assert metadata["test"].keys() == {"en_de", "de_la"}
+
+
+def test_the_target_language_of_a_translator_equals_a_token_in_the_text(folder):
+    default, latin = Translator.load(folder / "run"), Translator.load(folder / "run", target_language="la")
+    assert (default.languages.target, latin.languages.target) == ("de", "la")
+    for token, translator in ((">>de<<", default), (">>la<<", latin)):
+        assert texts(translator) == texts(default, [f"{token} {line}" for line in LINES])
+        assert texts(translator, [f">>en<< {line}" for line in LINES]) == texts(
+            default, [f">>en<< {line}" for line in LINES])
+    long = " ".join(["one cat sees two dog."] * 100)
+    (found,), (expected,) = latin.translate([long]), default.translate([f">>la<< {long}"])
+    assert found[0].parts == expected[0].parts > 1 and found[0].text == expected[0].text
+    pairs = [("one cat", "oneus catus")]
+    assert latin.score(pairs) == default.score([(">>la<< one cat", "oneus catus")])
+
+
+def test_an_added_token_has_empty_spans(folder):
+    _, _, tokenizers = read_model(folder / "run" / "best")
+    vocabulary = tokenizers.with_language_token(">>de<<").with_language_token(">>la<<").source
+    assert tokenizers.with_language_token(">>xh<<") is tokenizers
+    assert isinstance(vocabulary, WithLanguageToken) and vocabulary.vocabulary is tokenizers.source
+    line = "one cat  sees"
+    (ids,), (spans,) = vocabulary.encode([line]), vocabulary.spans([line])
+    assert len(ids) == len(spans) and vocabulary.pieces(ids) == vocabulary.pieces(
+        tokenizers.source.encode([f">>la<< {line}"])[0])
+    assert all(0 <= begin <= end <= len(line) for begin, end in spans)
+    assert "".join(line[begin:end] for begin, end in spans).replace(" ", "") == line.replace(" ", "")
+    assert vocabulary.sample([line], 0.1, 1) == tokenizers.source.sample([f">>la<< {line}"], 0.1, 1)
+
+
+def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_path):
+    (tmp_path / "text.en").write_text("".join(f"{line}\n" for line in LINES))
+    command = ["translate", str(folder / "run"), str(tmp_path / "text.en"), "--target-language"]
+    result = CliRunner().invoke(app, [*command, "la", "--output", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out").read_text().splitlines() == texts(Translator.load(folder / "run", target_language="la"))
+    with pytest.raises(OptionError, match="translates into de or en or la, not into xh"):
+        CliRunner().invoke(app, [*command, "xh"], catch_exceptions=False)
+    arguments = ["evaluate", str(folder / "run"), "--source", str(folder / "valid.de"), "--reference",
+                 str(folder / "valid.la"), "--language", "la", "--format", "json", "--precision", "fp32"]
+    found = json.loads(CliRunner().invoke(app, arguments).stdout)
+    metadata = json.loads((folder / "run" / "best" / "metadata.json").read_text())
+    assert found["chrf"]["value"] == pytest.approx(metadata["test"]["de_la"]["chrf"]["value"])
+
+
+@pytest.mark.parametrize("export", [ctranslate2.export_model, huggingface_export.export_model])
+def test_an_export_translates_in_all_directions(folder, tmp_path, export):
+    """The export is refused if a translation differs."""
+    run = folder / "longer"
+    if not run.exists():
+        settings = ["training.max_steps=300", "model.d_model=32", "training.validate_every=300"]
+        train(load_recipe(folder / "recipe.yaml", settings), run)
+    lines = [f"{token}{line}\n" for token in ("", ">>la<< ", ">>en<< ") for line in LINES]
+    (tmp_path / "lines").write_text("".join(lines))
+    export(run, tmp_path / "export", source=tmp_path / "lines")
+    if export is ctranslate2.export_model:
+        exported = ctranslate2.CTranslate2Translator.open(tmp_path / "export", "cpu", "fp32")
+        assert texts(exported) == texts(exported, [f">>de<< {line}" for line in LINES])
+
+
+def test_a_server_offers_every_direction_of_a_model(folder):
+    models = Models.load([folder / "run"])
+    assert set(models.directions.direct) == {("en", "de"), ("de", "en"), ("en", "la")}
+    assert len(models.describe()) == 3
+
+
+def test_a_model_of_several_directions_generates_text_for_another(folder, tmp_path):
+    (folder / "mono.la").write_text((folder / "valid.la").read_text())
+    (folder / "student.yaml").write_text(RECIPE.replace(
+        "[{source: train.en, target: train.de}]", "[{source: train.en, target: train.de}, {source: valid.en, "
+        "translated_by: run, languages: {source: en, target: la}, tag: '>>la<<'}]").replace(
+        "source: train.en, target: train.de}", "source: train.en, target: train.de, tag: '>>de<<'}"))
+    train(load_recipe(folder / "student.yaml"), tmp_path / "run")
+    written, = (tmp_path / "run" / "synthetic").glob("*.txt")
+    lines = (folder / "valid.en").read_text().splitlines()
+    assert written.read_text().splitlines() == texts(Translator.load(folder / "run", target_language="la"), lines)
+    message = "from en to de and from de to en and from en to la; the corpus mono.la needs a model from la to en"
+    with pytest.raises(RecipeError, match=message):
+        train(wrong(folder), tmp_path / "wrong")
+
+
+def wrong(folder):
+    (folder / "wrong.yaml").write_text(RECIPE.replace("source: en, target: de", "source: la, target: en").replace(
+        "[{source: train.en, target: train.de}]", "[{source: mono.la, translated_by: run}]").replace(
+        "source: valid.en, target: valid.de", "source: valid.la, target: valid.en"))
+    return load_recipe(folder / "wrong.yaml")
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("languages: {source: en, target: la}", "languages: {source: en, target: la}, tag: <BT>",
+     "data.train.2.tag: the training corpora have several target languages, so that the tag must begin with"),
+    ("languages: {source: de, target: la}", "languages: {source: de, target: xh}",
+     "data.test.de_la: no training corpus has the target language of >>xh<<"),
+    ("languages: {source: de, target: en}", "languages: {target: en}",
+     "data.train.1.languages: only a model that translates has several directions; give both source and target"),
+    ("languages: {source: de, target: en}", "languages: German", "data.train.1.languages: expected a section"),
+])
+def test_wrong_languages_are_errors_with_their_line(folder, old, new, message):
+    (folder / "wrong.yaml").write_text(recipe_text(DIRECTIONS.replace(old, new)))
+    with pytest.raises(RecipeError, match=r"wrong.yaml:\d+: ") as error:
+        load_recipe(folder / "wrong.yaml")
+    assert message in str(error.value)
+
+
+def test_the_language_must_exist(folder):
+    with pytest.raises(OptionError, match="translates into de or en or la, not into xh"):
+        Translator.load(folder / "run", target_language="xh")

@@ -1,0 +1,121 @@
+"""Ensemble distillation: one command trains teachers, translates the training text with their ensemble, and trains a
+student with it."""
+
+from pathlib import Path
+
+import pytest
+from toy import RECIPE, write_corpus
+
+from seq2seq.check import check_recipe
+from seq2seq.errors import RecipeError, UserError
+from seq2seq.inference.load_model import read_model
+from seq2seq.recipe import load_recipe
+from seq2seq.signals import Stopped
+from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.training import trainer
+from seq2seq.training.teachers import LABEL, SOURCES, TEACHERS, teachers_of
+from seq2seq.training.trainer import Training, train
+from seq2seq.translation.translator import Translator
+
+DISTILLED = RECIPE.replace("threads: 1", "threads: 1\n  teachers: {count: 2, model: {d_model: 32}}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Text, a recipe with two teachers, and its finished run."""
+    folder = tmp_path_factory.mktemp("teachers")
+    write_corpus(folder)
+    (folder / "recipe.yaml").write_text(DISTILLED)
+    train(load_recipe(folder / "recipe.yaml"), folder / "run")
+    return folder
+
+
+def test_the_teachers_differ_in_seed_and_model_and_share_a_vocabulary(folder):
+    student, recipe, tokenizers = read_model(folder / "run" / "best")
+    teachers = [read_model(folder / "run" / TEACHERS / number / "best") for number in ("1", "2")]
+    assert [teacher.seed for _, teacher, _ in teachers] == [2, 3]
+    assert [teacher.model.d_model for _, teacher, _ in teachers] == [32, 32]
+    assert recipe.model.d_model == 16 and recipe.training.teachers.count == 2
+    assert teachers[0][2].source.model == teachers[1][2].source.model
+    assert not load_bundle(folder / "run" / TEACHERS / "1" / "best").metadata["test"]
+
+
+def test_their_ensemble_translates_each_source_once_and_the_student_learns_from_both(folder):
+    sources = (folder / "run" / TEACHERS / SOURCES).read_text().splitlines()
+    lines = (folder / "train.en").read_text().splitlines()
+    assert sources == list(dict.fromkeys(lines))
+    ensemble = Translator.load(folder / "run" / TEACHERS / "1", ensemble=[folder / "run" / TEACHERS / "2"])
+    found, = (folder / "run" / "synthetic").glob("*.txt")
+    assert found.read_text().splitlines() == [best.text for best, *_ in ensemble.translate(sources)]
+    counts = Training(load_recipe(folder / "recipe.yaml"), folder / "run").prepared.counts
+    assert [(label, count["kept"]) for label, count in counts.items()] == [
+        ("train.en", len(lines)), (LABEL, len(sources))]
+
+
+def test_a_run_that_was_stopped_in_a_teacher_resumes_to_the_same_weights(folder, tmp_path, monkeypatch):
+    recipe = load_recipe(folder / "recipe.yaml")
+    stopped = []
+
+    def step(self, *arguments):
+        if self.run.name == "2" and self.state.step == 7 and not stopped:
+            stopped.append(self.run)
+            raise Stopped(15, "stopped")
+        return original(self, *arguments)
+
+    original = Training._step
+    monkeypatch.setattr(trainer.Training, "_step", step)
+    with pytest.raises(Stopped):
+        train(recipe, tmp_path / "run")
+    assert stopped and not (tmp_path / "run" / "best").exists()
+    train(recipe, tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(folder / "run")
+
+
+def test_a_run_that_has_begun_leaves_its_teachers_alone(folder, capsys):
+    recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=12"])
+    before = {path: path.stat().st_mtime_ns for path in (folder / "run" / TEACHERS).rglob("*") if path.is_file()}
+    train(recipe, folder / "run")
+    assert "teacher 1" not in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_tags_and_back_translated_text_are_kept_apart(folder, tmp_path):
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("target: train.de}", 'target: train.de, tag: "<A>"}').replace(
+        "threads: 1", "threads: 1\n  teachers: {count: 1}"))
+    train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
+    sources = (tmp_path / "run" / TEACHERS / SOURCES).read_text().splitlines()
+    assert all(line.startswith("<A> ") and "<A> <A>" not in line for line in sources)
+
+
+def test_check_says_what_its_figures_leave_out(folder, tmp_path):
+    report = check_recipe(load_recipe(folder / "recipe.yaml"), tmp_path / "run", measured=True)
+    assert not report.errors and report.measured
+    assert any("2 teachers are trained before this model" in warning for warning in report.warnings)
+    assert any(warning.startswith(f"{LABEL}: training will first translate") for warning in report.warnings)
+    after = check_recipe(load_recipe(folder / "recipe.yaml"), folder / "run")
+    assert not any(warning.startswith(LABEL) for warning in after.warnings)
+
+
+def test_keys_that_no_teacher_can_have_are_errors_with_their_line(folder):
+    for model, message in (("{d_modle: 32}", "d_modle: unknown key. Did you mean 'd_model'?"),
+                           ("{d_model: 33}", r"num_heads: d_model \(33\) cannot be divided into 2 heads"),
+                           ("{dropout: 2}", "dropout: expected a number below 1; found 2"),
+                           ("{type: language_model}", "type: a language_model cannot translate")):
+        (folder / "wrong.yaml").write_text(DISTILLED.replace("{d_model: 32}", model))
+        with pytest.raises(RecipeError, match=rf"wrong.yaml:\d+: training.teachers.model.{message}"):
+            load_recipe(folder / "wrong.yaml")
+
+
+def test_a_fine_tuned_model_has_teachers_from_the_same_start(folder, tmp_path):
+    text = "\n".join(line for line in RECIPE.splitlines() if not line.startswith(("tokenizer:", "model:")))
+    (folder / "tuned.yaml").write_text(text.replace("threads: 1", "threads: 1\n  teachers: {count: 2}\n"
+                                                                  "  start_from: run"))
+    train(load_recipe(folder / "tuned.yaml"), tmp_path / "run")
+    assert len(teachers_of(load_recipe(folder / "tuned.yaml"), tmp_path / "run")) == 2
+    with pytest.raises(UserError):
+        train(load_recipe(folder / "tuned.yaml", ["training.teachers.count=1"]), tmp_path / "run")
+
+
+def weights(run: Path) -> dict[str, list[float]]:
+    return {name: weight.tolist() for name, weight in load_bundle(run / "best").weights.items()}
