@@ -29,6 +29,8 @@ SYSTEMS: dict[str, list[str]] = {
     "RNN, additive": RNN,
     "RNN, dot": [*RNN, "model.score=dot"],
     "RNN, hard": [*RNN, "model.selection=hard"],
+    "RNN, structured": [*RNN, "model.selection=structured"],
+    "Transformer, structured": ["model.selection=structured"],
     "Transformer, dot": ["model.score=dot"],
     "Transformer, bilinear": ["model.score=bilinear"],
     "Transformer, additive": ["model.score=additive"],
