@@ -160,7 +160,8 @@ def test_public_names_are_those_of_their_modules_and_of_editors():
     ("from seq2seq import load_recipe, Recipe, DecodingOptions", {"torch", "sentencepiece"}),
     ("from seq2seq import corpus_scores", {"torch"}),
     ("from seq2seq import Translator, train; import torch", set()),
-    ("from seq2seq import console; from seq2seq.translation import translator", set()),
+    pytest.param("from seq2seq import console; from seq2seq.translation import translator", set(),
+                 marks=pytest.mark.slow),
 ])
 def test_public_names_are_imported_on_first_use(statement, without):
     code = f"import sys; {statement}; print(*sys.modules)"

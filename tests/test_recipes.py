@@ -139,6 +139,7 @@ def test_the_base_model_learns_and_translates_on_a_cpu(base_recipe, tmp_path):
     assert best.tokens > 0 and np.isfinite(best.log_probability)
 
 
+@pytest.mark.slow
 def test_the_base_model_with_a_vocabulary_of_32000_has_a_gradient_everywhere(base_recipe):
     torch.manual_seed(3)
     model = build_model(base_recipe.model, 32_000, 32_000)

@@ -102,7 +102,7 @@ def test_the_seed_alone_decides_the_lists():
 # Learning
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("cell", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_a_pointer_memorises_twenty_lists_and_sorts_them_from_its_bundle(folder, lists, capfdbinary, cell):
     scores = train(load_recipe(folder / "recipe.yaml", [f"model.cell={cell}"]), folder / "run")
     assert scores["same"]["exact"].value == 100

@@ -44,6 +44,7 @@ class PairAttention:
     maps: attention weights of each kind, (layers, heads, queries, keys). With softmax, the weights of a query sum to 1.
         cross: queries are the predicted target pieces and `</s>`, keys the source pieces and `</s>`. encoder: queries
         and keys are the source pieces and `</s>`. decoder: queries as in cross, keys are `<s>` and the target pieces.
+        context: queries and keys as in encoder, see `hierarchical_weights.context_weights`.
     """
 
     source: TokenizedLine
@@ -224,7 +225,8 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, st
                       strict=True)
         for row, (index, (source, target)) in enumerate(zip(indices, lengths, strict=True)):
             sizes: dict[Kind, tuple[int, int]] = {
-                "cross": (target, source), "encoder": (source, source), "decoder": (target, target)}
+                "cross": (target, source), "encoder": (source, source), "decoder": (target, target),
+                "context": (source, source)}
             maps = {kind: stacked[kind][:, row, :, :sizes[kind][0], :sizes[kind][1]] for kind in stacked}
             yield int(index), PairAttention(tokenized(0, index), tokenized(1, index), maps)
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from seq2seq.analysis.hierarchical_weights import context_weights, over_sources, within_sources
 from seq2seq.data.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention
+from seq2seq.model.hierarchical_context import HierarchicalContext, Segments
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import SourceAttention, plan_active_rows
 
-Kind = Literal["cross", "encoder", "decoder"]
-KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder")
+Kind = Literal["cross", "encoder", "decoder", "context"]
+KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder", "context")
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,15 @@ class AttentionMaps:
 
     encoder: queries and keys are source tokens. decoder: queries and keys are target tokens; attention is causal.
     cross: queries are target tokens, keys are source tokens. Target query i belongs to the step that reads token i of
-    `target_input` and predicts token i of `target_output`. A list is empty if the model has no attention of this kind,
-    or if this kind was not requested.
+    `target_input` and predicts token i of `target_output`. context: queries and keys are source tokens, the weights are
+    those of `hierarchical_weights`. A list is empty if the model has no attention of this kind, or if this kind was not
+    requested.
     """
 
     encoder: list[Tensor]
     decoder: list[Tensor]
     cross: list[Tensor]
+    context: list[Tensor] = field(default_factory=list)
 
 
 class _RecordedError(Exception):
@@ -55,7 +59,11 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
     encoder: list[Tensor] = []
     decoder: list[Tensor] = []
     cross: list[Tensor] = []
+    context: list[Tensor] = []
+    segments: list[Segments] = []                               # of a model with hierarchical context
     recurrent_steps: list[Tensor] = []                          # cross-attention of a recurrent model, by step
+    sources = Sentences.from_offsets(batch.source_offsets, batch.longest_source)
+    targets = Sentences.from_offsets(batch.target_offsets, batch.longest_target)
 
     def record_self(module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         kind: Kind = "decoder" if keywords["causal"] else "encoder"
@@ -66,6 +74,12 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
         cross.append(module.weights_of(*arguments))
         if cross_layer is not None:
             raise _RecordedError
+
+    def record_context(module: Any, arguments: tuple[Tensor, Segments]) -> None:
+        segments.append(arguments[1])
+        if "context" in kinds:
+            words, sentences = module.weights(*arguments)
+            context.append(context_weights(words, sentences, segments[0], sources))
 
     def record_step(module: Any, arguments: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         recurrent_steps.append(output[1])
@@ -79,19 +93,20 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
                 layer += 1
                 if cross_layer in (None, layer):
                     hooks.callback(module.register_forward_pre_hook(record_cross).remove)
+            elif isinstance(module, HierarchicalContext):
+                hooks.callback(module.register_forward_pre_hook(record_context).remove)
             elif isinstance(module, SourceAttention) and "cross" in kinds:
                 hooks.callback(module.register_forward_hook(record_step).remove)
         model(batch)
     if recurrent_steps:
-        targets = Sentences.from_offsets(batch.target_offsets, batch.longest_target)
         _, order = plan_active_rows(targets)
         order = torch.arange(len(targets), device=batch.source.device) if order is None else order
         padded = [weights.new_zeros(len(targets), *weights.shape[1:]).index_copy(0, order[: len(weights)], weights)
                   for weights in recurrent_steps]                               # a step omits finished sentences
         cross.append(torch.cat(padded, 2))
-    source, target = (
-        Sentences.from_offsets(offsets, longest).token_mask[:, None, :, None]   # True = a token
-        for offsets, longest in ((batch.source_offsets, batch.longest_source),
-                                 (batch.target_offsets, batch.longest_target)))
+    if segments:
+        cross = [over_sources(weights, segments[0], sources) for weights in cross]
+        encoder = [within_sources(weights, segments[0], sources) for weights in encoder]
+    source, target = (sentences.token_mask[:, None, :, None] for sentences in (sources, targets))   # True = a token
     return AttentionMaps([weights * source for weights in encoder], [weights * target for weights in decoder],
-                         [weights * target for weights in cross])
+                         [weights * target for weights in cross], context)

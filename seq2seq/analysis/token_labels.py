@@ -32,13 +32,16 @@ END = Label("</s>", "end of the sentence", "special")
 ROWS: dict[Kind, tuple[str, str, str]] = {
     "cross": ("target", "predicted", "predicted target piece"),
     "encoder": ("source", "attending", "attending source piece"),
-    "decoder": ("target", "predicted", "predicted target piece")}
+    "decoder": ("target", "predicted", "predicted target piece"),
+    "context": ("source", "attending", "attending source piece")}
 COLUMNS: dict[Kind, tuple[str, str, str]] = {
     "cross": ("source", "attended to", "source piece attended to"),
     "encoder": ("source", "attended to", "source piece attended to"),
-    "decoder": ("target", "attended to", "target piece attended to")}
+    "decoder": ("target", "attended to", "target piece attended to"),
+    "context": ("source", "attended to", "context piece attended to")}
 NAMES: dict[Kind, str] = {
-    "cross": "Cross-attention", "encoder": "Encoder self-attention", "decoder": "Decoder self-attention"}
+    "cross": "Cross-attention", "encoder": "Encoder self-attention", "decoder": "Decoder self-attention",
+    "context": "Attention to the context"}
 
 
 def labels(line: TokenizedLine) -> list[Label]:

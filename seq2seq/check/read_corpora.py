@@ -23,6 +23,7 @@ from seq2seq.data.preparation import BLOCK_PAIRS, cleaned, within_max_pieces
 from seq2seq.errors import UserError
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.language_codes import main_language
+from seq2seq.tokenizers.context import shortened, split_context
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
 
 # For each of these values of data.cleaning.max_pieces, the report counts the pairs that the value would drop.
@@ -53,7 +54,7 @@ class CorpusReader:
         sample: receives some blocks of the pairs; None: no blocks are sampled.
         """
         try:
-            pairs = read_pairs(self.recipe, self.spec.untagged)
+            pairs = read_pairs(self.recipe, self.spec.untagged, with_context=False)
             pairs = console.with_progress(f"scanning {self.report.label}", pairs, "pairs")
             scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
@@ -63,7 +64,8 @@ class CorpusReader:
     def check_pairs(self, checker: CorpusChecker) -> None:
         """Check the pairs for misalignment and wrong languages."""
         with contextlib.suppress(UserError):                                    # `scan` has reported the error
-            self.report.judgement = checker.check(read_pairs(self.recipe, self.spec.untagged), self.report.lines)
+            self.report.judgement = checker.check(read_pairs(
+                self.recipe, self.spec.untagged, with_context=False), self.report.lines)
 
     def read_held_out(self) -> list[str]:
         """Read all pairs of a validation or test corpus, without cleaning. Return their sources, or the texts of a
@@ -87,8 +89,8 @@ class CorpusReader:
                 characters[side].update(*texts)
 
     def _sources(self, block: list[Pair]) -> list[str]:
-        """Return the sources of a block, or the texts of a language model, without the tag of the corpus."""
-        return [text.removeprefix(self.spec.tagged("")) for text in self._sides(block)[0][1]]
+        """Return the sources of a block, or the texts of a language model, without context and tag of the corpus."""
+        return [split_context(text)[1].removeprefix(self.spec.tagged("")) for text in self._sides(block)[0][1]]
 
     def _sides(self, block: list[Pair]) -> list[tuple[str, list[str]]]:
         """Return (name of the side, its texts) for each side of a block."""
@@ -127,6 +129,10 @@ class CorpusReader:
         """Count the lengths and the pieces of a block, and return its pairs. clean: True to leave out pairs with too
         many pieces."""
         if self.tokenizers:
+            if self.recipe.data.context:
+                encode, sources = self._tokenizer("source").encode, [source for _, source, _ in block]
+                sources = shortened(sources, encode(sources), encode, self.recipe.data.cleaning.max_pieces)
+                block = [(number, source, target) for source, (number, _, target) in zip(sources, block, strict=True)]
             ids_of = {side: self._tokenizer(side).encode(texts) for side, texts in self._sides(block)}
             lengths = {side: _lengths(lines) for side, lines in ids_of.items()}
             self._count_limits(lengths)

@@ -27,12 +27,14 @@ class AttentionKind(StrEnum):
     cross = "cross"
     encoder = "encoder"
     decoder = "decoder"
+    context = "context"
 
 
 def attention(
     model: Model,
     source: Annotated[str, typer.Option(
-        metavar="TEXT", help="The source sentence; for a language model, the text.", show_default=False)],
+        metavar="TEXT", help="The source sentence; for a language model, the text. With data.context, sentences "
+        "before it may precede it: 'It rains.␞ It is wet.'", show_default=False)],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="FILE", show_default=False, rich_help_panel=FORMAT,
         help="FILE.html: a page on which the reader can choose layers and heads, also offline. FILE.png: a picture, "
@@ -48,7 +50,8 @@ def attention(
         show_default="the head measured to align words best, else mean", rich_help_panel=FORMAT)] = None,
     kind: Annotated[AttentionKind | None, typer.Option(
         help="cross: attention of the target to the source. encoder: self-attention of the source. decoder: "
-        "self-attention of the target.", show_default="cross, if the model has it", rich_help_panel=FORMAT)] = None,
+        "self-attention of the target. context: attention to the context (model.context: hierarchical).",
+        show_default="cross, if the model has it", rich_help_panel=FORMAT)] = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,

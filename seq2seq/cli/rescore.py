@@ -16,8 +16,8 @@ from seq2seq.files.json_reader import parse_json
 from seq2seq.translation.text_io import Input, file_or_standard, reading, writing
 
 if TYPE_CHECKING:
+    from seq2seq.evaluation.rescoring import Rescored
     from seq2seq.translation.line_translator import Translation
-    from seq2seq.translation.rescoring import Rescored
 
 # Number of input lines in a block. The translations of a block are sorted by length and divided into batches. A larger
 # block needs more memory and delays the output.
@@ -65,7 +65,7 @@ def rescore(
     with reading(file_or_standard(input)) as lines, writing(file_or_standard(output)) as out:
         weighted_models = [(load_translator(path, device, precision, threads), model_weight)
                            for path, model_weight in zip(models, weights, strict=True)]
-        from seq2seq.translation.rescoring import rescore as rescore_n_best
+        from seq2seq.evaluation.rescoring import rescore as rescore_n_best
 
         with bar("rescoring", lines, out) as advance:
             for block in blocks(_records(lines), LINES_PER_BLOCK):

@@ -34,11 +34,11 @@ from seq2seq.cli.options import (
     Workers,
     examples,
 )
-from seq2seq.data.parallel_text import require_as_many_lines, zip_parallel
+from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 from seq2seq.files.compressed_files import MAX_LINE_BYTES
 from seq2seq.signals import StopRequest, stopping_by_signal
-from seq2seq.translation.text_io import Input, Line, file_or_standard, map_in_blocks, reading
+from seq2seq.translation.text_io import Line, file_or_standard, map_in_blocks, reading
 from seq2seq.translation.unfinished_output import Journal, how_to_resume, resumable
 
 if TYPE_CHECKING:
@@ -192,6 +192,7 @@ def translate(
     )
     from seq2seq.protection.translation_warnings import TranslationWarnings
     from seq2seq.translation.journal_inputs import journal_inputs
+    from seq2seq.translation.requests import requests_of
 
     path = file_or_standard(input)
     document = input_format(path, document)
@@ -225,7 +226,8 @@ def translate(
         keep = parsed or glossary or placeholder or decoding.safety_net and recipe.task.target_is_text
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
-        requests = journal.skip_finished(stop.interruptible(_requests(lines, prefixes, phrases)), lines.name)
+        requests = journal.skip_finished(stop.interruptible(
+            requests_of(lines, prefixes, phrases, translator.context)), lines.name)
         stop.message = how_to_resume(journal)
         finished = journal.finished_lines() if parsed else []
         warnings = TranslationWarnings(lines.name, parsed.places if parsed else None)
@@ -306,17 +308,6 @@ def _translators(engine: Engine, model: Path, device: str, precision: Precision,
                         ranks=ranks or (), **models) as pool:
         console.print_message(f"translating in {pool.precision}, {pool.workers} workers")
         yield pool
-
-
-def _requests(lines: Input, prefixes: Input | None, phrases: Input | None) -> Iterator[tuple[Line, Request]]:
-    """Yield each line with its request, which has the prefix and the phrases from the other files."""
-    from seq2seq.translation.requests import Request
-
-    inputs = [text for text in (lines, prefixes, phrases) if text is not None]
-    for line, *others in zip_parallel([text.name for text in inputs], *inputs):
-        prefix = "" if prefixes is None else others[0].text
-        required = "" if phrases is None else others[-1].text
-        yield line, Request(line.text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
 
 
 def _require_text_output(overrides: DecodingOverrides) -> None:

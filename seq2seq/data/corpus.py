@@ -21,6 +21,7 @@ from seq2seq.errors import CorpusError
 from seq2seq.files.compressed_files import BLOCK_BYTES, MAX_LINE_BYTES, bounded_lines, opened
 from seq2seq.files.json_reader import NotJson, parse_json
 from seq2seq.recipe.language_codes import code_for, subtags
+from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, PreviousSentences, split_context, with_context
 from seq2seq.tokenizers.whole_words import position_fault
 
 if TYPE_CHECKING:
@@ -118,15 +119,17 @@ def byte_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[byt
             yield line.removesuffix(b"\n")
 
 
-def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None) -> Iterator[Pair]:
+def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, with_context: bool = True
+               ) -> Iterator[Pair]:
     """Yield the pairs of one of the recipe's corpora. For a pointer network, targets must be source positions.
 
+    with_context: True if each source follows its context, see `tokenizers.context`, in a recipe with `data.context`.
     Raises:
         CorpusError: as `read_corpus`, or a target for a pointer network contains a word that is not a source position.
     """
     if spec.uses_recipe_languages:
         spec = spec.model_copy(update=recipe.languages_of(spec).model_dump())
-    pairs = read_corpus(spec, recipe.data_directory, counts)
+    pairs = read_corpus(spec, recipe.data_directory, counts, recipe.data.context if with_context else 0)
     if recipe.task.target_is_text:
         yield from pairs
         return
@@ -143,25 +146,32 @@ def validation_pairs(recipe: Recipe) -> Iterator[Pair]:
         yield from read_pairs(recipe, spec)
 
 
-def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None) -> Iterator[Pair]:
+def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, context: int = 0) -> Iterator[Pair]:
     """Yield the pairs of a corpus in order.
 
     Args:
         spec: section of the recipe; its paths are relative to `directory`.
         counts: updated with the number of lines read, and the numbers of characters removed or replaced.
+        context: number of source sentences in the context of each source; 0: sources have no context.
     Raises:
         CorpusError: a text is missing, not parallel or not UTF-8, or a column is missing. The message names the file
             and the line.
     """
     counts = Counts() if counts is None else counts
     rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
+    previous, document = PreviousSentences(context), ""
     for number, texts in islice(rows, spec.limit):
         counts.lines += 1
         if number == 1:
             counts.byte_order_marks += sum(text.startswith("\ufeff") for text in texts)
             texts = tuple(text.removeprefix("\ufeff") for text in texts)
-        *source, target = (_replace_line_breaks(text, counts) for text in texts)
-        yield number, spec.tagged("".join(source)), target
+        *source, target = (_replace_line_breaks(text, counts) for text in texts[:len(spec.sides)])
+        text = spec.tagged("".join(source))
+        if context:
+            before, document = document, "".join(texts[len(spec.sides):])
+            sentences = previous.add(split_context("".join(source))[1], before != document)
+            text = with_context(sentences, text) if text.strip() and CONTEXT_SEPARATOR not in text else text
+        yield number, text, target
 
 
 def _replace_line_breaks(text: str, counts: Counts) -> str:
@@ -389,7 +399,7 @@ def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
     for column in spec.columns:
         if column not in record:
             raise CorpusError(f"{where}: no column '{column}'; the columns are {', '.join(map(str, record))}.")
-        value = record[column]
+        value = str(record[column]) if column == spec.document else record[column]
         if value is not None and not isinstance(value, str):
             raise CorpusError(f"{where}: column '{column}' contains {type(value).__name__}, not text.")
         texts.append(_reject_surrogates(value or "", where))

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from seq2seq.storage.checksums import (
 )
 from seq2seq.storage.directories import as_json, write_json
 from seq2seq.storage.tokenizer_files import load_tokenizers, tokenizers_of_run
+from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, shortened, split_context, with_context
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
 
@@ -46,6 +48,8 @@ DESCRIPTION = "corpus.json"
 SYNTHETIC = "synthetic"
 """Name of the directory inside a run for the text that the models in `translated_by` generate."""
 SIDES = ("source", "target")
+ISOLATED_SHARE = 0.2
+"""Share of the training pairs without context, in a recipe with `data.context`."""
 MAX_REPETITIONS = 10_000
 """Maximum number of pairs in an epoch, as a multiple of the number of pairs in the corpora. It limits the memory for
 the plan of an epoch, which takes 8 bytes per pair."""
@@ -86,15 +90,27 @@ class Prepared:
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
     """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of lines read and dropped."""
     pairs, languages = read_pairs(recipe, spec.untagged, counts), recipe.languages_of(spec)
-    for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides), languages):
-        yield number, spec.tagged(source), target
+    contexts: deque[tuple[int, str]] = deque()                                  # of pairs that `clean` has read
+
+    def without_context() -> Iterator[Pair]:
+        for number, source, target in pairs:
+            context, text = split_context(source)
+            isolated = (number * 2_654_435_761) % 2**32 < 2**32 * ISOLATED_SHARE
+            contexts.append((number, with_context((), "") if isolated and context else context))
+            yield number, text, target
+
+    pairs_to_clean = without_context() if recipe.data.context else pairs
+    for number, source, target in clean(pairs_to_clean, recipe.data.cleaning, counts, len(spec.sides), languages):
+        while contexts and contexts[0][0] < number:
+            contexts.popleft()
+        yield number, (contexts[0][1] if contexts else "") + spec.tagged(source), target
 
 
 def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield the cleaned pairs of all training corpora, one corpus after another."""
     for spec in recipe.data.train:
         for _, source, target in cleaned(spec, recipe, Counts()):
-            yield source, target
+            yield split_context(source)[1], target
 
 
 def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
@@ -127,7 +143,8 @@ def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
     target_positions = None if recipe.task.target_is_text else recipe.model.max_positions - 1
     tokenizers = train_tokenizers(pairs, recipe.tokenizer, recipe.seed, target_positions=target_positions,
                                   sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)],
-                                  symbols=[*recipe.language_tokens, *(
+                                  symbols=[*([CONTEXT_SEPARATOR] if recipe.data.context else []),
+                                           *recipe.language_tokens, *(
                                       TERM_MARKERS if recipe.data.augmentation.terms else ())])
     if recipe.tokenizer.vocab_size == "auto":
         console.print_message(f"tokenizer.vocab_size: auto chose {tokenizers.sizes} for this text")
@@ -153,6 +170,9 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     if recipe.data.augmentation.terms and not has_term_markers(tokenizers.source):
         raise TokenizerError(f"the tokenizer of {model} has no pieces {' and '.join(TERM_MARKERS)} for terms. Leave "
                              "data.augmentation.terms out, or take a tokenizer that was trained with it.")
+    if recipe.data.context and tokenizers.source.encode([CONTEXT_SEPARATOR])[0][-1:] != [SEPARATOR_ID]:
+        raise TokenizerError(f"the tokenizer of {model} has no piece {CONTEXT_SEPARATOR} for data.context. Take one "
+                             "that was trained with it, or let this recipe train one.")
     if missing := [token for token in recipe.language_tokens if not tokenizers.source.language_prefix(token)]:
         raise TokenizerError(f"the tokenizer of {model} has no pieces {' and '.join(missing)} for the target "
                              "languages. Take a tokenizer that was trained with them, or let this recipe train one.")
@@ -245,8 +265,10 @@ def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         recipe.data.cleaning.model_dump(),
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         recipe.keeps_training_text,                                             # then the text is stored, too
+        *([recipe.data.context] if recipe.data.context else []),
         recipe.languages.model_dump(),                                          # these select the sides of a .tmx file
-        [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.languages else ("languages",))}),
+        [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.languages else ("languages",)),
+                                   *(() if spec.document else ("document",))}),
           _file_states(spec))
          for spec in recipe.resolve().data.train],
     ]
@@ -312,6 +334,9 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
             for block in blocks(cleaned(spec, recipe, counts), BLOCK_PAIRS):
                 numbers = np.array([line for line, _, _ in block], np.int64)
                 sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
+                if recipe.data.context:
+                    sources = shortened(sources, tokenizers.source.encode(sources, threads), tokenizers.source.encode,
+                                        recipe.data.cleaning.max_pieces)
                 sides = [_encode(tokenizers.source, sources, threads), _encode(tokenizers.target, targets, threads)]
                 kept = within_max_pieces([lengths - 1 for _, lengths in sides], numbers,    # without `</s>`
                                          recipe.data.cleaning.max_pieces, counts)

@@ -45,9 +45,13 @@ class DocumentTranslation:
         self.name = name
         source, self.target_language = recipe.languages.pair
         self._document = DividedDocument(parse(data, format, name, source, self.target_language))
-        first_places = dict(zip(reversed(self._document.sentences), reversed(self._document.places), strict=True))
-        self.sentences = list(dict.fromkeys(self._document.sentences))
-        self.places = [first_places[sentence] for sentence in self.sentences]
+        sentences = self._document.sentences
+        # Without context, equal sentences have equal translations.
+        first = dict(zip(reversed(sentences), reversed(range(len(sentences))), strict=True))
+        self._indices = [number if recipe.data.context else first[text] for number, text in enumerate(sentences)]
+        different = list(dict.fromkeys(self._indices))
+        self.sentences = [sentences[index] for index in different]
+        self.places = [self._document.places[index] for index in different]
 
     @property
     def lines(self) -> Input:
@@ -57,9 +61,8 @@ class DocumentTranslation:
 
     def join(self, translations: Sequence[str], align: Align | None) -> bytes:
         """Return the translated document. translations: one for each of `sentences`. align: see `DividedDocument`."""
-        by_sentence = dict(zip(self.sentences, translations, strict=True))
-        return self._document.join([by_sentence[sentence] for sentence in self._document.sentences],
-                                   self.target_language, align)
+        by_index = dict(zip(dict.fromkeys(self._indices), translations, strict=True))
+        return self._document.join([by_index[index] for index in self._indices], self.target_language, align)
 
 
 def read_document(path: Path | None) -> bytes:

@@ -144,6 +144,8 @@ class Int8Engine:
             return "is not an encoder-decoder Transformer"
         if model.copying is not None:
             return "copies from the source"
+        if model.hierarchy is not None:
+            return "reads the context hierarchically"
         if model.window is not None:
             return "has an attention window"
         for layer in cast(list[DecoderLayer], model.decoder):

@@ -248,5 +248,5 @@ def open_package(folder: Path, exportable: Exportable) -> PackagedTranslator:
     recipe = exportable.recipe
     loaded: Any = library().Translator(str(folder / MODEL), device="cpu")
     return PackagedTranslator(
-        tokenizers, recipe.languages, DECODING, recipe.max_input_pieces, torch.device("cpu"), recipe.task, loaded,
+        tokenizers, recipe.languages, DECODING, recipe.max_input_pieces, torch.device("cpu"), recipe.task, 0, loaded,
         recipe)

@@ -321,18 +321,19 @@ class CTranslate2Translator(LineTranslator):
             raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
         tokenizers = Tokenizers.from_files(files, str(directory))
         _require_same_pieces(directory, tokenizers)
+        if recipe.data.context:
+            tokenizers = tokenizers.with_context()
         if recipe.language_tokens:
             tokenizers = tokenizers.with_language_token(language_token(recipe.languages.target))
         return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces,
-                                     torch_device(loaded.device), recipe.task, loaded, recipe)
+                                     torch_device(loaded.device), recipe.task, recipe.data.context, loaded, recipe)
 
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
         """See `LineTranslator.search_parts`. Raises RequestError if CTranslate2 lacks a requested option."""
         options = setup.decoding
         self._require_supported(parts, options)
-        sources = [self.tokenizers.source.pieces(ids) for ids in
-                   self.tokenizers.source.encode([part.text for part in parts])]
+        sources = [self.tokenizers.source.pieces(ids) for ids in self.encode_sources(parts)]
         limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
         found: list[list[PartTranslation]] = [[] for _ in parts]
         # max_decoding_length applies to a whole call, so each call gets parts with limits of the same magnitude.

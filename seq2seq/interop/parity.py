@@ -196,6 +196,8 @@ def unsupported_feature(section: ModelSection) -> str:
     reasons = {
         f"model.type: {section.type} is not an encoder-decoder Transformer": section.type != "transformer",
         "it copies pieces of the source (model.copy)": section.copy,
+        f"its encoder reads the context hierarchically (model.context: {section.context})": section.context !=
+        "concatenate",
         f"model.score: {section.attention_score} is not a dot product": section.attention_score == "additive",
         f"model.normalize: {section.normalize} is not softmax": section.normalize != "softmax",
         "its attention is limited to a window (model.window)": section.window is not None,

@@ -38,16 +38,17 @@ def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size
                **layers, **keys("tied_embeddings", "copy", "selection")}
     if section.type == "rnn":
         return RecurrentModel(**common, **keys("cell", "input_feeding"))
-    return Transformer(**common, **transformer, **keys("tied_decoder_layers"))
+    return Transformer(**common, **transformer, **keys("tied_decoder_layers", "context"))
 
 
 def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtype) -> bool:
     """Return True if training needs no padding, because all attention runs in the variable-length kernel.
 
     Without padding, the cost of a batch does not depend on the length of its longest sentence. Recurrent models,
-    pointer networks, additive scores, ReLU attention, hard attention and the copy mechanism always need padding.
+    pointer networks, additive scores, ReLU attention, hard attention, the copy mechanism and hierarchical context
+    always need padding.
     """
     pads = (section.type in ("rnn", "pointer") or section.attention_score == "additive" or section.normalize == "relu"
-            or section.selection != "soft" or section.copy)
+            or section.selection != "soft" or section.copy or section.context == "hierarchical")
     heads = section.num_heads
     return not pads and runs_packed(torch.empty(0, heads, section.d_model // heads, dtype=dtype, device=device))

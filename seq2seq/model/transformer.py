@@ -17,6 +17,7 @@ from seq2seq.model.attention import LAYER_GAIN, CrossAttention, SelfAttention, l
 from seq2seq.model.copy_mechanism import CopyHead
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, embeddings, sinusoids
+from seq2seq.model.hierarchical_context import HierarchicalContext, Segments
 from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.masks import mask_to_bias
@@ -187,6 +188,8 @@ class Transformer(nn.Module):
         selection: cross-attention of the last decoder layer, see `attention.CrossAttention`; it is soft in the others.
         copy: True to use the copy mechanism, see `copy_mechanism.CopyHead`.
         tied_decoder_layers: True if all decoder layers are the same module.
+        context: "hierarchical" if the encoder reads the context as `HierarchicalContext` does; "concatenate" if the
+            context is a part of the sentence.
     """
 
     def __init__(
@@ -195,7 +198,7 @@ class Transformer(nn.Module):
         pre_norm: bool = False, positions: str = "sinusoidal", max_positions: int = 1024,
         tied_embeddings: str = "all", scale_embedding: bool = True, output_bias: bool = False,
         score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None, selection: str = "soft",
-        copy: bool = False, tied_decoder_layers: bool = False,
+        copy: bool = False, tied_decoder_layers: bool = False, context: str = "concatenate",
     ) -> None:
         super().__init__()
         self.d_model, self.num_heads, self.max_positions = d_model, num_heads, max_positions
@@ -221,6 +224,8 @@ class Transformer(nn.Module):
         self.encoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.decoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.copying = CopyHead(d_model) if copy else None
+        self.hierarchy = HierarchicalContext(d_model, num_heads, FeedForward(d_model, feed_forward, activation), dropout
+                                             ) if context == "hierarchical" else None
 
     def _embed(self, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(encodings, positions)
@@ -233,10 +238,19 @@ class Transformer(nn.Module):
             hidden = layer(hidden, sentences)
         return cast(Tensor, self.encoder_norm(hidden))
 
+    def read(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
+        """Return what the decoder attends to, (tokens, d_model), and its sentences: the encoded source, in which
+        hierarchical attention has replaced the context."""
+        if self.hierarchy is None:
+            return self.encode(source, sentences), sentences
+        segments = Segments.of(source, sentences)
+        memory: tuple[Tensor, Sentences] = self.hierarchy(self.encode(source, segments.all), segments)
+        return memory
+
     def forward(self, batch: Batch) -> Logits | CopyMixture:
         """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
         source, target = source_and_target(batch, self.max_positions)
-        memory = self.encode(batch.source, source)
+        memory, source = self.read(batch.source, source)
         hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input, target.positions)
         sample = None
         for layer in self.decoder:                                              # only the last layer may sample
@@ -250,7 +264,7 @@ class Transformer(nn.Module):
         """See `interface.Stepwise.start`."""
         check_length(longest_source, self.max_positions)
         sentences = Sentences.from_offsets(source_offsets, longest_source, len(source))
-        memory = self.encode(source, sentences)
+        memory, sentences = self.read(source, sentences)
         projected = [cast(DecoderLayer, layer).cross_attention.start(memory, sentences) for layer in self.decoder]
         caches = tuple(LayerCache(keys[:, :, :0], values[:, :, :0], keys, values) for keys, values in projected)
         bias = mask_to_bias(sentences.token_mask[:, None], memory.dtype, -math.inf)

@@ -40,6 +40,10 @@ _MARKERS = re.compile("|".join(TERM_MARKERS))
 class BlockTranslator(Protocol):
     """Translator of blocks of lines: `LineTranslator` or `TranslatorPool`."""
 
+    @property
+    def context(self) -> int:
+        """Number of sentences before a line that the model sees."""
+
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[list[Translation]]]:
@@ -84,7 +88,7 @@ class ProtectedTranslator:
         waiting: deque[_Line] = deque()
 
         def requests() -> Iterator[Request]:
-            for request in number_requests(lines, begin):
+            for request in number_requests(lines, begin, self.translator.context):
                 line = _Line(request, self.glossary.find(request.text) if self.glossary else [],
                              bool(self.placeholders.spans(request.text)))
                 waiting.append(line)

@@ -128,6 +128,8 @@ class Corpus(Section):
     """Languages of this corpus, such as `{source: de, target: en}`, if they are not those of the recipe. If the
     training corpora have several target languages, each source begins with a token of its target language, such as
     `>>en<<` (Johnson et al. 2017, arXiv:1611.04558)."""
+    document: PathOrColumn = None
+    """Column of a table whose value differs between documents. Not set: an empty line ends a document."""
     tag: str | None = None
     """Text to add before each source sentence, so that the model can distinguish this corpus from others: `<BT>` for
     back-translated text (Caswell et al. 2019). With several target languages, it begins with the language token, which
@@ -159,6 +161,8 @@ class Corpus(Section):
             raise ValueError("only a corpus with a .tmx `file` can have `markup: true`")
         if self.header and self.table_format not in COLUMN_FORMATS:
             raise ValueError("only a corpus with a .tsv or .csv `file` can have `header: true`")
+        if self.document is not None and (self.form == "files" or self.table_format == ".tmx" or self.text is not None):
+            raise ValueError("only a table or a data set of the hub with two sides can have a column `document`")
         if self.sampling is not None and self.translated_by is None:
             raise ValueError("only a corpus with `translated_by` can have `sampling`")
         if self.tag is not None and (self.text is not None or not self.tag.strip() or not self.tag.isprintable()):
@@ -242,12 +246,13 @@ class Corpus(Section):
 
     @property
     def columns(self) -> tuple[str | int, ...]:
-        """Column of each side; for a corpus of form `files`, the file of each side."""
+        """Column of each side, and `document`; for a corpus of form `files`, the file of each side."""
         if self.text is not None:
             return (self.text,)
         if self.translated_by is not None:
             return tuple(side for side in (self.source, self.target) if side is not None)
-        return (1 if self.source is None else self.source, 2 if self.target is None else self.target)
+        document = () if self.document is None else (self.document,)
+        return (1 if self.source is None else self.source, 2 if self.target is None else self.target, *document)
 
     @property
     def samples(self) -> bool:
@@ -371,6 +376,9 @@ class Data(Section):
     for each direction, whose mean score selects it."""
     test: dict[TestName, Corpus] = {}
     """Test corpora by name. The final model is evaluated on each of them."""
+    context: Annotated[int, Field(ge=0, le=20)] = 0
+    """Number of source sentences of the same document before each sentence, which the model sees as its context (see
+    `model.context`). A fifth of the training pairs have none, so that the model also translates isolated sentences."""
     cleaning: Cleaning = Cleaning()
     """Filters that drop training pairs. The number of dropped pairs is reported by reason. Pairs with an empty side are
     always dropped."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from seq2seq.recipe.base_section import refuse_if
 from seq2seq.recipe.data_section import Corpus, Data, Languages
-from seq2seq.recipe.task import TRANSLATION, Task
+from seq2seq.recipe.task import TRANSLATION
 
 
 def language_token(code: str) -> str:
@@ -58,8 +58,9 @@ def with_language_tokens(recipe: dict[str, Any]) -> dict[str, Any]:
         **({"test": {name: tagged(corpus) for name, corpus in test.items()}} if isinstance(test, dict) else {})}}
 
 
-def check_directions(data: Data, languages: Languages, task: Task) -> None:
-    """Raise RecipeValueError if the languages or the tag of a corpus do not fit the recipe."""
+def check_directions(recipe: Any) -> None:
+    """Raise RecipeValueError if languages, tag or context of a corpus do not fit the `Recipe`."""
+    data, languages, task = recipe.data, recipe.languages, recipe.task
     tokens = language_tokens(data, languages)
 
     def check(key: tuple[str | int, ...], corpus: Corpus) -> None:
@@ -76,3 +77,11 @@ def check_directions(data: Data, languages: Languages, task: Task) -> None:
         check(key, corpus)
     refuse_if(tokens and language_token(languages.target) not in tokens, "languages.target",
               f"no training corpus has this target language; they have {' and '.join(tokens)}")
+    unfit = {"data.train": len(recipe.directions) > 1, "data.augmentation": recipe.data.augmentation,
+             "model.type": recipe.task is not TRANSLATION, "tokenizer.type": recipe.tokenizer.type == "words",
+             "training.teachers": recipe.training.teachers.count, "model.copy": recipe.model.copy}
+    for key in ("guided_alignment", "bidirectional_epochs", "word_dropout", "switch_out"):
+        unfit[f"training.{key}"] = getattr(recipe.training, key)
+    for key in (key for key, refused in unfit.items() if refused and recipe.data.context):
+        refuse_if(True, key, "it does not work with data.context")
+    refuse_if(recipe.model.context != "concatenate" and not recipe.data.context, "model.context", "needs data.context")

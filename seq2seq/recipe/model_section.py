@@ -60,6 +60,10 @@ class ModelSection(Section):
     over the vocabulary with a distribution over source pieces (See et al. 2017). The mechanism needs
     `tokenizer.joint: true` and no label smoothing. The mixed distributions are sharp, so use `decoding.patience: 2` or
     greedy search."""
+    context: Literal["concatenate", "hierarchical"] = "concatenate"
+    """Use of `data.context`. `concatenate`: source and context are one sequence (Tiedemann and Scherrer 2017,
+    arXiv:1708.05943). `hierarchical`: the encoder reads each sentence alone; then each position attends to the words of
+    each sentence of the context, and to these sentences (Miculicich et al. 2018, arXiv:1809.01576)."""
     feed_forward: Annotated[int, Field(gt=0, le=1_000_000)] = 2048
     """Hidden width of the feed-forward sublayers."""
     dropout: Share = 0.1
@@ -106,11 +110,12 @@ class ModelSection(Section):
         if self.tied_decoder_layers and self.selection != "soft":
             raise RecipeValueError("tied_decoder_layers", f"selection: {self.selection} is for the last layer alone. "
                                    "Leave one out.")
-        transformer_keys = ("window", "feed_forward", "activation", "norm", "positions")
-        unused = {"transformer": ("cell", "input_feeding"), "rnn": (*transformer_keys, "tied_decoder_layers"),
-                  "pointer": (*transformer_keys, "tied_decoder_layers", "score", "normalize", "selection",
-                              "input_feeding", "copy", "tied_embeddings", "output_bias"),
-                  "language_model": ("selection", "copy", "cell", "input_feeding", "tied_decoder_layers")}[self.type]
+        decoder_keys = ("tied_decoder_layers", "context")
+        transformer_keys = ("window", "feed_forward", "activation", "norm", "positions", *decoder_keys)
+        unused = {"transformer": ("cell", "input_feeding"), "rnn": transformer_keys,
+                  "pointer": (*transformer_keys, "score", "normalize", "selection", "input_feeding", "copy",
+                              "tied_embeddings", "output_bias"),
+                  "language_model": ("selection", "copy", "cell", "input_feeding", *decoder_keys)}[self.type]
         for key in unused:
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise RecipeValueError(key, f"has no effect with model.type: {self.type}. Leave it out.")

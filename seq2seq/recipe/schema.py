@@ -181,7 +181,7 @@ class Recipe(Section):
                     "training": self.training.model_dump() | {"teachers": {}}})
             except ValidationError as error:
                 raise RecipeValueError("training.teachers", "no recipe for the teachers") from error
-        check_directions(self.data, self.languages, self.task)
+        check_directions(self)
         several = len(self.directions) > 1
         refuse_if(several and self.training.guided_alignment, "training.guided_alignment", "not for several directions")
         refuse_if(several and self.data.augmentation, "data.augmentation", "not for several directions")

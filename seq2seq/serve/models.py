@@ -22,6 +22,7 @@ from seq2seq.recipe import DecodingSection
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.languages import Directions
 from seq2seq.storage.checkpoints import MODEL, RECIPE, TOKENIZER_FILES, resolve_model_path
+from seq2seq.tokenizers.context import context_sentences, split_context
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 
@@ -137,13 +138,22 @@ class Models:
 
         if isinstance(group, AlignmentGroup):
             return align(sentences)
-        options, requests = group.options, [Request(sentence, number=0) for sentence in sentences]
+        options = group.options
+        requests = [Request(sentence, number=0) for sentence in sentences]
+        if translator.context:                                                  # other lines may be of other texts
+            divided = map(split_context, sentences)
+            requests = [Request(text, number=0, context=context_sentences(context)) for context, text in divided]
         decoding = _decoding(translator.decoding, self.machine, options)
         if not (decoding["safety_net"] or options.document or options.glossary):
             return translator.translate(requests, **decoding)
         glossary = self.glossaries.get((options.glossary, group.source, group.target))
         protected = ProtectedTranslator(translator, glossary=glossary, terms_inline=model.terms_inline, align=align)
         return protected.translate(requests, **decoding)
+
+    def context(self, path: Sequence[str]) -> int:
+        """Return the number of sentences before each sentence that the first model of a path of languages sees."""
+        model = self._by_direction.get((path[0], path[1]))
+        return 0 if model is None else model.translators[path[0], path[1]].context
 
     def reload(self, changed_only: bool = True) -> list[str]:
         """Load the models whose files changed since they were loaded, and replace the old ones. A model that cannot be

@@ -22,6 +22,7 @@ from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import AlignmentGroup, Group, Models, SearchOptions
 from seq2seq.serve.scheduler import Scheduler
+from seq2seq.tokenizers.context import in_context
 from seq2seq.translation.line_translator import Translation
 
 AUTO = "auto"
@@ -173,12 +174,15 @@ class Service:
         for path in paths:
             if options.glossary and (options.glossary, path[0], path[-1]) not in self.models.glossaries:
                 raise ApiError(400, f"{options.glossary[:30]} is not a glossary from {path[0]} to {path[-1]}")
-        found = await self._translate_sentences(documents, paths, options, arrival)
+        sentences = [in_context(document.sentences, self.models.context(path)) if len(path) > 1 else []
+                     for document, path in zip(documents, paths, strict=True)]
+        found = await self._translate_sentences(sentences, paths, options, arrival)
         self.metrics.count_texts(len(contents), size)
 
         def finish() -> list[TranslatedDocument]:
-            return [_translated(document, path, found, options, one, partial(self._align, path, arrival))
-                    for document, path, one in zip(documents, paths, detected, strict=True)]
+            return [_translated(document, [found[path][text] for text in texts], path, options, one,
+                                partial(self._align, path, arrival))
+                    for document, texts, path, one in zip(documents, sentences, paths, detected, strict=True)]
 
         return await _run(finish, size, quick=format == "text")
 
@@ -190,14 +194,16 @@ class Service:
             return [None] * len(pairs)
         return self.scheduler.submit(AlignmentGroup(path[0], path[1]), pairs, arrival, admitted=True).result()
 
-    async def _translate_sentences(self, documents: Sequence[DividedDocument], paths: Sequence[tuple[str, ...]],
+    async def _translate_sentences(self, texts: Sequence[Sequence[str]], paths: Sequence[tuple[str, ...]],
                                    options: SearchOptions, arrival: float,
                                    ) -> dict[tuple[str, ...], dict[str, list[Translation]]]:
-        """Return the translations of each different sentence, by the path of its text."""
+        """Return the translations of each different sentence, by the path of its text.
+
+        texts: sentences of each text, after their context if the model uses it (`tokenizers.context`).
+        """
         by_path: dict[tuple[str, ...], dict[str, None]] = {}
-        for document, path in zip(documents, paths, strict=True):
-            if len(path) > 1:
-                by_path.setdefault(path, {}).update(dict.fromkeys(document.sentences))
+        for sentences_of_text, path in zip(texts, paths, strict=True):
+            by_path.setdefault(path, {}).update(dict.fromkeys(sentences_of_text))
         tasks = [asyncio.ensure_future(self._follow(path, list(sentences), options, arrival))
                  for path, sentences in by_path.items()]
         try:
@@ -224,13 +230,10 @@ class Service:
         return n_best
 
 
-def _translated(document: DividedDocument, path: tuple[str, ...],
-                found: dict[tuple[str, ...], dict[str, list[Translation]]],
+def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], path: tuple[str, ...],
                 options: SearchOptions, detected: Detected | None, align: Align) -> TranslatedDocument:
     if len(path) == 1:
         return TranslatedDocument([document.join(document.sentences, path[-1])], path, [], detected)
-    by_sentence = found.get(path, {})
-    n_best = [by_sentence[sentence] for sentence in document.sentences]
 
     def joined(rank: int) -> bytes:
         """Join the translations of one rank; a sentence that has fewer contributes its best one."""

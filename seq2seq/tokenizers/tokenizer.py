@@ -17,6 +17,7 @@ import sentencepiece
 
 from seq2seq.errors import TokenizerError
 from seq2seq.files.compressed_files import regular_bytes
+from seq2seq.tokenizers.context import WithSeparator
 from seq2seq.tokenizers.language_token import WithLanguageToken
 from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
 from seq2seq.tokenizers.subword_sampling import SubwordSampler
@@ -210,6 +211,10 @@ class Tokenizers:
         """Return tokenizers that add a language token to sources without one, if the token is one of the pieces."""
         source = self.source.vocabulary if isinstance(self.source, WithLanguageToken) else self.source
         return Tokenizers(WithLanguageToken(source, token), self.target) if source.has_piece(token) else self
+
+    def with_context(self) -> Tokenizers:
+        """Return tokenizers that add an empty context to sources without a context."""
+        return Tokenizers(WithSeparator(self.source), self.target)
 
     def files(self) -> dict[str, bytes]:
         """Return the contents of the tokenizer files, by file name."""

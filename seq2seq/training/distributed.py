@@ -210,7 +210,7 @@ def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: S
                            progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                            ) -> list[list[Translation]]:
     """Return the translations of all lines, as `Translator.translate` does. Each rank translates a share."""
-    requests = list(number_requests(lines))
+    requests = list(number_requests(lines, 0, translator.context))
     share = equal_shares(requests, group.world_size)[group.rank]
     translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)
     return [n_best for _, n_best in sorted(group.gather(list(zip(share, translations, strict=True))),

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 from seq2seq.data.line_splitting import DividedLine, divide
-from seq2seq.errors import CorpusError, UserError, require_iterable, require_text
+from seq2seq.errors import CorpusError, OptionError, UserError, require_iterable, require_text
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Task, decoding_with
+from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.output_faults import FAULTS
-from seq2seq.translation.requests import Request, growing_blocks, number_requests
+from seq2seq.translation.requests import Request, growing_blocks, line_progress, number_requests
 from seq2seq.translation.retry_faulty_lines import retry_faulty
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 from seq2seq.translation.word_confidence import Word
@@ -62,7 +63,8 @@ class LineTranslator(ABC):
     """Translator of lines of text; subclasses implement the search and the scores.
 
     decoding: default decoding options; a call can override them. max_pieces: maximum number of source pieces of a part;
-    a longer line is translated in several parts. device: device of the model. task: task of the model.
+    a longer line is translated in several parts. device: device of the model. task: task of the model. context: number
+    of sentences before a line that the model sees (`data.context`).
     """
 
     tokenizers: Tokenizers
@@ -71,6 +73,7 @@ class LineTranslator(ABC):
     max_pieces: int
     device: torch.device
     task: Task
+    context: int
 
     @property
     @abstractmethod
@@ -109,24 +112,27 @@ class LineTranslator(ABC):
 
         A translation from a retry comes before those of the first search (see `decoding.safety_net`). Empty lines and
         white space are returned unchanged; white space around a line is kept; a line that is too long for the model is
-        translated in parts, and has only one translation.
+        translated in parts, and has only one translation. For a model with `data.context`, the lines are one text, in
+        which an empty line ends a document.
 
         Args:
             lines: texts of any length without line ends; a line with constraints of its own is a `Request`.
             progress: function that is called from time to time with the number of lines finished since its last call.
             decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
         Raises:
-            OptionError: an option is unknown, or its value is invalid.
+            OptionError: an option is unknown, or its value is invalid, or the model uses no context.
             UserError: the model is a language model, or the constraints of a line cannot be met.
             CorpusError: a line is too long for a pointer network, whose input cannot be split.
             TypeError: a line is neither a str nor a `Request`.
         """
         setup = self._search_setup(decoding)
-        requests = list(number_requests(lines))
+        requests = list(number_requests(lines, 0, self.context))
+        if not self.context and any(request.context is not None for request in requests):
+            raise OptionError("a line has a context, but this model was trained without data.context. Remove it.")
         split_lines = self._split_lines([request.text for request in requests])
         parts = [part for request, line in zip(requests, split_lines, strict=True)
                  for part in setup.parts(request, line.texts)]
-        report = _line_progress([len(line.texts) for line in split_lines], progress)
+        report = line_progress([len(line.texts) for line in split_lines], progress)
         translations = self.search_parts(parts, setup, report)
         if setup.decoding.safety_net and self.task.target_is_text:
             translations = retry_faulty(parts, translations, setup, self.languages, self.search_parts)
@@ -151,7 +157,7 @@ class LineTranslator(ABC):
             interruption, so that the batches are the same.
         """
         self._search_setup(decoding)
-        blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
+        blocks = growing_blocks(number_requests(lines, begin, self.context), block_lines, begin)
         return (self.translate(block, progress=progress, **decoding) for block in blocks)
 
     def scorable_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -161,6 +167,13 @@ class LineTranslator(ABC):
         sides = (self.tokenizers.source.encode([source for source, _ in pairs], threads),
                  self.tokenizers.target.encode([target for _, target in pairs], threads))
         return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.max_positions]
+
+    def encode_sources(self, parts: Sequence[Part]) -> list[list[int]]:
+        """Return the ids of each part after its context, without the oldest sentences that the model cannot take."""
+        encode, threads = self.tokenizers.source.encode, torch.get_num_threads()
+        sources = [part.context + part.text for part in parts]
+        ids = encode(sources, threads)
+        return encode(shortened(sources, ids, encode, self.max_pieces), threads) if self.context else ids
 
     def _search_setup(self, decoding: DecodingOptions) -> SearchSetup:
         """Return the search setup of a call.
@@ -220,19 +233,3 @@ def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
             raise TypeError(f"pairs[{index}] is {pair!r:.60}; expected two texts, (source, target)")
         for side, text in enumerate(pair):
             require_text(text, f"pairs[{index}][{side}]")
-
-
-def _line_progress(parts_per_line: list[int], progress: ReportProgress | None) -> Callable[[np.ndarray], None]:
-    """Return a callback that takes the indices of finished parts and reports the number of finished lines."""
-    if progress is None:
-        return lambda indices: None
-    line_of_part = np.repeat(np.arange(len(parts_per_line)), parts_per_line)
-    unfinished = np.array(parts_per_line)                                       # number of unfinished parts by line
-    progress(int((unfinished == 0).sum()))
-
-    def finish(indices: np.ndarray) -> None:
-        lines = line_of_part[indices]
-        np.subtract.at(unfinished, lines, 1)
-        progress(int((unfinished[np.unique(lines)] == 0).sum()))
-
-    return finish

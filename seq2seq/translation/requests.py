@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, tee
 from typing import TypeVar
 
+import numpy as np
+
+from seq2seq.data.parallel_text import zip_parallel
 from seq2seq.errors import OptionError, require_iterable, require_text, require_texts
+from seq2seq.tokenizers.context import PreviousSentences, context_sentences, split_context
+from seq2seq.translation.text_io import Input, Line
 
 Item = TypeVar("Item")
 
@@ -22,7 +27,8 @@ class Request:
 
     prefix: text with which the translation must begin. required: phrases that the translation must contain, in addition
     to those of `decoding.require`. number: number of the line in the whole input, from 0; None: index of the line in
-    the call. With sampling, the translation depends on this number.
+    the call. With sampling, the translation depends on this number. context: sentences before this line in the same
+    document, for a model with `data.context`; None: the lines before it, back to an empty line.
 
     Raises:
         TypeError: a field has a wrong type.
@@ -32,6 +38,7 @@ class Request:
     prefix: str = ""
     required: tuple[str, ...] = ()
     number: int | None = None
+    context: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         require_text(self.text, "text")
@@ -41,21 +48,61 @@ class Request:
             raise TypeError(f"number is of type {type(self.number).__name__}; expected int or None")
 
 
-def number_requests(lines: Iterable[str | Request], begin: int = 0) -> Iterator[Request]:
+def number_requests(lines: Iterable[str | Request], begin: int = 0, context: int = 0) -> Iterator[Request]:
     """Yield each line as a numbered request. A request without a number gets `begin` + the index of the line.
 
+    context: number of sentences that a request without a context gets as its context: those in its text before
+        `context.CONTEXT_SEPARATOR`, otherwise the lines before it.
     Raises:
         TypeError: `lines` is a single line (raised at once), or a line is neither a str nor a `Request` (raised when
             the line is read).
     """
     require_iterable(lines, "lines")
+    previous = PreviousSentences(context)
 
     def numbered(index: int, line: str | Request) -> Request:
         require_text(line, f"lines[{index}]", Request)
         request = Request(line) if isinstance(line, str) else line
+        if context and request.context is None:
+            given, text = split_context(request.text)
+            before = previous.add(text)
+            request = replace(request, text=text, context=context_sentences(given) if given else before)
         return replace(request, number=begin + index) if request.number is None else request
 
     return (numbered(index, line) for index, line in enumerate(lines))
+
+
+def requests_of(lines: Input, prefixes: Input | None, phrases: Input | None, context: int = 0
+                ) -> Iterator[tuple[Line, Request]]:
+    """Yield each line of a text with its request, which has the prefix and the phrases from the other files. context:
+    see `number_requests`."""
+    inputs = [text for text in (lines, prefixes, phrases) if text is not None]
+
+    def pairs() -> Iterator[tuple[Line, Request]]:
+        for line, *others in zip_parallel([text.name for text in inputs], *inputs):
+            prefix = "" if prefixes is None else others[0].text
+            required = "" if phrases is None else others[-1].text
+            yield line, Request(line.text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
+
+    with_line, with_request = tee(pairs())
+    numbered = number_requests((request for _, request in with_request), 0, context)
+    return zip((line for line, _ in with_line), numbered, strict=True)
+
+
+def line_progress(parts_per_line: list[int], progress: Callable[[int], None] | None) -> Callable[[np.ndarray], None]:
+    """Return a callback that takes the indices of finished parts and reports the number of finished lines."""
+    if progress is None:
+        return lambda indices: None
+    line_of_part = np.repeat(np.arange(len(parts_per_line)), parts_per_line)
+    unfinished = np.array(parts_per_line)                                       # number of unfinished parts by line
+    progress(int((unfinished == 0).sum()))
+
+    def finish(indices: np.ndarray) -> None:
+        lines = line_of_part[indices]
+        np.subtract.at(unfinished, lines, 1)
+        progress(int((unfinished[np.unique(lines)] == 0).sum()))
+
+    return finish
 
 
 def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:

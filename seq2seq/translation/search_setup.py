@@ -20,6 +20,7 @@ from seq2seq.search.logits_processors import force_prefix, min_length, no_repeat
 from seq2seq.search.minimum_bayes_risk import expected_utilities
 from seq2seq.search.options import CandidateSelection, LogitsProcessor, SearchOptions
 from seq2seq.search.phrase_spelling import PhraseSpeller
+from seq2seq.tokenizers.context import with_context
 from seq2seq.tokenizers.tokenizer import Vocabulary
 from seq2seq.translation.requests import Request
 from seq2seq.translation.word_confidence import Word
@@ -30,7 +31,8 @@ class Part:
     """Input of search: a line, or a part of a line that is too long for the model.
 
     line: line number, from 0. index: index of the part in its line, or of the sample in text generation. prefix: ids
-    with which the target must begin. required: phrases that the target must contain.
+    with which the target must begin. required: phrases that the target must contain. context: text with which the
+    source begins, see `tokenizers.context`.
     """
 
     text: str
@@ -38,6 +40,7 @@ class Part:
     index: int = 0
     prefix: tuple[int, ...] = ()
     required: tuple[RequiredPhrase, ...] = ()
+    context: str = ""
 
     @property
     def min_pieces(self) -> int:
@@ -111,7 +114,8 @@ class SearchSetup:
             raise RequestError(f"line {request.number + 1} is too long for the model and is translated in {len(texts)} "
                                "parts. It is not clear which part must contain the required phrases. Put each sentence "
                                "on a separate line.")
-        return [Part(text, request.number, index, () if index else prefix_ids, required)
+        context = "" if request.context is None else with_context(request.context, "")
+        return [Part(text, request.number, index, () if index else prefix_ids, required, context)
                 for index, text in enumerate(texts)]
 
     def search_options(self, parts: Sequence[Part], fusion: bool) -> SearchOptions:

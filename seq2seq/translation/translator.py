@@ -114,8 +114,9 @@ class Translator(LineTranslator):
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
+        tokenizers = tokenizers.with_context() if recipe.data.context else tokenizers
         translator = Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces, device,
-                                recipe.task, load_engine(model, precision, device))
+                                recipe.task, recipe.data.context, load_engine(model, precision, device))
         return translator.towards(recipe.languages) if recipe.language_tokens else translator
 
     def towards(self, languages: Languages) -> Translator:
@@ -164,8 +165,7 @@ class Translator(LineTranslator):
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
         """See `LineTranslator.search_parts`."""
-        sources = EncodedSide.from_lists(
-            self.tokenizers.source.encode([part.text for part in parts], torch.get_num_threads()))
+        sources = EncodedSide.from_lists(self.encode_sources(parts))
         translations: list[list[PartTranslation]] = [[] for _ in parts]
         batch_tokens = setup.decoding.batch_tokens * 2 // max(2, setup.beam_size)
         for indices in batches_in_order(sources.lengths, batch_tokens) if parts else ():

@@ -64,6 +64,7 @@ class TranslatorPool:
     decoding: DecodingSection
     precision: str
     device: str
+    context: int
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
                  threads: int | None = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
@@ -98,6 +99,7 @@ class TranslatorPool:
                 self.shared = loaded
                 self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads or 1))
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, str(loaded.device)
+                self.context = loaded.context
                 return
             precision = loaded.precision                                        # no int8; `load` has printed why
         self.pipes: list[Connection] = []
@@ -119,9 +121,9 @@ class TranslatorPool:
                 self._send(pipe, "load", {"path": path, "device": device, "precision": precision, "threads": threads,
                                           **models})
             ready = [self._receive(pipe)[1] for pipe in self.pipes]
-            self.decoding, self.precision, checksums, self.device = ready[0]
-            for name, (decoding, chosen, sha256, _) in zip(self.ranks.values(), ready[1:] if ranks else (),
-                                                           strict=True):
+            self.decoding, self.precision, checksums, self.device, self.context = ready[0]
+            for name, (decoding, chosen, sha256, *_) in zip(self.ranks.values(), ready[1:] if ranks else (),
+                                                            strict=True):
                 if (decoding, sha256) != (self.decoding, checksums):
                     raise UserError(f"{name} and process 0 have different models under the same path. Copy the models "
                                     "of process 0 to all machines.")
@@ -158,7 +160,7 @@ class TranslatorPool:
         one.
         """
         decoding_with(self.decoding, decoding)
-        blocks = growing_blocks(number_requests(lines, begin), block_lines, begin)
+        blocks = growing_blocks(number_requests(lines, begin, self.context), block_lines, begin)
         if self.ranks:
             count = self.workers if block_lines > 1 else 1              # a line from the keyboard is answered at once
             return (self._translate(list(chain.from_iterable(group)), _contiguous_shares(group, self.workers), progress,
@@ -331,7 +333,7 @@ def serve(pipe: Connection, worker: int) -> int | None:
                     checksums = [read_metadata(resolve_model_path(Path(path)), "bundle", ())["sha256"]
                                  for path in models]
                     answer: tuple[str, Any] = "ready", (translator.decoding, translator.precision, checksums,
-                                                        str(translator.device))
+                                                        str(translator.device), translator.context)
                 else:
                     lines, decoding = content
                     assert translator is not None

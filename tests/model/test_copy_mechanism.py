@@ -262,7 +262,7 @@ decoding: {{beam_size: 2, max_length_offset: 3, max_length_ratio: 1, safety_net:
 
 
 @pytest.mark.usefixtures("quick_tensorboard")
-@pytest.mark.parametrize("model", ["feed_forward: 32", "type: rnn"])
+@pytest.mark.parametrize("model", ["feed_forward: 32", pytest.param("type: rnn", marks=pytest.mark.slow)])
 def test_a_model_that_copies_resumes_to_the_bit_and_translates_from_its_bundle(tmp_path, monkeypatch, capfdbinary,
                                                                                model):
     pairs = script("generate").generate(40)["train"]

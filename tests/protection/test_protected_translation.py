@@ -24,6 +24,7 @@ class Model:
 
     function: object
     can_require: bool = True
+    context: int = 0
     asked: list = field(default_factory=list)
 
     def translate_blocks(self, lines, block_lines=8192, *, begin=0, progress=None, **decoding):

@@ -121,6 +121,7 @@ OF_A_LANGUAGE_MODEL = ["languages={target: en}", "data={train: [{text: data/trai
 NEEDED = {
     "tokenizer.joint=false": ["model.tied_embeddings=none"],
     "model.cell=gru": ["model.type=rnn"],
+    "model.context=hierarchical": ["data.context=1"],
     "model.cell=lstm": ["model.type=rnn"],
     "model.input_feeding=true": ["model.type=rnn"],
     "model.type=language_model": OF_A_LANGUAGE_MODEL,

@@ -26,7 +26,7 @@ OPTIONS = {
     "word-confidence": {"word_confidence": True}, "retries": {"safety_net": True},
 }
 # The others are slow cases.
-QUICK = ("beam", "wu-penalty", "sampling", "mbr-of-a-beam", "require", "word-confidence")
+QUICK = ("beam", "sampling", "require")
 # Models of one vocabulary: two translation models and a language model.
 SIDES = {"first": (MODEL, 1), "second": (MODEL, 2), "recurrent": (
     "type: rnn, d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 1", 3), "speaking": (LANGUAGE_MODEL, 4)}
@@ -84,8 +84,9 @@ def test_ensembles(models, mean):
     ).translate(GERMAN, ensemble_mean=mean)))
 
 
-@pytest.mark.parametrize("options", [{}, {"coverage_penalty": 0.2}, {"require": ("house",)}],
-                         ids=["alone", "coverage", "require"])
+@pytest.mark.parametrize("options", [
+    pytest.param({}, id="alone"), pytest.param({"coverage_penalty": 0.2}, id="coverage", marks=pytest.mark.slow),
+    pytest.param({"require": ("house",)}, id="require", marks=pytest.mark.slow)])
 def test_fusion_with_a_language_model(models, options):
     assert_same(*on_both(lambda device: Translator.load(
         models / "first", device, "fp32", fusion=models / "speaking").translate(GERMAN, **options)))

@@ -116,6 +116,7 @@ def test_a_pointer_network_trains_as_on_the_cpu(tmp_path):
     assert_same_training(tmp_path / "gpu", tmp_path / "cpu")
 
 
+@pytest.mark.slow
 def test_a_language_model_trains_as_on_the_cpu(tmp_path):
     (tmp_path / "train.en").write_text("".join(f"{first} {second}\n" for first, _ in WORDS for second, _ in WORDS))
     (tmp_path / "recipe.yaml").write_text(LANGUAGE_MODEL)
@@ -202,7 +203,7 @@ def check_resuming(toy_recipe, tmp_path, precision):
         assert torch.equal(weights[name], weight), name
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 def test_a_step_without_a_finite_gradient_is_skipped(toy_recipe, tmp_path, gpu, precision, capsys):
     training = Training(toy_recipe(*FOUR_STEPS, f"training.precision={precision}"), tmp_path / "run")
     steps = training._steps()

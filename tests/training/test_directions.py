@@ -133,7 +133,8 @@ def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_pa
     assert found["chrf"]["value"] == pytest.approx(metadata["test"]["de_la"]["chrf"]["value"])
 
 
-@pytest.mark.parametrize("export", [ctranslate2.export_model, huggingface_export.export_model])
+@pytest.mark.parametrize("export", [
+    pytest.param(ctranslate2.export_model, marks=pytest.mark.slow), huggingface_export.export_model])
 def test_an_export_translates_in_all_directions(folder, tmp_path, export):
     """The export is refused if a translation differs."""
     run = folder / "longer"

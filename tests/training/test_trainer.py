@@ -108,12 +108,13 @@ def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys
 
 
 @pytest.mark.parametrize(("step", "settings"), [
-    (1, ()), (5, ()), (7, ()), (7, ("tokenizer.subword_sampling=0.2",)), (1, ("training.accumulation=3",)),
+    (7, ()), (1, ("training.accumulation=3",)),
     (3, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1")),
     (7, ("training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1")),
+    *(pytest.param(step, (), marks=pytest.mark.slow) for step in (1, 5)),
     *(pytest.param(step, (setting,), marks=pytest.mark.slow) for step, setting in (
         (1, "tokenizer.subword_sampling=0.2"), (5, "tokenizer.subword_sampling=0.2"),
-        (5, "training.accumulation=3"), (7, "training.accumulation=3")))])
+        (7, "tokenizer.subword_sampling=0.2"), (5, "training.accumulation=3"), (7, "training.accumulation=3")))])
 def test_a_training_stopped_by_ctrl_c_goes_on_to_the_same_weights_and_log(recipe, tmp_path, monkeypatch, step,
                                                                           settings):
     whole, parted = tmp_path / "whole", tmp_path / "parted"

@@ -11,9 +11,9 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 
 from seq2seq.cli import main
 from seq2seq.errors import CheckpointError, CorpusError, UserError
+from seq2seq.evaluation.rescoring import rescore
 from seq2seq.translation.generation import generate
 from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.rescoring import rescore
 from seq2seq.translation.translator import Translator
 
 TRANSLATES = recipe_text(

@@ -158,7 +158,8 @@ def test_workers_continue_after_a_request_that_is_refused(pool, exact):
 
 @pytest.mark.parametrize(("number", "told"), [
     (signal.SIGKILL, r"was killed \(SIGKILL\) at lines 3 to \d+\. This usually means that memory ran out"),
-    (signal.SIGSEGV, r"was ended by SIGSEGV at lines 3 to \d+\. Translate these lines with one worker"),
+    pytest.param(signal.SIGSEGV, r"was ended by SIGSEGV at lines 3 to \d+\. Translate these lines with one worker",
+                 marks=pytest.mark.slow),
     pytest.param(signal.SIGABRT, r"was ended by SIGABRT at lines 3 to \d+\. Translate these lines with one worker",
                  marks=pytest.mark.slow)], ids=str)
 def test_the_death_of_a_worker_is_reported_with_its_signal_and_lines(places, number, told):

@@ -233,7 +233,7 @@ def start(directory: Path, sent: str, *arguments: str, **options) -> subprocess.
 
 
 @pytest.mark.parametrize(("sent", "code", "lines"), [
-    ("SIGTERM", 143, 21), ("SIGINT SIGTERM", 143, 14), ("", -signal.SIGKILL, 18),
+    ("SIGTERM", 143, 21), pytest.param("SIGINT SIGTERM", 143, 14, marks=pytest.mark.slow), ("", -signal.SIGKILL, 18),
 ])
 def test_a_signal_ends_it_and_resume_goes_on(directory, sent, code, lines):
     assert translate("model", "in", "--format", "jsonl", "-o", "whole") == 0

@@ -1,0 +1,124 @@
+"""Hierarchical attention over the sentences before the current one (Miculicich et al. 2018, arXiv:1809.01576).
+
+The encoder reads each sentence alone. Then each position t of the current sentence, with hidden state h_t, attends to
+the words of each sentence j of the context, and to these sentences:
+
+    s^j = MultiHead(q = f_w(h_t), keys and values h_i^j)        d_t = FFN(MultiHead(q = f_s(h_t), keys and values s^j))
+    lambda_t = sigmoid(W_h h_t + W_d d_t)                       h~_t = lambda_t h_t + (1 - lambda_t) d_t
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.model.attention import LAYER_GAIN, linear
+from seq2seq.model.dropout import Dropout
+from seq2seq.model.packing import Sentences, pack_rows, unpack_rows
+from seq2seq.tokenizers.context import SEPARATOR_ID
+
+# Score of what cannot be attended to. It is finite, so that the weights of a row without keys are no NaN.
+MASKED = -1e9
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Sources of a batch, divided at the separators.
+
+    all: the segments of all sources, contexts included, in the order of their tokens. current: (sources,) int64, index
+    of the last segment of each source. context: (sources, sentences) int64, indices of the segments before it, the
+    nearest first. has_context: (sources, sentences) bool, False where `context` has no segment.
+    """
+
+    all: Sentences
+    current: Tensor
+    context: Tensor
+    has_context: Tensor
+
+    @staticmethod
+    def of(source: Tensor, sentences: Sentences) -> Segments:
+        """source: (tokens,). A separator is the last token of its segment. No sentence may be empty."""
+        begins = sentences.positions == 0
+        begins[1:] |= source[:-1] == SEPARATOR_ID
+        starts = begins.nonzero().flatten()
+        offsets = torch.cat([starts, starts.new_tensor([len(source)])]).int()
+        counts = torch.bincount(sentences.sentence[starts], minlength=len(sentences))
+        current = counts.cumsum(0) - 1
+        distance = 1 + torch.arange(int(counts.max()) - 1, device=source.device)
+        has_context = distance < counts[:, None]
+        return Segments(Sentences.from_offsets(offsets, int(offsets.diff().max()), len(source)), current,
+                        (current[:, None] - distance).clamp(min=0), has_context)
+
+    @property
+    def current_sentences(self) -> Sentences:
+        """The current sentences without their contexts."""
+        lengths = self.all.offsets.diff()[self.current]
+        return Sentences.from_offsets(torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int(), int(lengths.max()))
+
+
+class HierarchicalContext(nn.Module):
+    """Encoder layer that adds the context to the states of the current sentence; see the module.
+
+    The query projection of each multi-head attention contains f_w or f_s.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, feed_forward: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.word_query = linear(d_model, d_model, gain=LAYER_GAIN)
+        self.word_key_value = linear(d_model, 2 * d_model, fused=2, gain=LAYER_GAIN)
+        self.word_output = linear(d_model, d_model, gain=LAYER_GAIN)
+        self.sentence_query = linear(d_model, d_model, gain=LAYER_GAIN)
+        self.sentence_key_value = linear(d_model, 2 * d_model, fused=2, gain=LAYER_GAIN)
+        self.sentence_output = linear(d_model, d_model, gain=LAYER_GAIN)
+        self.feed_forward = feed_forward
+        self.gate_of_hidden = linear(d_model, d_model)
+        self.gate_of_context = linear(d_model, d_model)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, hidden: Tensor, segments: Segments) -> tuple[Tensor, Sentences]:
+        """Return the states of the current sentences, (tokens of these, d_model), and these sentences.
+
+        hidden: states of the encoder, (tokens, d_model).
+        """
+        current, context, _, _ = self._attend(hidden, segments)
+        context = self.dropout(self.feed_forward(context))
+        gate = (self.gate_of_hidden(current) + self.gate_of_context(context)).sigmoid()
+        mixed = torch.where(segments.has_context.any(1)[:, None, None], gate * current + (1 - gate) * context, current)
+        sentences = segments.current_sentences
+        return pack_rows(mixed[:, :sentences.longest], sentences), sentences
+
+    def weights(self, hidden: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+        """Return the weights of the words, (sources, sentences, queries, keys), and of the sentences, (sources,
+        queries, sentences), as means over the heads. Each sum of the weights over the last dimension is 1."""
+        _, _, words, sentences = self._attend(hidden, segments)
+        return words.mean(2), sentences.mean(2)
+
+    def _attend(self, hidden: Tensor, segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the padded states of the current sentences and what they attend to, both (sources, longest, d_model),
+        the weights of the words, (sources, sentences, heads, queries, keys), and those of the sentences, (sources,
+        queries, heads, sentences)."""
+        padded = unpack_rows(hidden, segments.all)                              # (segments, longest, d_model)
+        current = padded.index_select(0, segments.current)
+        sources, sentences = segments.context.shape
+        context = padded.index_select(0, segments.context.flatten()).unflatten(0, (sources, sentences))
+        is_word = segments.all.token_mask[segments.context]                     # (sources, sentences, longest)
+
+        query = self._heads(self.word_query(current))                           # (sources, longest, heads, head_size)
+        keys, values = map(self._heads, self.word_key_value(context).chunk(2, -1))
+        scores = torch.einsum("sthd,sjwhd->sjhtw", query, keys) / math.sqrt(query.shape[-1])
+        words = scores.masked_fill(~is_word[:, :, None, None], MASKED).softmax(-1)
+        read = self.word_output(torch.einsum("sjhtw,sjwhd->sjthd", words, values).flatten(3))
+
+        query = self._heads(self.sentence_query(current))
+        keys, values = map(self._heads, self.sentence_key_value(read).chunk(2, -1))
+        scores = torch.einsum("sthd,sjthd->sthj", query, keys) / math.sqrt(query.shape[-1])
+        chosen = scores.masked_fill(~segments.has_context[:, None, None], MASKED).softmax(-1)
+        attended = self.sentence_output(torch.einsum("sthj,sjthd->sthd", chosen, values).flatten(2))
+        return current, attended, words, chosen
+
+    def _heads(self, states: Tensor) -> Tensor:
+        return states.unflatten(-1, (self.num_heads, -1))

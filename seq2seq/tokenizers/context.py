@@ -1,0 +1,85 @@
+"""Documents as context: a source sentence after those before it (Tiedemann and Scherrer 2017, arXiv:1708.05943).
+
+In text and in ids, each sentence of the context ends with a separator: `It rains.␞ It is wet.`. The first sentence of a
+document has an empty context: `␞ It rains.`
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from seq2seq.tokenizers.language_token import WithLanguageToken
+from seq2seq.tokenizers.vocabulary import END_ID, Vocabulary
+
+CONTEXT_SEPARATOR = "␞"
+"""Character U+241E, after each sentence of the context. It is the first symbol of the vocabulary."""
+SEPARATOR_ID = END_ID + 1
+
+_END = f"{CONTEXT_SEPARATOR} "
+
+
+class WithSeparator(WithLanguageToken):
+    """Vocabulary that adds an empty context before each text without a context."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary, CONTEXT_SEPARATOR)
+
+    def _added(self, line: str) -> str:
+        return "" if CONTEXT_SEPARATOR in line else _END
+
+
+def with_context(context: Sequence[str], text: str) -> str:
+    """Return a text after its context. context: sentences, oldest first; empty for the first sentence of a document."""
+    return "".join(sentence.replace(CONTEXT_SEPARATOR, " ") + _END for sentence in context or ("",)) + text
+
+
+def split_context(source: str) -> tuple[str, str]:
+    """Return the context with its separators, "" if there is none, and the text after it."""
+    context, separator, text = source.rpartition(CONTEXT_SEPARATOR)
+    return (f"{context}{_END}", text.removeprefix(" ")) if separator else ("", source)
+
+
+def context_sentences(context: str) -> tuple[str, ...]:
+    """Return the sentences of a context that `split_context` returned."""
+    return tuple(filter(None, map(str.strip, context.split(CONTEXT_SEPARATOR))))
+
+
+class PreviousSentences:
+    """The last `count` sentences of the document that is being read. A blank line ends the document."""
+
+    def __init__(self, count: int) -> None:
+        self._sentences: deque[str] = deque(maxlen=count)
+
+    def add(self, text: str, begins_document: bool = False) -> tuple[str, ...]:
+        """Return the context of the next sentence, which becomes part of the context of later sentences."""
+        if begins_document or not text.strip():
+            self._sentences.clear()
+        context = tuple(self._sentences)
+        if text.strip():
+            self._sentences.append(text.strip())
+        return context
+
+
+def in_context(sentences: Sequence[str], count: int) -> list[str]:
+    """Return the sentences of a document, each after its context of up to `count` sentences; unchanged if that is 0."""
+    previous = PreviousSentences(count)
+    contexts = [previous.add(text) for text in sentences]
+    return [with_context(context, text) if count and text.strip() else text
+            for context, text in zip(contexts, sentences, strict=True)]
+
+
+def shortened(sources: Sequence[str], ids: Sequence[Sequence[int]], encode: Callable[[list[str]], list[list[int]]],
+              max_pieces: int) -> list[str]:
+    """Return the sources without the oldest sentences of a context that has too many pieces together with its text.
+
+    ids: pieces of each source. encode: function that returns the pieces of texts.
+    """
+    short = list(sources)
+    for index in [index for index, pieces in enumerate(ids) if len(pieces) > max_pieces]:
+        context, text = split_context(sources[index])
+        sentences = context_sentences(context)
+        while sentences and len(encode([short[index]])[0]) > max_pieces:
+            sentences = sentences[1:]
+            short[index] = with_context(sentences, text)
+    return short

@@ -1,0 +1,158 @@
+"""Documents as context, from the recipe to the translation."""
+
+import numpy as np
+import pytest
+from toy import RECIPE, WORDS
+
+from seq2seq.analysis.attention_maps import compute_pair_attention
+from seq2seq.cli import main
+from seq2seq.data.corpus import read_pairs
+from seq2seq.data.preparation import prepare, training_pairs
+from seq2seq.errors import OptionError, RecipeError
+from seq2seq.formats.translate_document import translate_document
+from seq2seq.recipe import load_recipe
+from seq2seq.serve.models import MachineOptions, Models
+from seq2seq.storage.tokenizer_files import load_tokenizers
+from seq2seq.tokenizers.context import SEPARATOR_ID
+from seq2seq.training.trainer import train
+from seq2seq.translation.requests import Request
+from seq2seq.translation.translator import Translator
+from seq2seq.translation.worker_processes import TranslatorPool
+
+DOCUMENTS = [["one cat sees two", "the dog hears", "it sees red"], ["two cat", "it hears one cat"]]
+LINES = [line for document in DOCUMENTS for line in (*document, "")]
+
+
+def recipe_text(context="concatenate"):
+    return RECIPE.replace("  test:", "  context: 2\n  test:").replace("model: {", f"model: {{context: {context}, ")
+
+
+@pytest.fixture(scope="module", params=["concatenate", "hierarchical"])
+def folder(tmp_path_factory, request):
+    """Documents of five lines, a recipe with their context, and its run."""
+    folder = tmp_path_factory.mktemp(request.param)
+    random = np.random.default_rng(2)
+    for name, count in (("train", 24), ("valid", 3)):
+        chosen = [[[] if number % 6 == 5 else [WORDS[index] for index in random.integers(len(WORDS), size=4)]
+                   for number in range(6)] for _ in range(count)]
+        for side, language in enumerate(("en", "de")):
+            (folder / f"{name}.{language}").write_text("".join(
+                " ".join(word[side] for word in line) + "\n" for document in chosen for line in document))
+    (folder / "recipe.yaml").write_text(recipe_text(request.param))
+    train(load_recipe(folder / "recipe.yaml"), folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(folder):
+    return Translator.load(folder / "run", "cpu", "fp32", 1)
+
+
+def results(n_best):
+    return [(best.text, round(best.score, 4)) for best, *_ in n_best]
+
+
+def test_each_source_follows_the_two_sentences_before_it_in_its_document(folder):
+    recipe = load_recipe(folder / "recipe.yaml")
+    lines = (folder / "valid.en").read_text().splitlines()
+    assert [source for _, source, _ in read_pairs(recipe, recipe.data.valid[0])][:7] == [
+        f"␞ {lines[0]}", f"{lines[0]}␞ {lines[1]}", f"{lines[0]}␞ {lines[1]}␞ {lines[2]}",
+        f"{lines[1]}␞ {lines[2]}␞ {lines[3]}", f"{lines[2]}␞ {lines[3]}␞ {lines[4]}", "", f"␞ {lines[6]}"]
+    assert not any("␞" in source for source, _ in training_pairs(recipe))
+
+
+def test_a_fifth_of_the_training_pairs_has_an_empty_context(folder, tmp_path):
+    recipe = load_recipe(folder / "recipe.yaml")
+    prepared = prepare(recipe, load_tokenizers(folder / "run" / "tokenizer"), tmp_path, 1)
+    source = prepared.corpus.source
+    separators = [int((source.ids[begin:end] == SEPARATOR_ID).sum())
+                  for begin, end in zip(source.offsets[:-1], source.offsets[1:], strict=True)]
+    assert len(separators) == 120 and set(separators) == {1, 2}
+    # Of each document of five lines, two have one separator; and some of the others.
+    assert 48 + 5 < separators.count(1) < 48 + 25
+
+
+def test_a_column_can_say_where_a_document_begins(folder, tmp_path):
+    rows = [("one", "eins", 1), ("two", "zwei", 1), ("red", "rot", 2), ("blue", "blau", 2)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\t{number}\n" for source, target, number in rows))
+    recipe = load_recipe(folder / "recipe.yaml", [
+        f"data.valid={{file: {tmp_path / 'pairs.tsv'}, source: 1, target: 2, document: 3}}"])
+    assert [source for _, source, _ in read_pairs(recipe, recipe.data.valid[0])] == [
+        "␞ one", "one␞ two", "␞ red", "red␞ blue"]
+
+
+def test_lines_are_translated_in_their_context(translator):
+    together = results(translator.translate(LINES))
+    explicit = [Request(text, context=tuple(document[max(0, number - 2):number]))
+                for document in DOCUMENTS for number, text in enumerate(document)]
+    assert together[:3] + together[4:6] == results(translator.translate(explicit))
+    # Only the last line of the first document changes with a line before it.
+    changed = results(translator.translate([LINES[0].replace("one", "blue"), *LINES[1:]]))
+    assert changed[1:3] != together[1:3] and changed[4:] == together[4:]
+    assert results(translator.translate(["one cat sees two␞ the dog hears␞ it sees red"])) == [together[2]]
+    assert results(translator.translate_stream(LINES, 2)) == together
+    assert results(translator.translate_stream(
+        [Request(LINES[2], context=(LINES[0], LINES[1])), *LINES[3:]], 2, begin=2)) == together[2:]
+
+
+def test_a_context_that_does_not_fit_loses_its_oldest_sentences(translator):
+    long = " ".join(["cat"] * 300)
+    assert results(translator.translate([Request("it sees", context=(long, "one cat"))])) == results(
+        translator.translate([Request("it sees", context=("one cat",))]))
+
+
+def test_the_command_workers_and_a_resumed_translation_give_the_same(folder, translator, tmp_path, monkeypatch, capfd):
+    expected = [text for text, _ in results(translator.translate(LINES))]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
+    command = ["translate", str(folder / "run"), str(tmp_path / "in.txt"), "--precision", "fp32", "--device", "cpu"]
+    assert main(command) == 0
+    assert capfd.readouterr().out.splitlines() == expected
+    with TranslatorPool(folder / "run", 2, "cpu", "int8") as pool:
+        assert pool.context == 2
+        whole = [best.text for best, *_ in pool.translate_stream(LINES)]
+    assert whole == [best.text for best, *_ in Translator.load(folder / "run", "cpu", "int8").translate(LINES)]
+
+
+def test_equal_sentences_of_a_document_have_their_own_contexts(translator):
+    page = b"<p>one cat sees two. It hears. Blue dog and three. It hears.</p>"
+    sentences = ["one cat sees two.", "It hears.", "Blue dog and three.", "It hears."]
+    translated = translate_document(translator, page, "html").decode()
+    parts = [text for text, _ in results(translator.translate(sentences))]
+    assert translated == f"<p>{' '.join(parts)}</p>"
+
+
+def test_a_server_translates_a_text_in_context_and_texts_apart(folder, translator):
+    from seq2seq.serve.models import Group, SearchOptions
+    from seq2seq.tokenizers.context import in_context
+
+    models = Models.load([folder / "run"], MachineOptions("cpu", "fp32"))
+    assert models.context(("en", "de")) == 2
+    expected = results(translator.translate(DOCUMENTS[0])) + results(translator.translate(DOCUMENTS[1]))
+    batch = [*in_context(DOCUMENTS[0], 2), *in_context(DOCUMENTS[1], 2)]
+    assert results(models.translate(Group("en", "de", SearchOptions()), batch)) == expected
+
+
+def test_the_weights_of_the_context_are_shown(translator):
+    pair = ("one cat␞ it sees", "es sieht")
+    ((_, found),) = compute_pair_attention(translator, [pair])
+    hierarchical = "context" in found.maps
+    assert hierarchical == (translator.model.hierarchy is not None)
+    assert found.maps["cross"].shape[3] == len(found.source.pieces) + 1
+
+
+def test_a_model_without_context_refuses_one(folder, tmp_path):
+    (folder / "plain.yaml").write_text(RECIPE)
+    train(load_recipe(folder / "plain.yaml", ["training.max_steps=1"]), tmp_path / "plain")
+    with pytest.raises(OptionError, match="trained without data.context"):
+        Translator.load(tmp_path / "plain", "cpu").translate([Request("one", context=("two",))])
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    (["data.context=0", "model.context=hierarchical"], "model.context=hierarchical: needs data.context"),
+    (["training.switch_out=1"], "training.switch_out=1: it does not work with data.context"),
+    (["tokenizer={type: words}"], "tokenizer.type: it does not work with data.context"),
+    (["data.valid.document=3"], "only a table or a data set of the hub"),
+])
+def test_keys_that_do_not_fit_are_refused(folder, settings, message):
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(folder / "recipe.yaml", settings)
