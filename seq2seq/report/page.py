@@ -13,6 +13,7 @@ from typing import Any
 from seq2seq import __version__
 from seq2seq.analysis.learning_curves import learning_curves
 from seq2seq.console import escape_control_characters
+from seq2seq.documents.placeholders import Placeholders
 from seq2seq.errors import CheckpointError, CorpusError
 from seq2seq.evaluation.scores import TITLES
 from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, compare
@@ -81,7 +82,7 @@ def _lines_of(test: TestSet, systems: Sequence[System]) -> Lines:
     for system in systems:
         translations = system.translations[test.name]
         chrf.append(measures.sentence_scores(translations, test.references))
-        faults.append(measures.fault_counts(test.sources or [""] * len(translations), translations, test.languages)[1])
+        faults.append(measures.fault_counts(test.texts or [""] * len(translations), translations, test.languages)[1])
         confidences = system.confidences.get(test.name)
         if system.calibration is None or confidences is None:
             expected.append(None)
@@ -148,10 +149,10 @@ def _curves(systems: Sequence[System]) -> list[str]:
 
 
 def _groups(test: TestSet, systems: Sequence[System], lines: Lines, frequencies: Mapping[str, int] | None) -> list[str]:
-    if test.sources is None:
+    if test.texts is None:
         return []
     parts = [_heading(test)]
-    for title, groups in measures.buckets(test.sources, test.languages[0], frequencies).items():
+    for title, groups in measures.buckets(test.texts, test.languages[0], frequencies).items():
         rows = [[group.name, f"{len(group.sentences):,}",
                  *(_bar(sum(chrf[index] for index in group.sentences) / len(group.sentences)) for chrf in lines.chrf)]
                 for group in groups]
@@ -161,18 +162,24 @@ def _groups(test: TestSet, systems: Sequence[System], lines: Lines, frequencies:
 
 
 def _faults(test: TestSet, systems: Sequence[System], lines: Lines, glossary: Glossary | None) -> list[str]:
-    if test.sources is None:
+    if test.texts is None:
         return []
-    rows = []
+    rows, placeholders = [], list(map(Placeholders().counts, test.texts))
+    total = sum(counts.total() for counts in placeholders)
     for system, by_line in zip(systems, lines.faults, strict=True):
         counts = {name: sum(name in line for line in by_line) for name in FAULTS}
         row = [system.name, *(f"{count:,}" for count in counts.values())]
+        if total:
+            kept = sum((wanted & Placeholders().counts(text)).total() for wanted, text in
+                       zip(placeholders, system.translations[test.name], strict=True))
+            row.append(f"{kept:,} of {total:,}")
         if glossary is not None:
-            row += [f"{score.value:.1f} %" for score in adherence(glossary, test.sources,
+            row += [f"{score.value:.1f} %" for score in adherence(glossary, test.texts,
                                                                  system.translations[test.name]).values()]
         rows.append(row)
-    terms = ["terms, exact", "terms, any inflection"] if glossary is not None else []
-    return [_heading(test), _table(["system", *(name.replace("_", " ") for name in FAULTS), *terms], rows)]
+    others = ["placeholders and tags kept"] if total else []
+    others += ["terms, exact", "terms, any inflection"] if glossary is not None else []
+    return [_heading(test), _table(["system", *(name.replace("_", " ") for name in FAULTS), *others], rows)]
 
 
 def _robustness(test: TestSet, systems: Sequence[System]) -> list[str]:
@@ -218,8 +225,9 @@ def _speed(systems: Sequence[System], tests: Sequence[TestSet]) -> list[str]:
         count = sum(len(test.references) for test in tests)
         parameters = system.metadata.get("parameters")
         rows.append([system.name, f"{count / max(seconds, 1e-9):,.1f}", f"{system.precision} on {system.device}",
-                     f"{parameters:,}" if isinstance(parameters, int) else "unknown", f"{system.megabytes:,.1f}"])
-    header = ["system", "sentences/s in this report", "precision", "parameters", "MB on disk"]
+                     f"{parameters:,}" if isinstance(parameters, int) else "unknown", f"{system.megabytes:,.1f}",
+                     f"{system.peak_megabytes:,.0f}" if system.peak_megabytes else "unknown"])
+    header = ["system", "sentences/s in this report", "precision", "parameters", "MB on disk", "MB of memory"]
     return [_table(header, rows)] if rows else []
 
 
@@ -261,7 +269,7 @@ def _hashes(systems: Sequence[System]) -> list[str]:
 
 def _sentences(test: TestSet, systems: Sequence[System], lines: Lines) -> dict[str, Any]:
     """Return the values for the table of sentences, which the page's script shows."""
-    return {"name": test.name, "sources": None if test.sources is None else list(map(_cut, test.sources)),
+    return {"name": test.name, "sources": None if test.texts is None else list(map(_cut, test.texts)),
             "references": list(map(_cut, test.references)),
             "translations": [list(map(_cut, system.translations[test.name])) for system in systems],
             "chrf": [[round(value, 1) for value in values] for values in lines.chrf], "faults": lines.faults,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from seq2seq import console
 from seq2seq.augmentation.robustness_slices import robustness_slices
@@ -21,6 +25,7 @@ from seq2seq.report.calibration import Calibration, fit
 from seq2seq.report.measures import sentence_scores, word_frequencies
 from seq2seq.storage.checkpoints import bundle_metadata, recipe_path, resolve_model_path
 from seq2seq.storage.directories import read_metadata
+from seq2seq.tokenizers.context import split_context
 from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.translator import Translator
 
@@ -30,7 +35,8 @@ MAX_VALIDATION = 2_000
 
 @dataclass(frozen=True)
 class TestSet:
-    """Test set. sources: None if only translations and references are known. languages: of source and target."""
+    """Test set. sources: None if only translations and references are known; with their contexts, if the model uses
+    `data.context`. languages: of source and target."""
 
     __test__ = False                                                            # this is no test class of pytest
 
@@ -39,6 +45,11 @@ class TestSet:
     references: list[str]
     languages: tuple[str, str]
 
+    @property
+    def texts(self) -> list[str] | None:
+        """The sources without their contexts."""
+        return None if self.sources is None else [split_context(source)[1] for source in self.sources]
+
 
 @dataclass
 class System:
@@ -46,7 +57,8 @@ class System:
 
     path: a run, a bundle or a file. translations, confidences, seconds: by test set; a file has only translations. The
     confidence of a translation is its mean log-probability per token. slices: BLEU of changed test sets, by test set
-    and name. recipe, run and hashes of a model; run: None for a bundle outside of a run.
+    and name. recipe, run and hashes of a model; run: None for a bundle outside of a run. peak_megabytes: most memory
+    while the test sets were translated, of the process or of the GPU; 0 where the system does not tell it.
     """
 
     name: str
@@ -61,6 +73,7 @@ class System:
     metadata: dict[str, Any] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     megabytes: float = 0.0
+    peak_megabytes: float = 0.0
     precision: str = ""
     device: str = ""
 
@@ -120,12 +133,15 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     system = System(path.absolute().name if path.absolute().name != "best" else path.absolute().parent.name, path,
                     recipe=recipe, run=path if bundle.parent == path else None, metadata=bundle_metadata(bundle),
                     hashes=hashes, megabytes=megabytes, precision=translator.precision, device=str(translator.device))
+    _reset_peak_memory(translator.device)
     for test in tests:
         began = time.perf_counter()
         found = _translate(translator, test.sources or [], f"{system.name}: {test.name}")
         system.seconds[test.name] = time.perf_counter() - began
         system.translations[test.name] = [best.text for best in found]
         system.confidences[test.name] = [_confidence(best) for best in found]
+    system.peak_megabytes = _peak_memory(translator.device) / 1e6
+    for test in tests:
         if robustness:
             system.slices[test.name] = _robustness(translator, test, system.name)
     system.calibration = _calibrated(translator, recipe, system.name)
@@ -167,7 +183,8 @@ def training_frequencies(systems: Sequence[System], language: str) -> Counter[st
             continue
         try:
             return word_frequencies((source for spec in system.recipe.data.train if spec.translated_by is None
-                                     for _, source, _ in read_pairs(system.recipe, spec.untagged)), language)
+                                     for _, source, _ in read_pairs(system.recipe, spec.untagged, with_context=False)),
+                                    language)
         except CorpusError:
             console.warn(f"the training text of {system.name} cannot be read, so that the report has no table by the "
                          "frequency of words")
@@ -181,6 +198,25 @@ def _recipe(model: Path) -> Recipe:
 def _translate(translator: Translator, lines: Sequence[str], title: str) -> list[Translation]:
     with console.progress(title, len(lines)) as advance:
         return [n_best[0] for n_best in translator.translate(lines, progress=advance)]
+
+
+def _reset_peak_memory(device: torch.device) -> None:
+    """Forget the peak memory of earlier systems: of the GPU, or of this process, where Linux tells it."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")                       # proc(5): resets VmHWM
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Return the peak memory in bytes since `_reset_peak_memory`; 0 if it is unknown."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(OSError):
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return int(found[1]) * 1024 if found else 0
+    return 0
 
 
 def _confidence(translation: Translation) -> float:

@@ -16,7 +16,7 @@ from seq2seq.recipe import load_recipe
 from seq2seq.report.calibration import MIN_SENTENCES, fit, isotonic, reliability
 from seq2seq.report.measures import buckets, ngram_differences, scores_with_intervals, word_frequencies
 from seq2seq.report.page import page
-from seq2seq.report.systems import System, TestSet, read_tests
+from seq2seq.report.systems import System, TestSet, read_system, read_tests
 from seq2seq.training.trainer import train
 
 REFERENCES = ["a cat sleeps", "two dogs run", "the red house stands alone"]
@@ -91,6 +91,19 @@ def test_hostile_text_stays_text(hostile):
 
 
 @pytest.mark.slow
+def test_kept_placeholders_and_tags_are_counted():
+    sources = ["<b>Hallo</b> {name}!", "Datei %s von %s"]
+    test = news(sources, ["Hello", "File"])
+    cells = Page(page([system(translations=["<b>Hi</b> you!", "File %s of %s and %s"])], [test])).cells
+    assert cells[cells.index("placeholders and tags kept"):].count("4 of 5") == 1
+    assert "placeholders and tags kept" not in Page(page([system()], [news()])).cells
+
+
+def test_sources_are_shown_without_their_context():
+    found = Page(page([system()], [news([f"davor␞ {source}" for source in SOURCES])]))
+    assert found.values["tests"][0]["sources"] == SOURCES
+
+
 def test_ten_systems_of_3000_sentences_fit_into_a_page():
     rng = random.Random(1)
     words = [f"w{number}" for number in range(500)]
@@ -164,6 +177,17 @@ def test_runs_are_reported_with_curves_settings_and_robustness(folder, tmp_path)
     assert any(cell.startswith(f"{metadata['test']['small']['chrf']['value']:.2f} (95") for cell in found.cells)
     assert {"seed", "training.max_steps", "upper case", "typos", "train.en"} <= set(found.cells)
     assert metadata["sha256"]["model.safetensors"] in found.cells
+
+
+def test_the_memory_of_each_model_is_its_own(folder):
+    tests = read_tests([folder / "run"], None, None, "de")
+    ballast = np.ones(50_000_000)                                               # 400 MB
+    large = read_system(folder / "run", tests, device="cpu", threads=1).peak_megabytes
+    del ballast
+    small = read_system(folder / "run", tests, device="cpu", threads=1).peak_megabytes
+    if not small:
+        pytest.skip("this system does not tell the peak memory of a process")
+    assert 300 < large - small < 500
 
 
 def test_files_and_a_model_are_reported_on_given_text(folder, tmp_path):
