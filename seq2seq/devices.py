@@ -47,15 +47,23 @@ def _keep_freed_memory() -> None:
     The kernel clears new pages, which takes up to half the time of an elementwise operation. 32 MB is the largest
     threshold that glibc accepts.
     """
-    if not sys.platform.startswith("linux"):
-        return
+    if libc := _glibc():
+        mmap_threshold, trim_threshold = -3, -1
+        libc.mallopt(mmap_threshold, 32 * 1024 * 1024)
+        libc.mallopt(trim_threshold, 2**31 - 1)
+
+
+def return_freed_memory() -> None:
+    """Return memory to the system that tensors have left and glibc has kept for others."""
+    if libc := _glibc():
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
     try:
-        libc = ctypes.CDLL("libc.so.6")
+        return ctypes.CDLL("libc.so.6") if sys.platform.startswith("linux") else None
     except OSError:
-        return
-    mmap_threshold, trim_threshold = -3, -1
-    libc.mallopt(mmap_threshold, 32 * 1024 * 1024)
-    libc.mallopt(trim_threshold, 2**31 - 1)
+        return None
 
 
 def make_deterministic(device: torch.device) -> None:

@@ -1,6 +1,6 @@
-"""Run commands on COUNT random hostile inputs of one kind, each in a new copy of valid files.
+"""Run commands on COUNT random hostile inputs of one kind, or of all kinds in turn, each in a new copy of valid files.
 
-    python tests/hostile.py VALID DIRECTORY KIND SEED COUNT
+    python tests/hostile.py VALID DIRECTORY KIND|all SEED COUNT
 
 VALID contains the files that `make_valid_files` writes. Each input is a change to the copy, and a command. The process
 limits its own memory, and an alarm ends it if an input takes too long; DIRECTORY/input.json then contains the input.
@@ -433,7 +433,8 @@ def peak_bytes() -> int:
 
 
 def main() -> None:
-    valid, directory, kind = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    valid, directory, chosen = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    kinds = list(KINDS) if chosen == "all" else [chosen]
     seed, count = map(int, sys.argv[4:6])
     import torch
     import typer
@@ -455,6 +456,7 @@ def main() -> None:
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(valid, copy)
         os.chdir(copy)
+        kind = kinds[number % len(kinds)]
         draw = random.Random(f"{kind} {seed} {number}")
         command = KINDS[kind](draw)
         made = contents_of(copy)

@@ -1,4 +1,4 @@
-"""Learning curves of a run as an SVG picture, drawn from the records of its log.
+"""Learning curves of a run, or of several runs, as an SVG picture, drawn from the records of their logs.
 
 SVG is text, so training needs no plotting library. The colours follow the viewer's light or dark theme.
 """
@@ -22,10 +22,11 @@ Point = tuple[int, float]
 
 CURVES = "curves.svg"
 
-# Sizes in pixels: width of the picture and height of each plot; margins of each plot; heights of title and footer.
+# Sizes in pixels: width of the picture and height of each plot; margins of each plot; heights of title, a row of the
+# legend of several runs, and footer.
 WIDTH, PLOT_HEIGHT = 800, 180
 LEFT, RIGHT, ABOVE, BELOW = 70, 20, 34, 12
-TITLE_HEIGHT, FOOTER_HEIGHT = 36, 42
+TITLE_HEIGHT, LEGEND_HEIGHT, FOOTER_HEIGHT = 36, 20, 42
 CHARACTER_WIDTH = 6.6
 """Mean width of a character in pixels, used to place the names in the legend."""
 MAX_POINTS = 700
@@ -34,6 +35,7 @@ MAX_VALUE = 1e300
 """Only absolute values below this limit are drawn; larger values, infinity and NaN are omitted."""
 MIN_RANGE = 1e-300
 """Minimum range of an axis. In a smaller range, the distance between ticks could round to 0, which has no logarithm."""
+RATE = "learning rate"
 TICKS = 6
 """Approximate number of ticks on an axis."""
 SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact matches, %", "perplexity": "perplexity"}
@@ -48,29 +50,37 @@ COLOURS = """\
 .validation {{ stroke: {4}; }} circle.validation {{ fill: {4}; }}
 .average {{ stroke: {5}; }} circle.average {{ fill: {5}; }}
 """
+SYSTEMS = ("#2f81d6", "#d0662a", "#2f9e57", "#9a66e0", "#b8901a", "#dd4b5d", "#1b97a3", "#808a94")
+"""Colours of several runs, visible on both backgrounds. Further runs have the same colours and dashed lines."""
 STYLE = f"""\
 text {{ font: 12px system-ui, sans-serif; }} .title {{ font-size: 15px; }}
 polyline {{ fill: none; stroke-width: 1.6; stroke-linejoin: round; }}
 {COLOURS.format(*LIGHT)}@media (prefers-color-scheme: dark) {{
 {COLOURS.format(*DARK)}}}
 """
+SYSTEMS_STYLE = ".dashed { stroke-dasharray: 5 3; }\n" + "\n".join(
+    f".system{number} {{ stroke: {colour}; }} circle.system{number} {{ fill: {colour}; }}"
+    for number, colour in enumerate(SYSTEMS))
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Curve of a panel. kind: kind of its log records, which selects its colour. points: (step, value), in order."""
+    """Curve of a panel. kind: its class, which selects its colour. points: (step, value), in order. marked: True to
+    mark each point."""
 
     name: str
     kind: str
     points: Sequence[Point]
+    marked: bool = True
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Plot with several curves on the same vertical axis."""
+    """Plot with several curves on the same vertical axis. legend: True to name the curves above the plot."""
 
     name: str
     curves: Sequence[Curve]
+    legend: bool = True
 
 
 def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: str, smoothed: bool) -> str:
@@ -88,15 +98,46 @@ def learning_curves(records: Iterable[Mapping[str, Any]], title: str, metric: st
     Returns:
         The SVG document.
     """
-    panels = [panel for panel in _panels(list(records), metric, smoothed) if panel.curves]
+    return _picture([panel for panel in _panels(list(records), metric, smoothed) if panel.curves], title)
+
+
+def compared_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], title: str, metric: str, smoothed: bool) -> str:
+    """Draw the curves of several runs in the same panels, one colour for each run.
+
+    Args:
+        runs: records of metrics.jsonl, by the name of the run. title, metric, smoothed: see `learning_curves`.
+    Returns:
+        The SVG document.
+    """
+    panels: dict[str, list[Curve]] = {}
+    kinds = [f"system{number % len(SYSTEMS)}{' dashed' if number >= len(SYSTEMS) else ''}"
+             for number in range(len(runs))]
+    for kind, (run, records) in zip(kinds, runs.items(), strict=True):
+        for panel in _panels(list(records), metric, smoothed):
+            for curve in panel.curves:
+                # The rate has one curve; the others are told apart by what was measured.
+                name = panel.name if panel.name == RATE else f"{panel.name.split(':')[0]}, {curve.name}"
+                panels.setdefault(name, []).append(Curve(run, kind, curve.points, curve.marked))
+    return _picture([Panel(name, curves, legend=False) for name, curves in panels.items()], title,
+                    list(zip(runs, kinds, strict=True)))
+
+
+def _picture(panels: Sequence[Panel], title: str, legend: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the SVG document. legend: names and classes of the curves of all panels."""
+    rows = _legend_rows(legend)
+    top = TITLE_HEIGHT + LEGEND_HEIGHT * len(rows)
     last = max((step for panel in panels for curve in panel.curves for step, _ in curve.points), default=0)
-    height = TITLE_HEIGHT + len(panels) * (ABOVE + PLOT_HEIGHT + BELOW) + FOOTER_HEIGHT
+    height = top + len(panels) * (ABOVE + PLOT_HEIGHT + BELOW) + FOOTER_HEIGHT
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-             f'height="{height}" role="img">', f"<title>{_text(title)}</title>", f"<style>{STYLE}</style>",
+             f'height="{height}" role="img">', f"<title>{_text(title)}</title>",
+             f"<style>{STYLE}{SYSTEMS_STYLE if legend else ''}</style>",
              f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
              f'<text class="title" x="{LEFT}" y="24">{_text(title)}</text>']
+    for number, row in enumerate(rows):
+        y = TITLE_HEIGHT + LEGEND_HEIGHT * number + 12
+        parts += [element for left, name, kind in row for element in _legend_entry(left, y, name, kind)]
     for number, panel in enumerate(panels):
-        parts += _render_panel(panel, TITLE_HEIGHT + number * (ABOVE + PLOT_HEIGHT + BELOW) + ABOVE, last)
+        parts += _render_panel(panel, top + number * (ABOVE + PLOT_HEIGHT + BELOW) + ABOVE, last)
     if panels:
         bottom = height - FOOTER_HEIGHT - BELOW
         parts += [f'<text class="step" x="{_x(tick, last):.1f}" y="{bottom + 18}" text-anchor="middle">'
@@ -152,7 +193,7 @@ def _panels(records: list[Mapping[str, Any]], metric: str, smoothed: bool) -> li
                       validation="validation", average="average of checkpoints")),
         Panel(SCORE_NAMES.get(drawn, drawn),
               _curves(records, drawn, validation="validation", average="average of checkpoints")),
-        Panel("learning rate", _curves(records, "learning_rate", training="training")),
+        Panel(RATE, _curves(records, "learning_rate", training="training")),
     ]
 
 
@@ -163,7 +204,7 @@ def _curves(records: list[Mapping[str, Any]], value: str, **names: str) -> list[
         points = sorted((record["step"], float(record[value])) for record in records
                         if record.get("kind") == kind and _finite(record.get("step")) and _finite(record.get(value)))
         if points:
-            curves.append(Curve(name, kind, _downsample(points)))
+            curves.append(Curve(name, kind, _downsample(points), marked=kind != "training"))
     return curves
 
 
@@ -197,21 +238,40 @@ def _render_panel(panel: Panel, top: int, last: int) -> list[str]:
     parts += [f'<path class="grid" d="M{_x(tick, last):.1f} {top}V{top + PLOT_HEIGHT}"/>'
               for tick in ticks(0, last) if tick <= max(last, 1)]
     left = float(WIDTH - RIGHT)
-    for curve in reversed(panel.curves):                                        # the legend
+    for curve in reversed(panel.curves if panel.legend else []):
         left -= CHARACTER_WIDTH * len(curve.name)
-        parts.append(f'<text x="{left:.1f}" y="{top - 12}">{_text(curve.name)}</text>'
-                     f'<polyline class="{curve.kind}" points="{left - 24:.1f},{top - 16} {left - 6:.1f},{top - 16}"/>')
+        parts += _legend_entry(left, top - 12, curve.name, curve.kind)
         left -= 40
     for curve in panel.curves:
         pixels = [(_x(step, last), y(value)) for step, value in curve.points]
         if len(pixels) > 1:
             parts.append(f'<polyline class="{curve.kind} curve" points="'
                          + " ".join(f"{across:.1f},{down:.1f}" for across, down in pixels) + '"/>')
-        if curve.kind != "training" or len(pixels) == 1:                        # mark each of the few validations
+        if curve.marked or len(pixels) == 1:
             parts += [f'<circle class="{curve.kind}" cx="{across:.1f}" cy="{down:.1f}" r="3"><title>step {step:,}: '
                       f"{value:.5g}</title></circle>"
                       for (across, down), (step, value) in zip(pixels, curve.points, strict=True)]
     return [*parts, "</g>"]
+
+
+def _legend_entry(left: float, y: float, name: str, kind: str) -> list[str]:
+    """Return a name in the legend, at `left`, and a piece of its line before it."""
+    return [f'<text x="{left:.1f}" y="{y}">{_text(name)}</text>',
+            f'<polyline class="{kind}" points="{left - 24:.1f},{y - 4} {left - 6:.1f},{y - 4}"/>']
+
+
+def _legend_rows(legend: Sequence[tuple[str, str]]) -> list[list[tuple[float, str, str]]]:
+    """Divide names and classes into rows that fit the width of the picture: (left, name, class)."""
+    rows: list[list[tuple[float, str, str]]] = []
+    left = float(WIDTH)
+    for name, kind in legend:
+        width = CHARACTER_WIDTH * len(name) + 40
+        if left + width > WIDTH - RIGHT or not rows:
+            rows.append([])
+            left = LEFT + 24.0
+        rows[-1].append((left, name, kind))
+        left += width
+    return rows
 
 
 def _x(step: float, last: int) -> float:

@@ -48,7 +48,7 @@ def report(
     """
     from seq2seq.protection.glossary import Glossary
     from seq2seq.report.page import page
-    from seq2seq.report.systems import read_scores, read_system, read_tests, training_frequencies
+    from seq2seq.report.systems import read_scores, read_system, read_tests, tell_apart, training_frequencies
     from seq2seq.storage.atomic import replace_file
 
     tests = read_tests(systems, source, reference, language)
@@ -58,8 +58,9 @@ def report(
     terms = None if glossary is None else Glossary.read(glossary, *tests[0].languages)
     if not output.absolute().parent.is_dir():
         raise CorpusError(f"{output} cannot be written: there is no directory {output.absolute().parent}.")
-    read = [read_system(path, tests, device=device, precision=precision.value, threads=threads, robustness=robustness)
-            for path in systems]
+    read = tell_apart([
+        read_system(path, tests, device=device, precision=precision.value, threads=threads, robustness=robustness)
+        for path in systems])
     frequencies = training_frequencies(read, tests[0].languages[0])
     text = page(read, tests, frequencies=frequencies, glossary=terms, scores=further)
     replace_file(output, text.encode())

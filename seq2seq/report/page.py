@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from seq2seq import __version__
-from seq2seq.analysis.learning_curves import learning_curves
+from seq2seq.analysis.learning_curves import compared_curves, learning_curves
 from seq2seq.console import escape_control_characters
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.errors import CheckpointError, CorpusError
@@ -134,18 +134,24 @@ def _verdict(title: str, difference: float, p_value: float | None) -> str:
 
 
 def _curves(systems: Sequence[System]) -> list[str]:
-    parts = []
+    """Draw one picture for all runs, so that they can be compared. The first run decides which score is drawn."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    sections = []
     for system in systems:
         if system.run is None or system.recipe is None:
             continue
         try:
-            records = [record for _, record in log_records(system.run / LOG_FILE)]
+            runs[system.name] = [record for _, record in log_records(system.run / LOG_FILE)]
         except CheckpointError:
             continue
-        section = system.recipe.training
-        parts.append("<figure>" + learning_curves(records, system.name, section.best_metric,
-                                                  section.label_smoothing > 0) + "</figure>")
-    return parts
+        sections.append(system.recipe.training)
+    if not runs:
+        return []
+    metric, smoothed = sections[0].best_metric, any(section.label_smoothing > 0 for section in sections)
+    name, records = next(iter(runs.items()))
+    picture = learning_curves(records, name, metric, smoothed) if len(runs) == 1 else compared_curves(
+        runs, f"{len(runs)} runs", metric, smoothed)
+    return [f"<figure>{picture}</figure>"]
 
 
 def _groups(test: TestSet, systems: Sequence[System], lines: Lines, frequencies: Mapping[str, int] | None) -> list[str]:
@@ -226,9 +232,17 @@ def _speed(systems: Sequence[System], tests: Sequence[TestSet]) -> list[str]:
         parameters = system.metadata.get("parameters")
         rows.append([system.name, f"{count / max(seconds, 1e-9):,.1f}", f"{system.precision} on {system.device}",
                      f"{parameters:,}" if isinstance(parameters, int) else "unknown", f"{system.megabytes:,.1f}",
-                     f"{system.peak_megabytes:,.0f}" if system.peak_megabytes else "unknown"])
-    header = ["system", "sentences/s in this report", "precision", "parameters", "MB on disk", "MB of memory"]
+                     _memory(system.peak_megabytes)])
+    header = ["system", "sentences/s in this report", "precision", "parameters", "MB on disk",
+              "MB of memory beside the weights"]
     return [_table(header, rows)] if rows else []
+
+
+def _memory(megabytes: float) -> str:
+    """Return an amount of memory in steps of 50 MB; freed memory that is kept for reuse makes it no more exact."""
+    if not megabytes:
+        return "unknown"
+    return f"about {round(megabytes / 50) * 50:,}" if megabytes >= 50 else "below 50"
 
 
 def _data(systems: Sequence[System]) -> list[str]:

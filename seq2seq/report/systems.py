@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from seq2seq import console
 from seq2seq.augmentation.robustness_slices import robustness_slices
 from seq2seq.data.corpus import read_pairs, read_texts, validation_pairs
 from seq2seq.data.parallel_text import require_as_many_lines
+from seq2seq.devices import return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.recipe import Recipe, load_recipe
@@ -58,7 +60,7 @@ class System:
     path: a run, a bundle or a file. translations, confidences, seconds: by test set; a file has only translations. The
     confidence of a translation is its mean log-probability per token. slices: BLEU of changed test sets, by test set
     and name. recipe, run and hashes of a model; run: None for a bundle outside of a run. peak_megabytes: most memory
-    while the test sets were translated, of the process or of the GPU; 0 where the system does not tell it.
+    beside the weights while the test sets were translated; 0 where the system does not tell it.
     """
 
     name: str
@@ -133,19 +135,31 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     system = System(path.absolute().name if path.absolute().name != "best" else path.absolute().parent.name, path,
                     recipe=recipe, run=path if bundle.parent == path else None, metadata=bundle_metadata(bundle),
                     hashes=hashes, megabytes=megabytes, precision=translator.precision, device=str(translator.device))
-    _reset_peak_memory(translator.device)
+    translator.translate((tests[0].sources or [])[:200])                        # libraries allocate at their first use
+    memory = _reset_peak_memory(translator.device)
     for test in tests:
         began = time.perf_counter()
         found = _translate(translator, test.sources or [], f"{system.name}: {test.name}")
         system.seconds[test.name] = time.perf_counter() - began
         system.translations[test.name] = [best.text for best in found]
         system.confidences[test.name] = [_confidence(best) for best in found]
-    system.peak_megabytes = _peak_memory(translator.device) / 1e6
+    system.peak_megabytes = max(_peak_memory(translator.device) - memory, 0) / 1e6
     for test in tests:
         if robustness:
             system.slices[test.name] = _robustness(translator, test, system.name)
     system.calibration = _calibrated(translator, recipe, system.name)
     return system
+
+
+def tell_apart(systems: Sequence[System]) -> list[System]:
+    """Return the systems with different names: those of the same name get their path, or a number, in addition."""
+    named = []
+    for number, system in enumerate(systems, 1):
+        if sum(system.name == other.name for other in systems) > 1:
+            same_path = sum(system.path == other.path for other in systems) > 1
+            system = replace(system, name=f"{system.name} {number}" if same_path else str(system.path))
+        named.append(system)
+    return named
 
 
 def read_scores(options: Sequence[str], systems: int, lines: int) -> dict[str, list[list[float]]]:
@@ -200,13 +214,19 @@ def _translate(translator: Translator, lines: Sequence[str], title: str) -> list
         return [n_best[0] for n_best in translator.translate(lines, progress=advance)]
 
 
-def _reset_peak_memory(device: torch.device) -> None:
-    """Forget the peak memory of earlier systems: of the GPU, or of this process, where Linux tells it."""
+def _reset_peak_memory(device: torch.device) -> int:
+    """Forget the peak memory of earlier systems and return the memory in use now, in bytes.
+
+    Memory of the GPU, or of this process, where Linux tells it. What earlier systems have freed is not in use.
+    """
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    else:
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")                       # proc(5): resets VmHWM
+        return torch.cuda.memory_allocated(device)
+    return_freed_memory()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")                           # proc(5): resets VmHWM
+    return _peak_memory(device)
 
 
 def _peak_memory(device: torch.device) -> int:
