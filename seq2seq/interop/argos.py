@@ -22,6 +22,7 @@ from seq2seq.cards.language_names import canonical, language_name
 from seq2seq.errors import FormatError
 from seq2seq.interop.ctranslate2 import (
     CTRANSLATE2_DECODING_KEYS,
+    INT8_NOTE,
     MODEL_FILE,
     CTranslate2Translator,
     convert,
@@ -120,7 +121,7 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
     codes = [argos_code(code or "") for code in (languages.source, languages.target)]
     folder = f"translate-{codes[0]}_{codes[1]}-{PACKAGE_VERSION.replace('.', '_')}"
     ours = replace(Translator.load(path, "cpu", "fp32"), decoding=DECODING)
-    notes = differences_of_argos(exportable, splitter)
+    notes = differences_of_argos(exportable, splitter, quantization)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary) / "package"
         convert(exportable.model, exportable.recipe.model, exportable.tokenizers, directory / MODEL, quantization,
@@ -207,7 +208,7 @@ def argos_code(code: str) -> str:
     return CODES.get(canonical(code), canonical(code))
 
 
-def differences_of_argos(exportable: Exportable, splitter: Path | None) -> list[str]:
+def differences_of_argos(exportable: Exportable, splitter: Path | None, quantization: str) -> list[str]:
     """Return sentences about what Argos Translate does differently from `seq2seq translate` with this model."""
     positions = exportable.recipe.model.max_positions
     notes = [exportable.note] if exportable.note else []
@@ -221,6 +222,8 @@ def differences_of_argos(exportable: Exportable, splitter: Path | None) -> list[
         notes.append(f"A sentence of more than {MAX_INPUT_LENGTH - 1:,} pieces is cut by Argos Translate; seq2seq "
                      "splits it.")
     notes.append("Argos Translate replaces _ in translations by a space.")
+    if quantization.startswith("int8"):
+        notes.append(" ".join(INT8_NOTE.split()))
     if splitter is None:
         notes.append("The package has no sentence splitter: Argos Translate downloads one when it first translates. To "
                      "work without a network, pack one with --splitter.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch import device as torch_device
 
 from seq2seq.analysis.attention_maps import Aligner
+from seq2seq.devices import cpu_flags
 from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
 from seq2seq.files.json_reader import NotJson, parse_json
 from seq2seq.files.yaml_document import read_yaml, write_yaml
@@ -47,13 +49,23 @@ CTRANSLATE2_DECODING_KEYS = SUPPORTED_DECODING_KEYS | {"patience"}
 # CTranslate2's name of each precision.
 PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 
+USE_MKL = "CT2_USE_MKL"
+VNNI = {"avx512_vnni", "avx_vnni"}
+"""Flags of CPUs that add products of int8 numbers as int32."""
+INT8_NOTE = f"""\
+On AMD processors without VNNI instructions (before Zen 4), set the environment variable {USE_MKL}=1. Otherwise,
+CTranslate2's int8 results have large errors there (seen on Zen 3). seq2seq sets it itself.
+"""
+
 
 def library() -> Any:
-    """Import CTranslate2 and return the module.
+    """Import CTranslate2 and return the module. On x86 CPUs without VNNI, let it compute with MKL; see INT8_NOTE.
 
     Raises:
         UserError: CTranslate2 is not installed.
     """
+    if "avx2" in (flags := cpu_flags()) and not VNNI & flags:
+        os.environ.setdefault(USE_MKL, "1")
     try:
         return importlib.import_module("ctranslate2")
     except ImportError as error:
@@ -91,7 +103,8 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
         tokenizers.save(directory)
         text = with_exported_decoding(load_bundle(resolve_model_path(path)).recipe_text, exportable)
         (directory / RECIPE).write_text(text, encoding="utf-8", newline="\n")
-        card = export_card(path, exportable, "ctranslate2", usage(exportable), directory / MODEL_FILE, quantization)
+        card = export_card(path, exportable, "ctranslate2", usage(exportable, quantization), directory / MODEL_FILE,
+                           quantization)
         (directory / "README.md").write_text(card, encoding="utf-8")
 
     return write_checked_export(output, f"the export to ctranslate2 ({quantization})", write,
@@ -210,7 +223,7 @@ results = translator.translate_batch(
 for result in results:
     print(decode(result.hypotheses[0]))
 ```
-"""
+{note}"""
 WITH_SENTENCEPIECE = """\
 source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {files})
 
@@ -232,8 +245,8 @@ def decode(pieces):
     return " ".join(piece.removeprefix("\\u2581") for piece in pieces)"""
 
 
-def usage(exportable: Exportable) -> str:
-    """Return instructions and code to run an exported model, as Markdown."""
+def usage(exportable: Exportable, quantization: str) -> str:
+    """Return instructions and code to run an exported model with weights of this format, as Markdown."""
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     files = list(tokenizers.files())
     marian = isinstance(tokenizers.source, MarianVocabulary)
@@ -247,7 +260,8 @@ def usage(exportable: Exportable) -> str:
         imports = "\nimport sentencepiece"
     return USAGE.format(
         source=recipe.languages.source, target=recipe.languages.target, imports=imports, encode=encode,
-        beam_size=recipe.decoding.beam_size, length_penalty=recipe.decoding.length_penalty)
+        beam_size=recipe.decoding.beam_size, length_penalty=recipe.decoding.length_penalty,
+        note="\n" + INT8_NOTE if quantization.startswith("int8") else "")
 
 
 # Translation

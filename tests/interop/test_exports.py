@@ -4,6 +4,7 @@ import functools
 import gzip
 import importlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -26,10 +27,10 @@ from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 from seq2seq.translation.line_translator import PairScore
 from seq2seq.translation.translator import Translator
+from tests.installed import require_installed
 from tests.marian_models import ENGLISH, GERMAN, make
 
-for package in ("transformers", "ctranslate2"):
-    pytest.importorskip(package)
+require_installed("transformers", "ctranslate2")
 
 BASE = {"d_model": 26, "num_heads": 13, "encoder_layers": 1, "decoder_layers": 2, "feed_forward": 37,
         "max_positions": 71, "output_bias": True}
@@ -461,6 +462,16 @@ def test_long_lines_are_translated_in_parts(tmp_path):
 def test_decoding_options_that_ctranslate2_does_not_support_are_refused(decoding, key, exported):
     with pytest.raises(UserError, match=f"CTranslate2 does not support {key}"):
         CTranslate2Translator.open(exported).translate(["ein Hund"], **decoding)
+
+
+@pytest.mark.parametrize("flags, chosen, expected", [
+    ({"avx2"}, None, "1"), ({"avx2"}, "0", "0"), ({"avx2", "avx_vnni"}, None, None), ({"asimd"}, None, None),
+])
+def test_int8_uses_mkl_on_processors_where_the_default_has_large_errors(flags, chosen, expected, monkeypatch):
+    monkeypatch.setattr(ctranslate2, "cpu_flags", lambda: flags)
+    monkeypatch.setattr(os, "environ", environment := {"CT2_USE_MKL": chosen} if chosen else {})
+    ctranslate2.library()
+    assert environment.get("CT2_USE_MKL") == expected
 
 
 @pytest.mark.parametrize("device, expected", [("cpu", ("cpu", 0)), ("cuda", ("cuda", 0)), ("cuda:1", ("cuda", 1))])
