@@ -140,14 +140,16 @@ def ctranslate2(bundle: Path, directory: Path, kind: str, workers: int, sentence
 
     CTranslate2's Translator sorts the sentences by length and makes batches itself. It uses one thread per worker.
     """
-    from seq2seq.interop.ctranslate2 import convert, library
+    import ctranslate2
+
+    from seq2seq.interop.ctranslate2 import convert
 
     configure_process(1)
     loaded = Translator.load(bundle, "cpu", "fp32", 1)
     tokenizers, model, recipe = loaded.tokenizers, loaded.model, parse_recipe(load_bundle(bundle).recipe_text, bundle)
     convert(model, recipe.model, tokenizers, directory)
     del loaded, model
-    translator = library().Translator(str(directory), device="cpu", compute_type=kind, inter_threads=workers,
+    translator = ctranslate2.Translator(str(directory), device="cpu", compute_type=kind, inter_threads=workers,
                                         intra_threads=1)
     lines = task.select(sentences)
 

@@ -1,4 +1,4 @@
-"""Export models as packages of Argos Translate, which LibreTranslate serves, too.
+"""Export models as packages of Argos Translate. LibreTranslate can use these packages, too.
 
 A package is a zip file with one folder: metadata.json, a sentencepiece model for both languages, a CTranslate2 model,
 README.md, and optionally a sentence splitter. Format: https://github.com/argosopentech/argos-translate, `package.py` of
@@ -22,9 +22,9 @@ from seq2seq.cards.language_names import canonical, language_name
 from seq2seq.errors import FormatError
 from seq2seq.interop.ctranslate2 import (
     CTRANSLATE2_DECODING_KEYS,
-    INT8_NOTE,
     MODEL_FILE,
     CTranslate2Translator,
+    compute_type,
     convert,
     library,
     tolerance_of,
@@ -54,10 +54,10 @@ MODEL = "model"
 METADATA = "metadata.json"
 README = "README.md"
 DECODING = DecodingSection(beam_size=4, length_penalty=0.2, min_length=1)
-"""Search options of Argos Translate: those that it gives to CTranslate2, and CTranslate2's default of `min_length`."""
-# CTranslate2's maximum lengths of translations and sentences. Longer sentences are cut.
+"""Search options of Argos Translate. It sets all of them except `min_length`, which has CTranslate2's default."""
+# CTranslate2's default maximum lengths of a translation and of a source sentence, in pieces. Longer ones are cut.
 MAX_LENGTH, MAX_INPUT_LENGTH = 256, 1024
-# Argos Translate's codes of languages for which it does not use those of `canonical`.
+# Argos Translate's language codes that differ from those that `canonical` returns.
 CODES = {"zh-Hans": "zh", "zh-Hant": "zt", "pt-BR": "pb"}
 USAGE = """\
 To install the package for Argos Translate, and translate:
@@ -96,8 +96,8 @@ class PackagedTranslator(CTranslate2Translator):
 
 def export_model(path: Path, output: Path, quantization: str = "int8", splitter: Path | None = None,
                  source: Path | None = None, max_lines: int = 500) -> ArgosExport:
-    """Write a model as a package of Argos Translate. The package is compared with the original model, both with the
-    search options of Argos Translate, before the file appears under its name.
+    """Write a model as a package of Argos Translate. Before the file appears under its name, the package is compared
+    with the original model. Both then use the search options of Argos Translate.
 
     Args:
         quantization: number format of the weights, one of `ctranslate2.QUANTIZATIONS`.
@@ -105,8 +105,8 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
         source: file of source lines for the comparison; None: the recipe's validation set.
         max_lines: maximum number of lines to compare.
     Raises:
-        FormatError: Argos Translate does not support the model, the splitter is no splitter, the output is something
-            else than a package of this function, or the package's results differ from the original's.
+        FormatError: Argos Translate does not support the model or the splitter, the output exists and is not an
+            earlier export, or the package's results differ from those of the original model.
     """
     library()
     require_replaceable(output)
@@ -223,7 +223,8 @@ def differences_of_argos(exportable: Exportable, splitter: Path | None, quantiza
                      "splits it.")
     notes.append("Argos Translate replaces _ in translations by a space.")
     if quantization.startswith("int8"):
-        notes.append(" ".join(INT8_NOTE.split()))
+        notes.append("On AMD processors without VNNI instructions (before Zen 4), set ARGOS_COMPUTE_TYPE=float32: with "
+                     "int8, CTranslate2's results are inexact on these processors (seen on Zen 3), and not faster.")
     if splitter is None:
         notes.append("The package has no sentence splitter: Argos Translate downloads one when it first translates. To "
                      "work without a network, pack one with --splitter.")
@@ -249,7 +250,7 @@ def open_package(folder: Path, exportable: Exportable) -> PackagedTranslator:
     """Load the model of an unpacked package, with the options of Argos Translate."""
     tokenizers = Tokenizers.from_files({JOINT_FILE: (folder / TOKENIZER).read_bytes()}, str(folder))
     recipe = exportable.recipe
-    loaded: Any = library().Translator(str(folder / MODEL), device="cpu")
+    loaded: Any = library().Translator(str(folder / MODEL), device="cpu", compute_type=compute_type("auto"))
     return PackagedTranslator(
         tokenizers, recipe.languages, DECODING, recipe.max_input_pieces, torch.device("cpu"), recipe.task, 0, loaded,
         recipe)

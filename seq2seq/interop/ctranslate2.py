@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,28 +47,36 @@ MODEL_FILE = "model.bin"
 CTRANSLATE2_DECODING_KEYS = SUPPORTED_DECODING_KEYS | {"patience"}
 # CTranslate2's name of each precision.
 PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
-
-USE_MKL = "CT2_USE_MKL"
 VNNI = {"avx512_vnni", "avx_vnni"}
-"""Flags of CPUs that add products of int8 numbers as int32."""
-INT8_NOTE = f"""\
-On AMD processors without VNNI instructions (before Zen 4), set the environment variable {USE_MKL}=1. Otherwise,
-CTranslate2's int8 results have large errors there (seen on Zen 3). seq2seq sets it itself.
+"""Names, in the flags of a CPU, of the instructions that add products of int8 numbers as int32."""
+INT8_NOTE = """\
+On AMD processors without VNNI instructions (before Zen 4), use `compute_type="float32"`: with int8, CTranslate2's
+results are inexact on these processors (seen on Zen 3), and not computed faster.
 """
 
 
 def library() -> Any:
-    """Import CTranslate2 and return the module. On x86 CPUs without VNNI, let it compute with MKL; see INT8_NOTE.
+    """Import CTranslate2 and return the module.
 
     Raises:
         UserError: CTranslate2 is not installed.
     """
-    if "avx2" in (flags := cpu_flags()) and not VNNI & flags:
-        os.environ.setdefault(USE_MKL, "1")
     try:
         return importlib.import_module("ctranslate2")
     except ImportError as error:
         raise UserError("this needs CTranslate2: pip install ctranslate2") from error
+
+
+def compute_type(precision: str) -> str:
+    """Return CTranslate2's name of a precision for this machine's CPU.
+
+    On AMD CPUs without VNNI, `auto` is fp32 instead of the format of the stored weights. On a Zen 3, int8 was not
+    faster than fp32, and changed the log-probability of a token by 0.055 on average; exact int8 sums change it by 0.008
+    (CTranslate2 4.8.5).
+    """
+    flags = cpu_flags()
+    amd = "sse4a" in flags                                              # instructions that only AMD's CPUs have
+    return "float32" if precision == "auto" and amd and not VNNI & flags else PRECISIONS[precision]
 
 
 # Export
@@ -124,7 +131,7 @@ def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, d
             quantization: str = "float32", aligner: Aligner | None = None) -> None:
     """Write a CTranslate2 model with the weights of `model`, whose attention scores must be scaled dot products.
 
-    aligner: head for CTranslate2's alignments, the first of its layer. None: the last layer.
+    aligner: layer for CTranslate2's alignments, and its head, 1 or "mean". None: the mean of the last layer's heads.
     """
     library()
     from ctranslate2.specs import common_spec, transformer_spec
@@ -246,7 +253,7 @@ def decode(pieces):
 
 
 def usage(exportable: Exportable, quantization: str) -> str:
-    """Return instructions and code to run an exported model with weights of this format, as Markdown."""
+    """Return instructions and code to run an exported model, as Markdown. quantization: format of its weights."""
     recipe, tokenizers = exportable.recipe, exportable.tokenizers
     files = list(tokenizers.files())
     marian = isinstance(tokenizers.source, MarianVocabulary)
@@ -328,9 +335,10 @@ class CTranslate2Translator(LineTranslator):
         if kind not in ("cpu", "cuda", "auto") or index and not index.isdecimal():
             raise UserError(f"there is no device '{device}'. Devices are cpu, cuda, cuda:1, …, and auto.")
         try:
+            on_cpu = kind == "cpu" or kind == "auto" and not package.get_cuda_device_count()
             loaded = package.Translator(str(directory), device=kind, device_index=int(index or 0),
-                                        compute_type=PRECISIONS[precision], inter_threads=workers,
-                                        intra_threads=threads or 0)
+                                        compute_type=compute_type(precision) if on_cpu else PRECISIONS[precision],
+                                        inter_threads=workers, intra_threads=threads or 0)
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
         tokenizers = Tokenizers.from_files(files, str(directory))
@@ -350,7 +358,7 @@ class CTranslate2Translator(LineTranslator):
         sources = [self.tokenizers.source.pieces(ids) for ids in self.encode_sources(parts)]
         limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
         found: list[list[PartTranslation]] = [[] for _ in parts]
-        # max_decoding_length applies to a whole call, so each call gets parts with limits of the same magnitude.
+        # max_decoding_length applies to a whole call, so a call gets only parts with about the same limit.
         lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
         for length in np.unique(lengths):
             indices = np.flatnonzero(lengths == length)
@@ -363,7 +371,7 @@ class CTranslate2Translator(LineTranslator):
                 batch_type="tokens", max_input_length=0, return_scores=True,
                 suppress_sequences=self.suppressed)
             for index, result in zip(indices, results, strict=True):
-                # A hypothesis without `</s>` is as long as the largest limit of this call. Cut it at its own limit.
+                # Cut a hypothesis without `</s>` at the limit of its part: it is as long as the largest limit.
                 hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, setup)
                               for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)]
                 found[index] = list(map(PartTranslation, hypotheses, setup.texts(hypotheses)))

@@ -16,7 +16,7 @@ def export_card(path: Path, exportable: Exportable, library: str, usage: str, we
     Args:
         path: the original model, a bundle or a run.
         library: library that runs the export, as `library_name` on the Hugging Face hub.
-        usage: instructions, as Markdown.
+        usage: instructions to run the export, as Markdown.
         weights: file of the exported weights. number_format: number format of these weights.
     """
     bundle = resolve_model_path(path)

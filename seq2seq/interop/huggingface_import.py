@@ -277,7 +277,7 @@ def _language_token(language: str | None, source: Mapping[str, int]) -> str | No
 
 def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | None, target: str | None
                ) -> tuple[str, str]:
-    """Return the language codes: `source` and `target`, or those in tokenizer_config.json or in the model's name."""
+    """Return `source` and `target`. If one is None, it is read from tokenizer_config.json or from the model's name."""
     in_name = LANGUAGES_IN_NAME.search(Path(name).name)
     codes = [requested or tokenizer_config.get(key) or (in_name[group] if in_name else None)
              for group, (requested, key) in enumerate([(source, "source_lang"), (target, "target_lang")], start=1)]

@@ -35,8 +35,8 @@ class WeightMapping:
     """Correspondence of a weight of this package's model to Marian weights.
 
     ours: name of the weight in this package. theirs: names of the Marian weights whose concatenation along axis 0 is
-    this weight. d_model_axis: axis whose elements belong to the features (d_model) of embeddings or hidden states; None
-    if there is none. The two libraries order these features differently.
+    that weight. d_model_axis: axis along the features (d_model) of embeddings or hidden states, which the two libraries
+    order differently; None if the weight has no such axis.
     """
 
     ours: str

@@ -1,4 +1,4 @@
-"""Parity check of every export: in the other library, it must give the same results as the original model here."""
+"""Parity check: an export must give the same results in the other library as the original model in seq2seq."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from seq2seq.translation.translator import Translator
 REPORT = "parity.json"
 MAX_LISTED_DIFFERENCES = 5
 """Maximum number of differing translations in the messages about an export."""
-# Keys of `decoding` that an export keeps. All other keys are dropped, with a note. The kept keys are options of the
-# other library's beam search, or have an effect only together with a dropped key, or (safety_net) act after the search.
+# Keys of `decoding` that an export keeps: options of the other library's beam search, keys that have an effect only
+# together with a dropped key, and safety_net, which acts after the search. All other keys are dropped, with a note.
 SUPPORTED_DECODING_KEYS = {"beam_size", "n_best", "length_penalty", "min_length", "max_length", "max_length_ratio",
             "max_length_offset", "no_repeat_ngram", "batch_tokens", "seed", "diverse_strength", *SAMPLING_KEYS,
             "ensemble_mean", "fusion_weight", "safety_net", "ignore_case"}
 
 
 class Exported(Protocol):
-    """Interface of an exported model, run by the other library. The methods are those of `Translator`."""
+    """Interface of an exported model that runs in the other library. The methods are those of `Translator`."""
 
     def translate(self, lines: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """See `Translator.translate`."""
@@ -70,7 +70,7 @@ class Tolerance:
 class Difference:
     """A line that the two libraries translate differently.
 
-    line: number of the line, from 1, among the compared lines; `compare` skips some. ours: translation of the
+    line: number of the line among the compared lines, from 1; `compare` skips some. ours: translation of the
     original model. theirs: translation of the export. gap: the original model's score of `ours` minus its score of
     `theirs`; None if one of the two is too long to be scored.
     """
@@ -122,12 +122,12 @@ class Exportable:
     model: Transformer
     recipe: Recipe
     """Recipe of the model. `decoding` has only keys that the export keeps. If the model belongs to a run, `data` comes
-    from the recipe in the run directory, because the paths in the run's recipe are absolute."""
+    from the recipe in the run directory, whose paths are absolute and so remain valid in the export."""
     tokenizers: Tokenizers
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
     aligner: Aligner
-    """Head that aligns words best. The model is a copy in which it is the first head of its layer."""
+    """Layer and head that align words best. The head is "mean" or 1: the heads of `model` have been reordered."""
 
 
 def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DECODING_KEYS) -> Exportable:
@@ -289,7 +289,7 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         write: function that writes the export to a directory. load: function that loads the export from a directory.
         ours: the original model. lines: the source lines to compare on.
     Raises:
-        FormatError: the export differs by more than `tolerance`, or `output` contains files of something else.
+        FormatError: the export differs by more than `tolerance`, or `output` contains files of another kind.
         CheckpointError: the export cannot be written.
     """
     output = Path(os.path.realpath(output))                     # if output is a symbolic link, replace its target

@@ -4,7 +4,6 @@ import functools
 import gzip
 import importlib
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -27,10 +26,10 @@ from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 from seq2seq.translation.line_translator import PairScore
 from seq2seq.translation.translator import Translator
-from tests.installed import require_installed
 from tests.marian_models import ENGLISH, GERMAN, make
 
-require_installed("transformers", "ctranslate2")
+for package in ("transformers", "ctranslate2"):
+    pytest.importorskip(package)
 
 BASE = {"d_model": 26, "num_heads": 13, "encoder_layers": 1, "decoder_layers": 2, "feed_forward": 37,
         "max_positions": 71, "output_bias": True}
@@ -464,14 +463,13 @@ def test_decoding_options_that_ctranslate2_does_not_support_are_refused(decoding
         CTranslate2Translator.open(exported).translate(["ein Hund"], **decoding)
 
 
-@pytest.mark.parametrize("flags, chosen, expected", [
-    ({"avx2"}, None, "1"), ({"avx2"}, "0", "0"), ({"avx2", "avx_vnni"}, None, None), ({"asimd"}, None, None),
+@pytest.mark.parametrize("precision, flags, expected", [
+    ("auto", {"avx2", "sse4a"}, "float32"), ("auto", {"avx2"}, "default"), ("auto", {"asimd"}, "default"),
+    ("auto", {"avx2", "sse4a", "avx512_vnni"}, "default"), ("int8", {"avx2", "sse4a"}, "int8"),
 ])
-def test_int8_uses_mkl_on_processors_where_the_default_has_large_errors(flags, chosen, expected, monkeypatch):
+def test_processors_whose_int8_is_inexact_in_ctranslate2_compute_in_fp32(precision, flags, expected, monkeypatch):
     monkeypatch.setattr(ctranslate2, "cpu_flags", lambda: flags)
-    monkeypatch.setattr(os, "environ", environment := {"CT2_USE_MKL": chosen} if chosen else {})
-    ctranslate2.library()
-    assert environment.get("CT2_USE_MKL") == expected
+    assert ctranslate2.compute_type(precision) == expected
 
 
 @pytest.mark.parametrize("device, expected", [("cpu", ("cpu", 0)), ("cuda", ("cuda", 0)), ("cuda:1", ("cuda", 1))])
