@@ -92,28 +92,30 @@ class PhraseSpeller:
     def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:
         """Return the spellings of a phrase, as ids.
 
-        Language without spaces: the spelling in the middle of a line. Language with spaces: the spelling at the
-        beginning of a line and, if it may differ, the spelling after a space.
+        In a language without spaces, this is the spelling in the middle of a line. In a language with spaces, it is the
+        spelling at the beginning of a line and, if that may differ, also the spelling after a space.
         """
         at_beginning = self.encode(phrase, line, "required phrase")
         if not at_beginning:
             raise RequestError(f"{_line_label(line)}the tokenizer drops all characters of the required phrase "
                                f"{phrase!r}. Remove the phrase.")
         if self.spaceless:
-            return [self._encode_mid_line(phrase, line) or at_beginning]
+            return [self._encode_mid_line(phrase) or at_beginning]
         if self.tokenizer.piece_bytes[at_beginning[0]].startswith(b" "):
             return [at_beginning]
-        mid_line = self._encode_mid_line(f" {phrase}", line)
+        mid_line = self._encode_mid_line(f" {phrase}")
         return [at_beginning] if mid_line is None else [at_beginning, mid_line]
 
-    def _encode_mid_line(self, text: str, line: int | None) -> tuple[int, ...] | None:
+    def _encode_mid_line(self, text: str) -> tuple[int, ...] | None:
         """Return the ids of a text in the middle of a line.
 
-        Return None if the tokenizer drops `MID_LINE_MARK` or joins it with the text in one piece, which hides the ids.
+        Return None if the tokenizer drops the text, joins it with `MID_LINE_MARK` in one piece, which hides the ids, or
+        has an unknown token for a part of it. Vocabularies without byte pieces have an unknown token for the mark.
         """
-        mark = self.encode(MID_LINE_MARK, line, "required phrase")
-        ids = self.encode(MID_LINE_MARK + text, line, "required phrase")
-        return ids[len(mark) :] if ids[: len(mark)] == mark and len(ids) > len(mark) else None
+        mark, ids = (tuple(each) for each in self.tokenizer.encode([MID_LINE_MARK, MID_LINE_MARK + text]))
+        rest = ids[len(mark) :]
+        hidden = ids[: len(mark)] != mark or not set(rest).isdisjoint(self.tokenizer.never_generated_ids)
+        return None if hidden or not rest else rest
 
 
 def _line_label(number: int | None) -> str:
