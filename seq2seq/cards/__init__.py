@@ -1,1 +1,1 @@
-"""Model cards: descriptions of models, in the form that the Hugging Face hub reads; names of languages."""
+"""Model cards in the format of the Hugging Face hub, and names of languages."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seq2seq.recipe import Recipe
 
-INSTALL = "The commands below need seq2seq, and run in this directory."
+INSTALL = "The commands below need seq2seq. Run them in this directory."
 TRANSLATE = """\
 On the command line:
 
@@ -29,8 +29,8 @@ seq2seq serve . &
 curl -d q='...' -d source={source} -d target={target} http://127.0.0.1:5000/translate
 ```
 
-In CTranslate2, in Hugging Face's `transformers`, or in Argos Translate. Every export is compared with this model on the
-lines of `--source` before it is written; a model that the other library does not support is refused with the reason:
+In CTranslate2, Hugging Face's `transformers` or Argos Translate. Each command compares its export with this model
+on the lines of `--source`. If the other library does not support this model, the command fails and gives the reason:
 
 ```bash
 seq2seq export . --to ctranslate2 --source text.{source} --output ../{name}-ctranslate2

@@ -1,11 +1,11 @@
 """Codes and English names of languages, for model cards, packages and servers.
 
-The codes are those of BCP 47 as programs expect them that speak LibreTranslate's interface: zh-Hans, pt-BR, nb.
+The codes are BCP 47 codes in the form that clients of LibreTranslate's interface expect: zh-Hans, pt-BR, nb.
 """
 
 from seq2seq.recipe.language_codes import main_language, subtags
 
-# Code of LibreTranslate's interface for codes that other programs and recipes use, all in lower case.
+# Codes of LibreTranslate's interface, by the codes (in lower case) that other programs and recipes use.
 _ALIASES = {"zh": "zh-Hans", "zh-cn": "zh-Hans", "zh-sg": "zh-Hans", "zh-my": "zh-Hans", "zt": "zh-Hant",
             "zh-tw": "zh-Hant", "zh-hk": "zh-Hant", "zh-mo": "zh-Hant", "pb": "pt-BR", "no": "nb", "iw": "he",
             "in": "id", "ji": "yi", "mo": "ro", "fil": "tl"}
@@ -50,7 +50,7 @@ def canonical(code: str) -> str:
 
 
 def language_name(code: str) -> str:
-    """Return the English name of a language, with its script or region if the code has one; the code if unknown."""
+    """Return the English name of a language, with its script or region if the code has one; `code` if unknown."""
     if code in LANGUAGE_NAMES:
         return LANGUAGE_NAMES[code].replace("_", " ")
     main, _, rest = code.partition("-")

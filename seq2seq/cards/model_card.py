@@ -1,7 +1,7 @@
 """Model card: a description of a model in Markdown, with the YAML front matter that the Hugging Face hub reads.
 
-The card is written from recipe, metadata and tensor shapes alone. What these do not say is left out, or said to be
-unknown. Of the user's paths, only file names are printed.
+The card is written only from the recipe, the metadata and the tensor shapes. Information that they do not contain is
+left out or called unknown. The card shows only the file names of the user's paths.
 Format: https://huggingface.co/docs/hub/model-cards
 """
 
@@ -40,13 +40,13 @@ lgpl-3.0 isc ms-pl mpl-2.0 odc-by odbl openrail++ osl-3.0 pddl wtfpl zlib unlice
 HUB_LICENSES = frozenset(_LICENSE_LIST.split())
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "muon": "Muon for the matrices of the layers and AdamW for the rest"}
 BITS = re.compile(r"\d+")
-# Words that YAML 1.1 (PyYAML, which the hub's library uses) reads as booleans or null, and YAML 1.2 as text.
+# Words that YAML 1.1 (PyYAML, which the hub's library uses) reads as booleans or null, not as text.
 YAML_1_1_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model. vocabularies: pieces of the source and the target vocabulary, or of a joint one."""
+    """Sizes of a model. vocabularies: size of the joint vocabulary, or sizes of the source and target vocabularies."""
 
     parameters: int
     bytes: int
@@ -55,7 +55,7 @@ class Sizes:
 
     @staticmethod
     def of_tensors(shapes: Mapping[str, tuple[tuple[int, ...], str]]) -> Sizes:
-        """Return the sizes of tensors, given by shape and safetensors dtype (F32, BF16, I64, …)."""
+        """Return the sizes of a model. shapes: shape and safetensors dtype (F32, BF16, I64, …) of each tensor."""
         counts = {name: math.prod(shape) for name, (shape, _) in shapes.items()}
         bits = {name: int(match[0]) if (match := BITS.search(dtype)) else 8 for name, (_, dtype) in shapes.items()}
         rows = [shapes[name][0][0] for name in ("source_embedding", "target_embedding")
@@ -66,7 +66,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Usage:
-    """Parts in which the cards of a bundle and of its exports differ.
+    """Parts of a model card that differ between a bundle and its exports.
 
     library: library that runs the model, as `library_name` on the hub. text: Markdown of the section `How to run it`.
     note: sentences about the export, empty for a bundle. lossless: False if the weights were quantised, so that the
@@ -84,7 +84,7 @@ def model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage:
 
     Args:
         recipe: recipe of the model.
-        metadata: fields of its metadata.json. Values of an unexpected type are treated as missing.
+        metadata: fields of the model's metadata.json. Values of an unexpected type are treated as missing.
         usage: description of an export; None for a bundle.
     """
     usage = usage or Usage("seq2seq", bundle_usage(recipe))
@@ -111,7 +111,7 @@ def model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage:
 
 def _front_matter(recipe: Recipe, scores: Mapping[str, Mapping[str, tuple[float, str, str]]], usage: Usage,
                   imported: Any) -> dict[str, Any]:
-    """Return the keys that are known. scores: as `_scores` returns them."""
+    """Return the front matter without unknown keys. scores: return value of `_scores`."""
     codes = [code for each in (recipe.languages, *recipe.directions) for code in (each.source, each.target)
              if code is not None]
     known = list(dict.fromkeys(subtags(code)[0] for code in codes
@@ -166,7 +166,7 @@ def _hub_name(corpus: Corpus) -> str | None:
 
 
 def _scalar(text: str) -> str:
-    """Return text that both YAML 1.1 and YAML 1.2 read as text. All other text is put in double quotes."""
+    """Return a scalar that YAML 1.1 and YAML 1.2 read as this text: in double quotes if the plain text is ambiguous."""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_/.-]*", text) and text.lower() not in YAML_1_1_WORDS:
         return text
     return DoubleQuotedScalarString(text)
@@ -216,7 +216,7 @@ def _synthetic(corpus: Corpus) -> str:
 
 
 def _pairs(count: Mapping[str, Any]) -> str:
-    """Return the number of pairs that were kept, of those that were read; `unknown` without counts."""
+    """Return the number of kept pairs and, if it differs, of read pairs: "9 of 10"; "unknown" without counts."""
     kept, lines = count.get("kept"), count.get("lines")
     if not _is_count(kept):
         return "unknown"
@@ -280,15 +280,16 @@ def _limits(recipe: Recipe, metadata: Mapping[str, Any], imported: Any) -> str:
                      + (" A source begins with the token of its target language, such as "
                         f"`{recipe.language_tokens[0]}`; without it, the target is {_language(target)}."
                         if recipe.language_tokens else ""))
-    lines.append("Each line is processed by itself, without the lines around it.")
+    lines.append(f"Up to {recipe.data.context} sentences before each sentence of a document are taken into account."
+                 if recipe.data.context else "Each line is processed by itself, without the lines around it.")
     too_long = "`seq2seq translate` splits longer lines" if recipe.task.target_is_text else "longer lines are an error"
     lines.append(f"At most {recipe.max_input_pieces:,} {unit} at once" + (f": {too_long}." if source else "."))
     if not imported:
         kept = [count["kept"] for count in _training_counts(recipe, metadata) if _is_count(count.get("kept"))]
         if len(kept) == len(recipe.data.train):
             pairs = "pairs" if source else "lines"
-            lines.append(f"Trained on {sum(kept):,} {pairs}. Text of other domains was not tested, unless it is under "
-                         "Scores.")
+            lines.append(f"Trained on {sum(kept):,} {pairs}. Text of other domains was not tested, unless it is listed "
+                         "under Scores.")
         if recipe.training.teachers.count or any(corpus.translated_by for corpus in recipe.data.train):
             lines.append("A part of the training text was generated by a model (see Data).")
     return "\n".join(f"- {line}" for line in lines)
@@ -311,10 +312,10 @@ def _scores(metadata: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, str
 
 
 def _training_counts(recipe: Recipe, metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the counts of each training corpus; empty if they are unknown.
+    """Return the counts of each training corpus; {} for a corpus whose counts are unknown.
 
-    They are found by label. If the labels differ, because the recipe of an export has absolute paths, they are found by
-    position, provided that there are as many counts as corpora.
+    The counts are found by the labels of the corpora. The recipe of an export has absolute paths, so no label may
+    match. Then the counts are assigned by position, if there are as many counts as corpora.
     """
     counts, labels = metadata.get("corpora"), _unique_labels(recipe.data.train)
     if not isinstance(counts, dict):
@@ -325,7 +326,7 @@ def _training_counts(recipe: Recipe, metadata: Mapping[str, Any]) -> list[dict[s
 
 
 def _unique_labels(corpora: Sequence[Corpus]) -> list[str]:
-    """Return the labels of corpora in metadata.json: an equal label gets an apostrophe (see data/preparation.py)."""
+    """Return the labels of corpora in metadata.json: repeated labels get apostrophes (see data/preparation.py)."""
     labels: list[str] = []
     for corpus in corpora:
         label = corpus.label
@@ -350,7 +351,7 @@ def _label(corpus: Corpus) -> str:
 
 
 def _file_name(path: str) -> str:
-    """Return the last part of a path, of Windows or not."""
+    """Return the last part of a path with slashes or backslashes."""
     return _one_line(re.split(r"[/\\]", path.rstrip("/\\"))[-1])
 
 
@@ -365,7 +366,7 @@ def _direction(recipe: Recipe) -> str:
 
 
 def _language(code: str | None) -> str:
-    """Return the name of a language, and its code; only the code if the name is unknown."""
+    """Return the name and the code of a language, or only the code if the name is unknown."""
     language, *others = subtags(code or "")
     name = language_name("-".join([language, *(part.title() if len(part) == 4 else part.upper() for part in others)]))
     return f"{name} ({code})" if language in LANGUAGE_NAMES else f"{code}"

@@ -114,6 +114,12 @@ def test_metadata_of_unexpected_types_are_treated_as_missing(broken):
     assert model_card(recipe(), broken, SIZES).startswith("---\n")
 
 
+def test_the_limits_name_the_context_that_the_model_uses():
+    assert "Each line is processed by itself" in model_card(recipe(), METADATA, SIZES)
+    card = model_card(recipe(**{"data:\n": "data:\n  context: 2\n"}), METADATA, SIZES)
+    assert "Up to 2 sentences before each sentence of a document" in card and "by itself" not in card
+
+
 def test_a_quantised_export_does_not_claim_the_scores_of_the_original(tmp_path):
     card = model_card(recipe(), METADATA, SIZES, Usage("ctranslate2", "Run it.", "Exported.", lossless=False))
     front = front_matter(card, tmp_path)
