@@ -85,9 +85,9 @@ for command in COMMANDS:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. Under `torchrun`, the main rank runs `translate`, and the rest serve it.
+    """Run a command and return its exit code. For `translate` under `torchrun`, only the main rank runs the command.
 
-    arguments: arguments of the command line, without the name of the program; None: those in sys.argv.
+    arguments: arguments of the command line, without the name of the program; None: the arguments in sys.argv.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["translate"] and int(os.environ.get("WORLD_SIZE", 1)) > 1:

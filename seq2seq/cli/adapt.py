@@ -19,13 +19,13 @@ EXAMPLES = examples("seq2seq adapt runs/de_en memory.tmx --output runs/de_en_med
 def adapt(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model to adapt: a bundle or a run.")],
     text: Annotated[list[Path], typer.Argument(
-        metavar="SOURCE TARGET | TABLE", help="Text of the domain: two text files that match line by line, or one file "
-        "with both sides: .tmx, .tsv or .csv.")],
+        metavar="SOURCE TARGET | TABLE", help="Text of the domain: two text files that match line by line, or one "
+        ".tmx, .tsv or .csv file with both sides.")],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="DIR", help="New directory for the adapted model, its text and its training.")],
+        "--output", "-o", metavar="DIR", help="New directory for the adapted model, the text and the training run.")],
     general: Annotated[list[Path] | None, typer.Option(
-        metavar="FILE", help="Other text that the model has to translate as well as before: a table, or two files, "
-        "each with --general.", show_default="the text that the model was trained with")] = None,
+        metavar="FILE", help="General text, which the model must still translate as well as before: a table, or two "
+        "files, each after its own --general.", show_default="the text that the model was trained with")] = None,
     allow_loss: Annotated[float, typer.Option(
         metavar="X", min=0, help="Maximum loss of BLEU on general text.")] = 0.5,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the split and of the training.")] = 1,
@@ -33,9 +33,9 @@ def adapt(
 ) -> None:
     """Adapt a model to the text of a domain, such as a translation memory, without harm to its other translations.
 
-    The model is trained with the text of the domain and as much general text. Of the averages of its old and new
-    weights, that with the best BLEU on held-out text of the domain is chosen which loses at most --allow-loss on
-    general text. If there is none, nothing is written as a model.
+    The model is trained on text of the domain and an equal amount of general text. Then averages of the old and the new
+    weights are scored on held-out text. The command writes the average with the best BLEU on the domain that loses at
+    most --allow-loss on general text. If none gains on the domain, no model is written.
     """
     from seq2seq.adaptation import adapt as adaptation
     from seq2seq.check.new_recipe import corpus_of
@@ -43,7 +43,7 @@ def adapt(
     found = adaptation.adapt(model, corpus_of(text), output, general=corpus_of(general) if general else None,
                              allow_loss=allow_loss, seed=seed, settings=settings or ())
     typer.echo(adaptation.as_text(found.table, found.metric))
-    typer.echo(f"chosen: {found.chosen.share}\n\n{found.metric} on test text   before   after")
+    typer.echo(f"chosen share: {found.chosen.share}\n\n{found.metric} on test text   before   after")
     for name, (before, after) in found.tests.items():
         typer.echo(f"{name:<{len(found.metric) + 13}} {before:8.2f} {after:7.2f}")
     console.print_message(f"the adapted model is in {output}; translate with: seq2seq translate "

@@ -79,9 +79,9 @@ def align(
     """Align the words of given translations by cross-attention.
 
     Prints the links of each sentence pair on one line: "0-0 1-2" links source word 0 to target word 0, and source word
-    1 to target word 2. Words are counted from 0. They are separated by white space; in Chinese, Japanese, Thai, Lao,
-    Khmer and Burmese, every character is a word. The languages are those in the model's recipe. If a target word
-    attends most to the end of the sentence, it has no link. In a model without softmax, a target word can attend to
+    1 to target word 2. Words are counted from 0 and separated by white space. If the language in the model's
+    recipe is Chinese, Japanese, Thai, Lao, Khmer or Burmese, every character is a word. A target word has no link if it
+    attends most to the end of the sentence. If the model's attention has no softmax, a target word can also attend to
     nothing; then it has no link either.
     """
     require_model_first("align", model, source, target)

@@ -33,11 +33,11 @@ class AttentionKind(StrEnum):
 def attention(
     model: Model,
     source: Annotated[str, typer.Option(
-        metavar="TEXT", help="The source sentence; for a language model, the text. With data.context, sentences "
-        "before it may precede it: 'It rains.␞ It is wet.'", show_default=False)],
+        metavar="TEXT", help="The source sentence, or the text for a language model. If the recipe sets data.context, "
+        "previous sentences can precede it, each with ␞ after it: 'It rains.␞ It is wet.'", show_default=False)],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="FILE", show_default=False, rich_help_panel=FORMAT,
-        help="FILE.html: a page on which the reader can choose layers and heads, also offline. FILE.png: a picture, "
+        help="FILE.html: a page with a choice of layers and heads, which works offline. FILE.png: a picture, "
         "which needs matplotlib (the extra 'plot').")],
     target: Annotated[str | None, typer.Option(
         metavar="TEXT", help="The translation of the source sentence.", show_default="the model's translation")] = None,

@@ -193,7 +193,7 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
     """Parse an option whose value is a number of at least 1 or one of `words`. Return None if it was not given.
 
     Raises:
-        UserError: the value is anything else.
+        UserError: the value is neither such a number nor one of `words`.
     """
     if value is None or value in words:
         return value
@@ -203,7 +203,7 @@ def number_or(words: Sequence[str], value: str | None, option: str) -> Any:
 
 
 def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs: Input) -> CorpusError:
-    """Return an error about the first line of a block that is too long for the model.
+    """Return an error about the first line in `block` that exceeds the model's maximum length.
 
     inputs: the source file and the target file; for a language model, only the text file.
     """

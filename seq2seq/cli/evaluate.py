@@ -61,11 +61,11 @@ def evaluate(
         metavar="F", help="Text, one sentence per line. The perplexity of a language model is computed on it.",
         show_default=False)] = None,
     glossary: Annotated[Path | None, typer.Option(
-        metavar="F", help="Table of terms for the translation by MODEL (see seq2seq translate). Adds the percentages "
-        "of terms that were used as in the table (exact) and in any inflection.", show_default=False)] = None,
+        metavar="F", help="Glossary for the translations of MODEL (see seq2seq translate). Adds the percentages "
+        "of terms translated exactly as in the glossary, and in any inflection.", show_default=False)] = None,
     language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Language of the translations: of --hypothesis, for BLEU's tokeniser; or of a model with "
-        "several target languages.", show_default="en, or that of the model's recipe")] = None,
+        metavar="CODE", help="Language of the translations. It selects BLEU's tokeniser, and the output language if "
+        "MODEL has several target languages.", show_default="en for --hypothesis, else the recipe's")] = None,
     metric: Annotated[list[Metric] | None, typer.Option(
         metavar="METRIC", help="Metric to compute: bleu, chrf, ter, or exact (percentage of lines that equal "
         "their reference). Can be repeated.",
@@ -144,7 +144,7 @@ def evaluate(
         print_json(as_values)
     else:
         typer.echo(scores_as_text(by_test))
-    if chosen_metrics or terms:                     # only scores of the recipe's metrics are checked and stored
+    if chosen_metrics or terms:                     # only the recipe's metrics without glossary are checked and stored
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
@@ -167,8 +167,8 @@ def _with_glossary(translator: Translator, model: Path, glossary: Path | None) -
 def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],
              language: str | None, test: dict[str, Any], loading: tuple[str, Precision, int | None],
              format: TextOrJson) -> None:
-    """Print the scores of two systems and the significance of their difference. Arguments: see `compare_systems`;
-    loading: the arguments `device`, `precision` and `threads` of `load_translator`."""
+    """Print the scores of two systems and the significance of their difference. For the arguments, see
+    `compare_systems`. loading: arguments `device`, `precision` and `threads` of `load_translator`."""
     from seq2seq.evaluation.significance import comparison_to_dict, format_comparison
     from seq2seq.evaluation.two_systems import compare_systems
 
@@ -186,8 +186,8 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
 def _require_consistent_options(model: Path | None, source: Path | None, hypothesis: Path | None,
                                 references: Sequence[Path], text: Path | None, language: str | None,
                                 baseline: Path | None) -> None:
-    """Raise UserError unless the options name either a model or a file of translations, all files that this needs, and
-    no file that would have no effect."""
+    """Raise UserError if the options name both a model and a file of translations, or neither; if they leave out a file
+    that the evaluation needs; or if one of them would have no effect."""
     if (model is None) == (hypothesis is None):
         raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
                         f"{'not both' if model else 'neither was given'}.")

@@ -48,14 +48,14 @@ def export(
         help="huggingface: a Marian model of transformers. ctranslate2: a directory for CTranslate2. argos: an "
         ".argosmodel file for Argos Translate and LibreTranslate.")],
     output: Annotated[Path, typer.Option(
-        "--output", "-o", metavar="PATH", help="Directory to write the exported model to; for argos: file.",
+        "--output", "-o", metavar="PATH", help="Directory to write the exported model to; for argos, a file.",
         show_default=False)],
     quantization: Annotated[Quantization | None, typer.Option(
         metavar="TYPE", help="For ctranslate2 and argos: number format of the weights, one of "
         f"{', '.join(Quantization)}.", show_default="float32; for argos: int8")] = None,
     splitter: Annotated[Path | None, typer.Option(
-        metavar="PATH", help="For argos: sentence splitter to put into the package, a directory of Stanza or an .onnx "
-        "file of MiniSBD.", show_default="none; Argos Translate downloads one")] = None,
+        metavar="PATH", help="For argos: sentence splitter to put into the package, either a directory of Stanza or an "
+        ".onnx file of MiniSBD.", show_default="none; Argos Translate downloads one")] = None,
     source: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Source lines for the comparison of the exported model with the original.",
         show_default="the recipe's validation set")] = None,

@@ -105,7 +105,7 @@ def generate(
 
 @contextmanager
 def _prompts(given: list[str] | None, path: Path | None) -> Iterator[Input]:
-    """Yield the prompts of the command line, the lines of a file, or one empty prompt."""
+    """Yield an input with the prompts of the command line, the lines of a file, or one empty prompt."""
     if path is not None:
         with reading(file_or_standard(path)) as lines:
             yield lines

@@ -75,7 +75,7 @@ def init(
 
 
 def _missing(what: str, example: str) -> NoReturn:
-    raise OptionError(f"{what} are missing. Give them on the command line: {example}")
+    raise OptionError(f"{what} must be given on the command line: {example}")
 
 
 def _ask(question: str, default: str | None = None) -> str:

@@ -178,6 +178,7 @@ TopP = Annotated[float | None, typer.Option(
     show_default="the recipe's", rich_help_panel=SAMPLING)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 TargetLanguage = Annotated[str | None, typer.Option(
-    metavar="CODE", help="Language to translate into, for a model with several.", show_default="that of its recipe")]
+    metavar="CODE", help="Language to translate into, if the model has several target languages.",
+    show_default="the recipe's")]
 Threads = Annotated[int | None, typer.Option(
     metavar="N", min=1, max=1024, help="Number of CPU threads.", show_default="one per core", rich_help_panel=MACHINE)]

@@ -19,9 +19,9 @@ EXAMPLES = examples("seq2seq report runs/baseline runs/larger",
 
 def report(
     systems: Annotated[list[Path], typer.Argument(
-        metavar="SYSTEM...", help="Runs, bundles, or files of translations. The first is compared with each of the "
-        "others.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
+        metavar="SYSTEM", help="Runs, bundles, or files of translations. The first system is compared with each "
+        "of the others.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="HTML file.")] = Path("report.html"),
     source: Annotated[Path | None, typer.Option(
         metavar="F", help="Source text of the test set.", show_default="the first model's recipe")] = None,
     reference: Annotated[Path | None, typer.Option(
@@ -29,10 +29,10 @@ def report(
     language: Annotated[str, typer.Option(
         metavar="CODE", help="Target language, if all systems are files.")] = "en",
     glossary: Annotated[Path | None, typer.Option(
-        metavar="F", help="Table of terms, whose use is counted.", show_default=False)] = None,
+        metavar="F", help="Glossary whose terms are counted in the translations.", show_default=False)] = None,
     scores: Annotated[list[str] | None, typer.Option(
-        metavar="NAME=F", help="File with another score, such as COMET, of each sentence: a number per line. Once for "
-        "each system, in their order; with several scores, for each name.", show_default=False)] = None,
+        metavar="NAME=F", help="File with another score of each sentence, such as COMET: one number per line. For each "
+        "NAME, give this option once for each system, in the order of the systems.", show_default=False)] = None,
     robustness: Annotated[bool, typer.Option(
         "--robustness", help="Let models also translate the test sets in capitals, in title case, without final stops "
         "and with typos.")] = False,
@@ -40,11 +40,11 @@ def report(
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
 ) -> None:
-    """Write a web page that shows how systems translate test sets, and in what they differ.
+    """Write a web page that compares how systems translate test sets.
 
     The page has scores with confidence intervals and significance tests, learning curves, groups of sentences, n-grams,
-    faults, the calibration of the models' confidence, settings that differ, and all sentences, which can be searched
-    and ordered by the difference between the systems. It is a single file and loads nothing from the network.
+    faults, the calibration of the models' confidence, and settings that differ. All sentences can be searched, and
+    sorted by the difference between the systems. The page is a single file and loads nothing from the network.
     """
     from seq2seq.protection.glossary import Glossary
     from seq2seq.report.page import page

@@ -14,7 +14,7 @@ from seq2seq.errors import UserError
 
 LIMITS = "Limits"
 PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "python-multipart": "python_multipart"}
-"""Packages of the extra `serve`, and the module of each."""
+"""Packages of the extra `serve`, each with the module that it provides."""
 LOCAL_ADDRESSES = ("127.0.0.1", "localhost", "::1")
 
 EXAMPLES = examples("seq2seq serve runs/multi30k_de_en",
@@ -27,29 +27,29 @@ EXAMPLES = examples("seq2seq serve runs/multi30k_de_en",
 
 def serve(
     models: Annotated[list[Path], typer.Argument(
-        metavar="MODEL...", show_default=False, help="Bundles or runs (their best model), each with its own direction. "
-        "Without a direct model, a text is translated by way of other languages.")],
+        metavar="MODEL", show_default=False, help="Bundles or runs (their best model). No two may have the same "
+        "direction. If no model has the direction of a request, the text is translated through other languages.")],
     host: Annotated[str, typer.Option(
         metavar="ADDRESS", help="Address to listen on. 0.0.0.0 accepts requests from other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on.")] = 5000,
     api_keys: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="File with an API key per line, and optionally its requests per minute after a space.",
+        metavar="FILE", help="File with one API key per line. A space and the key's requests per minute may follow.",
         show_default="no keys", rich_help_panel=LIMITS)] = None,
     require_key: Annotated[bool, typer.Option(
         "--require-key", help="Refuse requests without a key of --api-keys.", rich_help_panel=LIMITS)] = False,
     requests_per_minute: Annotated[int, typer.Option(
-        metavar="N", min=0, help="Maximum number of requests per minute from an address without a key; a list of "
-        "texts counts as its length. 0: unlimited.", rich_help_panel=LIMITS)] = 0,
+        metavar="N", min=0, help="Maximum number of requests per minute from an address without a key. A list of n "
+        "texts counts as n requests. 0: unlimited.", rich_help_panel=LIMITS)] = 0,
     character_limit: Annotated[int, typer.Option(
         metavar="N", min=0, help="Maximum number of characters of a request. 0: unlimited.",
         rich_help_panel=LIMITS)] = 0,
     max_request_bytes: Annotated[int, typer.Option(
-        metavar="N", min=1024, help="Maximum size of a request, files included.", rich_help_panel=LIMITS)] = 8 * 2**20,
+        metavar="N", min=1024, help="Maximum size of a request, including files.", rich_help_panel=LIMITS)] = 8 * 2**20,
     max_waiting: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum number of sentences that wait to be translated. Further requests are "
         "refused with status 429.", rich_help_panel=LIMITS)] = 10_000,
     glossary: Annotated[list[str] | None, typer.Option(
-        metavar="NAME=FILE", help="Glossary that requests may name; see seq2seq translate --glossary. Repeatable.",
+        metavar="NAME=FILE", help="Glossary that requests can use by NAME (see seq2seq translate). Can be repeated.",
         show_default=False)] = None,
     suggestions: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Accept suggestions of better translations, and append them to this file as JSONL.",
@@ -63,8 +63,8 @@ def serve(
         help="Retry faulty translations, such as loops. A retry delays the other "
         "sentences of its batch.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     batch_tokens: Annotated[int, typer.Option(
-        metavar="N", min=1, help="Maximum number of source tokens, by an estimate, that are translated together. "
-        "A smaller number shortens the wait of short requests behind long ones.", rich_help_panel=SEARCH)] = 1024,
+        metavar="N", min=1, help="Approximate maximum number of source tokens in a batch. With a smaller number, short "
+        "requests wait less for long ones.", rich_help_panel=SEARCH)] = 1024,
     device: Device = "auto",
     precision: Annotated[Precision | None, typer.Option(
         help="Number format; auto is the first of bf16, fp16 and fp32 that the hardware supports.",
@@ -73,9 +73,8 @@ def serve(
 ) -> None:
     """Translate over HTTP, with the interface of LibreTranslate.
 
-    The server listens on one port for programs that speak LibreTranslate's interface or DeepL's /v2/translate. The
-    interface is described on its page /docs. SIGHUP loads the models again; a model whose files changed is loaded
-    again by itself.
+    The server answers programs that use LibreTranslate's interface or DeepL's /v2/translate. Its page /docs describes
+    the interface. If the files of a model change, the server reloads this model. After SIGHUP, it reloads all models.
     """
     if require_key and api_keys is None:
         raise UserError("--require-key needs keys. Add --api-keys FILE.")
@@ -99,7 +98,7 @@ def serve(
         app = server.application(Service(loaded, batch_tokens, max_waiting), limits, settings)
         address, listening_port = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        console.print_message(f"listening on http://{shown}:{listening_port}, its interface is described on /docs")
+        console.print_message(f"listening on http://{shown}:{listening_port}, where /docs describes the interface")
         if host not in LOCAL_ADDRESSES and not (require_key or requests_per_minute):
             console.warn("every machine that reaches this address can use the server without limits. Consider "
                          "--api-keys with --require-key, or --requests-per-minute.")

@@ -83,9 +83,9 @@ def translate(
         "tells its format (see --document); - is standard input.",
         show_default="standard input")] = None,
     document: Annotated[str | None, typer.Option(
-        metavar="FORMAT", show_default="by the ending of INPUT's name", help="Translate the text of a document: html, "
-        "markdown, srt, vtt, ass, po, xliff, ts, properties, android, json, docx, pptx, odt, tmx or text (paragraphs). "
-        "All else stays as it is. lines: one sentence per line, whatever the name.")] = None,
+        metavar="FORMAT", show_default="by the ending of INPUT's name", help="Format of a document: html, markdown, "
+        "srt, vtt, ass, po, xliff, ts, properties, android, json, docx, pptx, odt, tmx or text (paragraphs). Only its "
+        "text is translated. lines: INPUT has one sentence per line, whatever its name.")] = None,
     target_language: TargetLanguage = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum length of a line in bytes; a longer line is an error.")] = MAX_LINE_BYTES,
@@ -128,11 +128,11 @@ def translate(
         show_default="the recipe's", rich_help_panel=CONSTRAINTS)] = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Table of terms and their translations, separated by tabs; a third column may say 'do not "
-        "translate'. Terms that a translation lacks are required in a second search, and reported if that fails.",
+        "translate'. If a translation lacks terms, a second search requires them. Terms still missing are reported.",
         show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     placeholder: Annotated[list[str] | None, typer.Option(
-        metavar="REGEX", help="Further text to keep as it is. Variables such as %s, addresses, paths, emoji and so on "
-        "are kept anyway. Can be repeated.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
+        metavar="REGEX", help="Further text to keep unchanged. Variables such as %s, addresses, paths, emoji and so on "
+        "are kept, too. Can be repeated.", show_default=False, rich_help_panel=CONSTRAINTS)] = None,
     sampling: Annotated[bool | None, typer.Option(
         help="Sample translations instead of searching; --n-best is the number of samples per line.",
         show_default="the recipe's", rich_help_panel=SAMPLING)] = None,
@@ -163,9 +163,9 @@ def translate(
 
     Only a newline character ends a line. Empty lines stay empty. A line that is too long for the model is translated in
     parts, which are joined. With --output, the command finishes the current block of lines after SIGINT (Ctrl-C) or
-    SIGTERM and then stops. --resume continues after the last finished block, also after a crash. The processes that
-    torchrun starts, on one machine or several, share the lines. Only the first process reads the input and writes the
-    output.
+    SIGTERM and then stops. --resume continues after the last finished block, also after a crash. If torchrun
+    starts several processes, on one machine or several, they share the lines. Only the first process reads the input
+    and writes the output.
     """
     ranks = None if context.obj is None else context.obj.members
     overrides = DecodingOverrides.read(

@@ -36,13 +36,13 @@ logger = logging.getLogger("seq2seq.serve")
 Result = TypeVar("Result")
 
 PATH_HEADER = "X-Translation-Path"
-"""Header of an answer with the languages of the models that translated it: `de,en,fr` by way of English."""
+"""Response header with the languages of the path: `de,en,fr` for German to French through English."""
 MAX_SUGGESTION_BYTES = 64 * 2**20
-"""Maximum size of the file of suggestions."""
+"""Maximum size of the file to which suggestions are appended."""
 
 
 class Api:
-    """Endpoints of a server, as functions of Starlette."""
+    """Endpoints of a server, as methods that answer Starlette requests."""
 
     def __init__(self, service: Service, limits: Limits, settings: Settings) -> None:
         self.service, self.limits, self.settings = service, limits, settings
@@ -117,7 +117,7 @@ class Api:
             if b"\0" in contents:
                 raise invalid("the file is not text: it has bytes of value 0")
         if format == "tmx" and source.lower() == AUTO:
-            raise invalid("the source language of a .tmx cannot be detected, name it")
+            raise invalid("the source language of a .tmx file cannot be detected. Name it in source")
         found = await unless_disconnected(request, self.service.translate_document(
             contents, format, safe_name(name), source, target, text(parameters, "glossary", ""),
             lambda content: self.require_short([content])))
@@ -137,7 +137,7 @@ class Api:
         key = request.path_params["name"]
         file = self.files.get(key)
         if file is None:
-            raise ApiError(404, "There is no such file. Files are deleted when they were fetched, and after "
+            raise ApiError(404, "There is no such file. A translated file is deleted after its download, or after "
                                 f"{LIFETIME_SECONDS // 60} minutes")
         quoted = "".join(character if character.isascii() else "_" for character in file.name)
         deletion = None if request.method == "HEAD" else BackgroundTask(self.files.delete, key)
@@ -191,32 +191,32 @@ class Api:
                                  media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def admit(self, request: Request, key: str, cost: int = 1) -> None:
-        """Count a request of the client; see `Limits.check`."""
+        """Count a request against the limit of its client; see `Limits.check`."""
         self.limits.check(key, request.client.host if request.client else "", cost)
 
     def require_short(self, q: list[str]) -> None:
-        """Raise ApiError if the texts together exceed the limit of characters."""
+        """Raise ApiError if all texts together exceed the character limit."""
         characters, limit = sum(map(len, q)), self.settings.character_limit
         if limit and characters > limit:
             raise invalid(f"request ({characters}) exceeds text limit ({limit})")
 
     def log_texts(self, q: list[str], found: list[TranslatedText]) -> None:
-        """Write texts and translations to the log, if the server's operator wants this."""
+        """If `Settings.log_text` is set, write texts and translations to the log."""
         if self.settings.log_text:
             for one, translated in zip(q, found, strict=True):
                 logger.info("%s %r -> %r", ",".join(translated.path), one, translated.text)
 
 
 def path_header(found: Sequence[TranslatedText | TranslatedDocument]) -> Mapping[str, str]:
-    """Return the header with the path of each text; texts with the same path are named once."""
+    """Return the header PATH_HEADER. It lists the language paths of all texts, and each distinct path only once."""
     return {PATH_HEADER: "; ".join(dict.fromkeys(",".join(one.path) for one in found))}
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of `work`, or cancel it if the client closes the connection.
+    """Return the result of `work`. If the client closes the connection first, cancel `work`.
 
     Raises:
-        ClientDisconnect: the client is gone.
+        ClientDisconnect: the client has closed the connection.
     """
 
     async def disconnected() -> None:

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, cross-origin requests, errors, sizes and the log."""
+"""The ASGI application: routes, cross-origin requests, error responses, the size limit of requests, and the log."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from seq2seq.serve.settings import Settings
 logger = logging.getLogger("seq2seq.serve")
 
 UNKNOWN_ENDPOINT = "other"
-"""Name in the figures for all paths that are no endpoint."""
+"""Endpoint in the metrics of all requests whose path is not an endpoint."""
 
 
 def create_app(service: Service, limits: Limits | None = None, settings: Settings | None = None,
                lifespan: Lifespan[Starlette] | None = None) -> ASGIApp:
     """Return the application that serves the models of `service`.
 
-    lifespan: context manager around the time in which the application runs, as in Starlette.
+    lifespan: context manager that Starlette enters when the application starts, and leaves when it stops.
     """
     settings = settings or Settings()
     api = Api(service, limits or Limits(), settings)
@@ -60,7 +60,7 @@ def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     answer = {"error": error.message}
     if request.url.path.startswith("/v2/"):
-        answer["message"] = error.message                                       # read by clients of DeepL's interface
+        answer["message"] = error.message                                       # DeepL clients read this key
     return JSONResponse(answer, error.status, error.headers)
 
 
@@ -70,7 +70,7 @@ def _answer_http_error(request: Request, error: Exception) -> Response:
 
 
 class _Guard:
-    """Middleware that limits the size of requests, answers unexpected errors, counts and logs."""
+    """Middleware that limits the size of requests, answers unexpected errors, and counts and logs all requests."""
 
     def __init__(self, app: ASGIApp, service: Service, settings: Settings, endpoints: set[str]) -> None:
         self.app, self.service, self.settings, self.endpoints = app, service, settings, endpoints
@@ -126,7 +126,7 @@ class _Guard:
 
 
 def _traceback(error: Exception, with_message: bool) -> str:
-    """Return the traceback of an error for the log. The error's message may quote users' texts."""
+    """Return the traceback of an error for the log. with_message: include its message, which may quote users' texts."""
     if with_message:
         return "".join(traceback.format_exception(error)).rstrip()
     frames = "".join(traceback.format_tb(error.__traceback__))

@@ -1,4 +1,4 @@
-"""DeepL's `/v2/translate` and `/v2/languages`, for programs that speak only this interface."""
+"""DeepL's `/v2/translate` and `/v2/languages`, for programs that support only DeepL's interface."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from seq2seq.serve.parameters import read_parameters, text, texts
 from seq2seq.serve.service import AUTO
 
 SCHEME = "DeepL-Auth-Key"
-"""Name before the API key in the header `Authorization`."""
+"""Scheme that precedes the API key in the header `Authorization`."""
 
 
 class DeepLApi:
-    """Endpoints with the models, limits and settings of `api`."""
+    """Endpoints of DeepL's interface, with the models, limits and settings of `api`."""
 
     def __init__(self, api: Api) -> None:
         self.api = api

@@ -1,4 +1,4 @@
-"""Identification of the language of a text among the languages of a server."""
+"""Language identification, restricted to the languages of a server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from seq2seq.data.language_identification import is_installed
 from seq2seq.recipe.language_codes import main_language
 
 MAX_CHARACTERS = 2_000
-"""Number of characters of a text that are looked at. More would take time and change nothing."""
-# Scripts that a language is written in, by the first word of the Unicode names of their letters. All others: LATIN.
+"""Only the first characters of a text, up to this number, are examined. More would take time and change nothing."""
+# Languages by script. A letter's script is the first word of its Unicode name. All other languages use LATIN.
 _SCRIPTS = {
     "CYRILLIC": "ab ba be bg ce cv kk kv ky mk mn os ru sr tg tt uk", "ARABIC": "ar ckb fa ps sd ug ur",
     "CJK": "zh ja yue", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "GREEK": "el", "HEBREW": "he yi",
@@ -27,22 +27,22 @@ _OTHER_THAN_LATIN = frozenset(" ".join(_SCRIPTS.values()).split())
 
 @dataclass(frozen=True)
 class Detected:
-    """Language of a text. confidence: from 0 to 100."""
+    """Candidate for the language of a text. confidence: from 0 to 100."""
 
     language: str
     confidence: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return the form that clients expect."""
+        """Return the JSON object that clients expect."""
         return {"confidence": self.confidence, "language": self.language}
 
 
 class Detector:
-    """Language identification by lingua, restricted to some languages; by script where lingua is not installed, or for
-    the languages that it does not know."""
+    """Language identification among given languages by lingua. If lingua is not installed, or does not know the
+    languages, the script of the text alone decides."""
 
     def __init__(self, languages: Sequence[str]) -> None:
-        """languages: canonical codes; the first one is the answer for texts without letters."""
+        """languages: canonical codes. For a text without letters, the first one is returned."""
         self.languages = list(languages)
         self._lingua: Any = None
         self._codes: dict[Any, str] = {}
@@ -61,7 +61,7 @@ class Detector:
             self._lingua = lingua.LanguageDetectorBuilder.from_languages(*self._codes).build()
 
     def detect(self, text: str) -> list[Detected]:
-        """Return the languages of a text, the most probable first; at least one."""
+        """Return the candidates for the language of a text, the most probable first. There is at least one."""
         text = text[:MAX_CHARACTERS]
         if not any(map(str.isalpha, text)):
             return [Detected(self.languages[0], 0.0)]
@@ -76,7 +76,7 @@ class Detector:
         return self._with_chinese_script([Detected(code, confidence) for code in fitting], text)
 
     def _script_shares(self, text: str) -> dict[str, float]:
-        """Return the share of a text's letters that are in a script of each language."""
+        """Return, for each language, the share of the text's letters that belong to a script of this language."""
         counts: Counter[str] = Counter(unicodedata.name(character, "").partition(" ")[0]
                                        for character in text if character.isalpha())
         shares = {}
@@ -84,14 +84,14 @@ class Detector:
             main = main_language(code)
             letters = sum(count for script, count in counts.items() if main in _SCRIPTS.get(script, "").split()
                           or script == "LATIN" and main not in _OTHER_THAN_LATIN)
-            # Japanese text has kana, too; without kana, Chinese is more probable.
+            # Japanese text contains kana besides kanji. For text without kana, Chinese is more probable.
             kanji_alone = main == "ja" and not (counts["HIRAGANA"] or counts["KATAKANA"])
             shares[code] = letters / max(1, counts.total()) * (0.5 if kanji_alone else 1)
         return shares
 
     def _with_chinese_script(self, found: list[Detected], text: str) -> list[Detected]:
-        """Return zh-Hant instead of zh-Hans, or the other way round, if both are served and the text has more
-        characters that exist only in that script."""
+        """If both zh-Hans and zh-Hant are served, merge their entries into one: zh-Hant if the text has more
+        traditional than simplified characters, otherwise zh-Hans."""
         both = {"zh-Hans", "zh-Hant"}
         if not both <= set(self.languages):
             return found

@@ -1,4 +1,4 @@
-"""Description of the interface: `/spec` (OpenAPI) and `/docs`, its page."""
+"""Description of the HTTP interface: `/spec` in OpenAPI, `/docs` as a web page."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from seq2seq.serve.service import FORMATS
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 _TEXTS = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
 _KEY = ("api_key", _TEXT, False, "API key, if the server has keys.")
-_SOURCE = ("source", _TEXT, True, "Code of the language of the text, such as de, or auto.")
-_TARGET = ("target", _TEXT, True, "Code of the language to translate into.")
+_SOURCE = ("source", _TEXT, True, "Language code of the text, such as de; or auto, to detect it.")
+_TARGET = ("target", _TEXT, True, "Language code of the translation, such as en.")
 _ERRORS = {400: "The request is invalid.", 403: "The API key is wrong or missing.", 413: "The request is too large.",
-           429: "Too many requests, or too many sentences wait.", 500: "The server has a bug."}
+           429: "Too many requests, or too many waiting sentences.", 500: "The server has a bug."}
 
 Parameter = tuple[str, dict[str, Any], bool, str]
-_GLOSSARY: Parameter = ("glossary", {"type": "string"}, False, "Name of a glossary of the server.")
-# Method, path, description, parameters (name, schema, required, description), and an example of the answer.
+_GLOSSARY: Parameter = ("glossary", {"type": "string"}, False, "Name of a glossary on the server.")
+# For each endpoint: method, path, description, parameters (name, schema, required, description), example response.
 _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
     ("post", "/translate", "Translate a text or a list of texts.", [
-        ("q", _TEXTS, True, "The text, or a list of texts. Each line is translated by itself."), _SOURCE, _TARGET,
+        ("q", _TEXTS, True, "The text, or a list of texts. Each line is translated separately."), _SOURCE, _TARGET,
         ("format", {"type": "string", "enum": list(FORMATS), "default": "text"}, False, "Format of the texts."),
         _GLOSSARY,
         ("alternatives", _NUMBER, False, "Number of further translations of each text, at most 10."),
-        ("confidence", _FLAG, False, "Also return the words of the translation with the model's confidence."), _KEY],
+        ("confidence", _FLAG, False, "Also return the words of the translation, each with its confidence."), _KEY],
      {"translatedText": "A dog runs.", "detectedLanguage": {"confidence": 98.5, "language": "de"},
       "alternatives": ["The dog runs."], "confidence": [{"text": "A", "confidence": 0.9731}]}),
-    ("post", "/detect", "Find the language of a text among the languages of this server.", [
+    ("post", "/detect", "Detect the language of a text, among the languages of this server.", [
         ("q", _TEXT, True, "The text."), _KEY], [{"confidence": 98.5, "language": "de"}]),
-    ("get", "/languages", "List the languages, and those that each can be translated into.", [],
+    ("get", "/languages", "List the languages, and for each the languages it can be translated into.", [],
      [{"code": "de", "name": "German", "targets": ["en", "de"]}]),
-    ("post", "/translate_file", "Translate a document. The translation can be fetched once, within 30 minutes.", [
-        ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data. Its name tells "
-         "its format."), _SOURCE, _TARGET, _GLOSSARY, _KEY],
+    ("post", "/translate_file", "Translate a document. The result can be downloaded once, within 30 minutes.", [
+        ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data. Its name decides "
+         "the format."), _SOURCE, _TARGET, _GLOSSARY, _KEY],
      {"translatedFileUrl": "http://127.0.0.1:5000/download_file/NAME"}),
-    ("get", "/glossaries", "List the glossaries and their directions.", [],
+    ("get", "/glossaries", "List the glossaries with their source and target languages.", [],
      [{"name": "products", "source": "de", "target": "en"}]),
     ("post", "/suggest", "Suggest a better translation, if the server accepts suggestions.", [
         ("q", _TEXT, True, "The text."), ("s", _TEXT, True, "The suggested translation."), _SOURCE, _TARGET, _KEY],
      {"success": True}),
-    ("get", "/frontend/settings", "Settings for web pages.", [], {"charLimit": -1, "keyRequired": False}),
-    ("get", "/health", "State of the server.", [], {"status": "ok"}),
-    ("get", "/metrics", "Figures in the text format of Prometheus.", [], None),
-    ("post", "/v2/translate", "Translate texts, for programs that speak DeepL's interface.", [
-        ("text", _TEXTS, True, "The texts."), ("target_lang", _TEXT, True, "Code of the language to translate into."),
-        ("source_lang", _TEXT, False, "Code of the language of the texts; by default, it is detected."),
-        ("tag_handling", {"type": "string", "enum": ["html", "xml"]}, False, "Format of the texts; default: text.")],
+    ("get", "/frontend/settings", "Return settings for web pages.", [], {"charLimit": -1, "keyRequired": False}),
+    ("get", "/health", "Return the state of the server.", [], {"status": "ok"}),
+    ("get", "/metrics", "Return metrics in the text format of Prometheus.", [], None),
+    ("post", "/v2/translate", "Translate texts, for programs that use DeepL's interface.", [
+        ("text", _TEXTS, True, "The texts."), ("target_lang", _TEXT, True, "Language code of the translation."),
+        ("source_lang", _TEXT, False, "Language code of the texts. By default, the language is detected."),
+        ("tag_handling", {"type": "string", "enum": ["html", "xml"]}, False, "Format of the texts (default: text).")],
      {"translations": [{"detected_source_language": "DE", "text": "A dog runs."}]}),
 ]
 

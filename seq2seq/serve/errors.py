@@ -17,7 +17,7 @@ class ApiError(Exception):
 
 
 class SlowdownError(ApiError):
-    """Too many requests: the client should wait.
+    """Error with status 429: there are too many requests, and the client should wait.
 
     seconds: time after which the client may try again.
     """
@@ -27,5 +27,5 @@ class SlowdownError(ApiError):
 
 
 def invalid(reason: str) -> ApiError:
-    """Return the error for a request that can never succeed as it is."""
+    """Return an error with status 400, for a request that the client must correct."""
     return ApiError(400, f"Invalid request: {reason}")

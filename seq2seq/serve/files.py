@@ -14,7 +14,7 @@ from seq2seq.formats import registry
 from seq2seq.serve.errors import SlowdownError
 
 SUFFIXES = (".txt", *registry.SUFFIXES)
-"""Endings of the names of files that can be translated, besides strings.xml."""
+"""Endings of the names of files that can be translated. A file with the name strings.xml can be translated, too."""
 LIFETIME_SECONDS = 1800
 """Time after which a translated file is deleted if nobody has fetched it."""
 MAX_BYTES = 64 * 2**20
@@ -23,7 +23,7 @@ MAX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class StoredFile:
-    """Translated file. name: name for the browser, without folders. expires: time of its deletion."""
+    """Translated file. name: name under which browsers save it, without folders. expires: time of its deletion."""
 
     name: str
     contents: bytes
@@ -31,7 +31,7 @@ class StoredFile:
 
 
 class FileStore:
-    """Translated files in memory, each under a name of 256 random bits. No name of a client becomes a path."""
+    """Translated files in memory. Each has a download name of 256 random bits. No name from a client becomes a path."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._files: dict[str, StoredFile] = {}
@@ -69,7 +69,7 @@ class FileStore:
 
 
 def format_of_file(name: str) -> str | None:
-    """Return the format of a file; None if it cannot be translated."""
+    """Return the format that a file's name tells; None if the file cannot be translated."""
     return "text" if suffix_of(name) == ".txt" else registry.format_of(name.replace("\\", "/"))
 
 
@@ -86,13 +86,13 @@ def suffix_of(name: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Return the name of a file without folders and without characters that are unusual in names."""
+    """Return the name of a file without folders, with _ for all characters except letters, digits, -, _ and space."""
     stem = PurePosixPath(name.replace("\\", "/")).stem
     safe = "".join(character if character.isalnum() or character in "-_ " else "_" for character in stem)
     return f"{safe.strip('_ ')[:80] or 'translation'}{suffix_of(name)}"
 
 
 def translated_name(name: str, target: str) -> str:
-    """Return the name of the translation of a file: letter_en.txt for letter.txt; see `safe_name`."""
+    """Return the name of the translation of a file, based on its `safe_name`: letter_en.txt for letter.txt."""
     safe = PurePosixPath(safe_name(name))
     return f"{safe.stem}_{target}{safe.suffix}"

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with errors in the form of the interface, and a limit for silent connections."""
+"""uvicorn's HTTP protocol, changed so that errors are JSON and silent connections are closed after a timeout."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 IDLE_SECONDS = 30
-"""Time after which a connection is closed whose client has sent no complete request head."""
+"""Time after which a connection is closed if its client has not sent a complete request head."""
 
 
 class HttpProtocol(H11Protocol):
     """HTTP/1.1 on one connection."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:                # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start the timeout for the first request."""
         super().connection_made(transport)
         self._limit_silence()
 
     def data_received(self, data: bytes) -> None:
-        """Handle data; without a complete request head, wait for the rest."""
+        """Handle received data. If the request head is not complete yet, start the timeout for the rest of it."""
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
             self._limit_silence()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer data that is not HTTP, unless an answer has begun, and close the connection."""
-        # h11 refuses an answer after the beginning of another one. uvicorn's own method would raise this error.
+        """Answer data that is not HTTP with status 400, unless a response has begun, and close the connection."""
+        # If a response has begun, h11 raises LocalProtocolError, which uvicorn's own method does not catch.
         with suppress(h11.LocalProtocolError):
             body = json.dumps({"error": "Invalid request: the request is not valid HTTP"}).encode()
             headers = [("content-type", "application/json"), ("connection", "close"),
@@ -37,7 +37,7 @@ class HttpProtocol(H11Protocol):
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True                                      # drops the answer of the application
+            self.cycle.disconnected = True                                      # drops the application's response
             self.cycle.message_event.set()
         self.transport.close()
 

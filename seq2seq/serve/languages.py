@@ -10,10 +10,10 @@ from seq2seq.cards.language_names import canonical, language_name
 
 
 def resolve(code: str, served: Iterable[str]) -> str | None:
-    """Return the served language that a client's code means; None if there is none.
+    """Return the served language that matches a client's language code; None if no language matches.
 
-    A code without region means any region, and a region that is not served is ignored: `de` for de-AT, `en-US` for en.
-    A different script is a different language.
+    If the code has no region, a language with any region matches: `en-US` for `en`. If the region of the code is not
+    served, it is ignored: `de` for `de-AT`. Codes with different scripts never match.
     """
     languages = list(served)
     wanted = canonical(code)
@@ -32,7 +32,7 @@ def _script(code: str) -> str:
 class Directions:
     """Directions of translation of a server.
 
-    direct: (source, target) of each model, canonical codes.
+    direct: (source, target) of each direction that a model translates, as canonical codes.
     """
 
     direct: tuple[tuple[str, str], ...]
@@ -48,14 +48,14 @@ class Directions:
         return [code for code in self.languages if any(code == source for source, _ in self.direct)]
 
     def path(self, source: str, target: str) -> tuple[str, ...] | None:
-        """Return the languages from source to target with the fewest models between them, or None.
+        """Return the shortest path of languages from source to target; None if no chain of models connects them.
 
         The path has one language if source and target are the same, two for a direct model, more with pivot languages.
         """
         return self._paths_from(source).get(target)
 
     def targets(self, source: str) -> list[str]:
-        """Return the languages that can be reached from `source`, itself included, in the order of `languages`."""
+        """Return the languages that can be reached from `source`, including `source`, in the order of `languages`."""
         paths = self._paths_from(source)
         return [code for code in self.languages if code in paths]
 

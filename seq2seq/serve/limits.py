@@ -1,4 +1,4 @@
-"""API keys, and limits of requests per minute by key and by address."""
+"""API keys, and rate limits by key and by address."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from seq2seq.errors import UserError
 from seq2seq.serve.errors import ApiError, SlowdownError
 
 MAX_CLIENTS = 50_000
-"""Maximum number of clients whose requests are counted. Beyond it, those that were idle for longest are forgotten."""
+"""Maximum number of clients whose requests are counted. Beyond it, the client that was idle longest is forgotten."""
 
 
 def read_keys(path: Path) -> dict[str, int | None]:
-    """Read a file with an API key on each line, and optionally its requests per minute. `#` begins a comment.
+    """Read a file of API keys. Each line has a key and, optionally, its limit. `#` begins a comment.
 
-    Returns the requests per minute of each key; None: unlimited.
+    Returns the limit of each key in requests per minute; None means unlimited.
 
     Raises:
-        UserError: the file cannot be read, or a line has another form.
+        UserError: the file cannot be read or has no keys, or a line is malformed or repeats a key.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -35,7 +35,7 @@ def read_keys(path: Path) -> dict[str, int | None]:
         if not fields:
             continue
         if len(fields) > 2 or len(fields) == 2 and not (fields[1].isdecimal() and int(fields[1]) > 0):
-            raise UserError(f"{path}:{number}: expected a key, and optionally its requests per minute, at least 1.")
+            raise UserError(f"{path}:{number}: expected a key, and optionally its requests per minute (1 or more).")
         if fields[0] in keys:
             raise UserError(f"{path}:{number}: this key is there twice. Remove one of the lines.")
         keys[fields[0]] = int(fields[1]) if len(fields) == 2 else None
@@ -46,10 +46,10 @@ def read_keys(path: Path) -> dict[str, int | None]:
 
 @dataclass
 class Limits:
-    """Limits of a server.
+    """Rate limits of a server.
 
-    keys: requests per minute of each API key (None: unlimited). key_required: True: refuse requests without a key.
-    requests_per_minute: limit for each address without a key; 0: unlimited.
+    keys: requests per minute of each API key; None means unlimited. key_required: if True, requests without a key are
+    refused. requests_per_minute: limit for each address that sends no key; 0 means unlimited.
     """
 
     keys: dict[str, int | None] = field(default_factory=dict)
@@ -59,16 +59,16 @@ class Limits:
     _tokens: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
 
     def check(self, key: str, address: str, cost: int = 1) -> None:
-        """Count requests of a client.
+        """Count a request against the limit of its client.
 
-        The requests left grow steadily up to those of a minute (token bucket).
+        Token bucket: the number of requests that the client has left grows steadily, up to the limit of a minute.
 
         Args:
-            key: API key of the request; empty: none.
-            cost: number of requests that it counts as: the length of a list. A list that is longer than the limit
-                counts as the limit.
+            key: API key of the request; "" if it has none.
+            cost: number of requests that this request counts as, such as the number of its texts. If the cost is above
+                the limit, the request costs as much as the limit.
         Raises:
-            ApiError: 403: the key is unknown, or is missing and required.
+            ApiError: the key is unknown, or a required key is missing (status 403).
             SlowdownError: the client's limit is exceeded.
         """
         limit: int | None = self.requests_per_minute
@@ -95,7 +95,7 @@ class Limits:
 
 
 def _network(address: str) -> str:
-    """Return an IPv4 address, or the /64 network of an IPv6 address, which usually belongs to one client."""
+    """Return an IPv4 address as it is, and an IPv6 address as its /64 network, which usually belongs to one client."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Figures of a server in the text format of Prometheus."""
+"""Metrics of a server in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from bisect import bisect_left
 from collections import Counter
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the buckets of durations."""
+"""Upper bounds of the histogram buckets for durations, in seconds."""
 SENTENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Upper bounds of the buckets of batch sizes."""
+"""Upper bounds of the histogram buckets for batch sizes, in sentences."""
 
 
 class Histogram:
@@ -24,7 +24,7 @@ class Histogram:
         self._sum += value
 
     def lines(self, name: str, labels: str = "") -> list[str]:
-        """Return the lines of the histogram. labels: further labels, such as endpoint="/translate"."""
+        """Return the histogram as lines for Prometheus. labels: further labels, such as endpoint="/translate"."""
         lines, total = [], 0
         comma = f"{labels}," if labels else ""
         for bound, count in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
@@ -35,7 +35,7 @@ class Histogram:
 
 
 class Metrics:
-    """Counters of requests, texts and batches; can be used by several threads."""
+    """Counters of requests, texts and batches. Several threads can use them at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class Metrics:
         self._counters = Counter(texts=0, characters=0, sentences=0, reloads=0)
 
     def count_request(self, endpoint: str, status: int, seconds: float) -> None:
-        """Count an answered request. endpoint: path of a route, so that clients cannot create new ones."""
+        """Count an answered request. endpoint: path of a route, never a path from a client, so its values are few."""
         with self._lock:
             self._requests[endpoint, status] += 1
             self._seconds.setdefault(endpoint, Histogram(SECONDS)).add(seconds)
@@ -56,19 +56,19 @@ class Metrics:
             self._counters.update(texts=texts, characters=characters)
 
     def count_reload(self) -> None:
-        """Count a model that was replaced."""
+        """Count a message about a reload: a model was replaced, or a model or the glossaries could not be loaded."""
         with self._lock:
             self._counters["reloads"] += 1
 
     def count_batch(self, sentences: int, seconds: float) -> None:
-        """Count a batch of the model thread."""
+        """Count a batch that the model thread has translated."""
         with self._lock:
             self._counters["sentences"] += sentences
             self._batch_sentences.add(sentences)
             self._batch_seconds.add(seconds)
 
     def text(self, waiting: int) -> str:
-        """Return all figures. waiting: number of sentences in the queue."""
+        """Return all metrics as text for Prometheus. waiting: number of sentences in the queue."""
         with self._lock:
             lines = _header("requests_total", "counter", "Answered requests by endpoint and status.")
             lines += [f'seq2seq_requests_total{{endpoint="{endpoint}",status="{status}"}} {count}'
@@ -76,7 +76,7 @@ class Metrics:
             lines += _header("request_seconds", "histogram", "Time from request to answer.")
             for endpoint, histogram in sorted(self._seconds.items()):
                 lines += histogram.lines("seq2seq_request_seconds", f'endpoint="{endpoint}"')
-            lines += _header("batch_sentences", "histogram", "Sentences of a batch.")
+            lines += _header("batch_sentences", "histogram", "Number of sentences in a batch.")
             lines += self._batch_sentences.lines("seq2seq_batch_sentences")
             lines += _header("batch_seconds", "histogram", "Time to translate a batch.")
             lines += self._batch_seconds.lines("seq2seq_batch_seconds")
@@ -88,7 +88,7 @@ class Metrics:
 
 
 _HELP = {"texts": "Translated texts.", "characters": "Characters of translated texts.",
-         "sentences": "Sentences translated by a model.", "reloads": "Models that were replaced."}
+         "sentences": "Sentences translated by a model.", "reloads": "Reloads, including failed ones."}
 
 
 def _header(name: str, kind: str, help: str) -> list[str]:

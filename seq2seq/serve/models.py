@@ -1,4 +1,4 @@
-"""Models of a server: loading, choosing one for a direction, and replacing those whose files changed."""
+"""Models of a server: loading, choosing the model of a direction, and replacing models whose files changed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Fingerprint = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of a request that change the search. Sentences with equal options are translated in one batch.
+    """Options of a request that change the search. Only sentences with equal options can be in one batch.
 
-    n_best: number of translations of each sentence. word_confidence: True: also compute the confidence of each word.
-    glossary: name of a glossary; "": none. document: True: placeholders are kept even without the safety net.
+    n_best: number of translations of each sentence. word_confidence: if True, the confidence of each word is computed.
+    glossary: name of a glossary, or "". document: if True, placeholders are kept even without the safety net.
     """
 
     n_best: int = 1
@@ -45,7 +45,7 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Group:
-    """Sentences that can be translated in one batch: direction (source, target) and options."""
+    """Direction and options that all sentences of one batch have in common."""
 
     source: str
     target: str
@@ -54,7 +54,7 @@ class Group:
 
 @dataclass(frozen=True)
 class AlignmentGroup:
-    """Pairs of a sentence and its translation that can be aligned in one batch, by the model of a direction."""
+    """Direction of all pairs (sentence, translation) that are aligned in one batch."""
 
     source: str
     target: str
@@ -62,9 +62,9 @@ class AlignmentGroup:
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """Options for loading and searching, the same for all models.
+    """Options for loading models and for the search, which apply to all models of a server.
 
-    precision: None: int8 on a CPU, otherwise auto. beam_size, safety_net: None: the recipe's.
+    precision: None means int8 on a CPU, otherwise auto. beam_size, safety_net: None means the value in the recipe.
     """
 
     device: str = "auto"
@@ -76,8 +76,8 @@ class MachineOptions:
 
 @dataclass
 class _Loaded:
-    """Model that is served. fingerprint: state of the bundle's files before it was loaded, or at the last failure.
-    translators: translator of each direction; all have the same weights."""
+    """Model that is served. fingerprint: `_fingerprint` before the model was loaded, or at the last failed reload.
+    translators: translator of each direction of the model; all share the same weights."""
 
     path: Path
     fingerprint: Fingerprint
@@ -88,9 +88,9 @@ class _Loaded:
 
 @dataclass
 class Models:
-    """Models of a server, each with directions of its own.
+    """Models of a server. Only one model translates each direction.
 
-    glossary_files: path of each glossary by its name. glossaries: those that were read, by name and direction.
+    glossary_files: path of each glossary by its name. glossaries: loaded glossaries by (name, source, target).
     """
 
     machine: MachineOptions
@@ -104,7 +104,7 @@ class Models:
     @staticmethod
     def load(paths: Sequence[Path], machine: MachineOptions | None = None,
              glossaries: Mapping[str, Path] | None = None) -> Models:
-        """Load all models, and the glossaries for the direction of each model.
+        """Load all models, and load the glossaries for each direction of the models.
 
         Raises:
             UserError: a model cannot be loaded or served, two models have the same direction, or a glossary is
@@ -115,15 +115,16 @@ class Models:
         return models
 
     def describe(self) -> list[str]:
-        """Return a line for each model: direction, path, precision and device."""
+        """Return a line for each direction of each model: the direction, path, precision and device."""
         return [f"{source} to {target}: {one.path}, {translator.precision} on {translator.device}"
                 for one in self._loaded for (source, target), translator in one.translators.items()]
 
     def translate(self, group: Group | AlignmentGroup, sentences: list[Any]) -> list[Any]:
-        """Return the translations of each sentence, best first, by the model of the group's direction; for an
-        `AlignmentGroup`, the attention between the units of each pair (`attention_maps.unit_weights`).
+        """Translate or align the sentences of a batch with the model of the group's direction.
 
-        With sampling, the translation of a sentence does not depend on the other sentences of the batch.
+        For a `Group`, return the translations of each sentence, best first. For an `AlignmentGroup`, return the
+        attention between the units of each pair (see `attention_maps.unit_weights`). With sampling, the translation of
+        a sentence does not depend on the other sentences of the batch.
 
         Raises:
             SlowdownError: the direction is no longer served, because its model was replaced.
@@ -140,7 +141,7 @@ class Models:
             return align(sentences)
         options = group.options
         requests = [Request(sentence, number=0) for sentence in sentences]
-        if translator.context:                                                  # other lines may be of other texts
+        if translator.context:                                                  # a batch may mix several texts
             divided = map(split_context, sentences)
             requests = [Request(text, number=0, context=context_sentences(context)) for context, text in divided]
         decoding = _decoding(translator.decoding, self.machine, options)
@@ -151,15 +152,14 @@ class Models:
         return protected.translate(requests, **decoding)
 
     def context(self, path: Sequence[str]) -> int:
-        """Return the number of sentences before each sentence that the first model of a path of languages sees."""
+        """Return the number of context sentences before each sentence that the first model of a language path uses."""
         model = self._by_direction.get((path[0], path[1]))
         return 0 if model is None else model.translators[path[0], path[1]].context
 
     def reload(self, changed_only: bool = True) -> list[str]:
-        """Load the models whose files changed since they were loaded, and replace the old ones. A model that cannot be
-        loaded leaves the old one in use.
+        """Reload the models whose files have changed. If a model cannot be reloaded, the old one stays in use.
 
-        changed_only: False: load all models again. Returns messages for the log.
+        changed_only: if False, reload all models, and read the glossaries again. Returns messages for the log.
         """
         with self._reloading:
             messages, models = [], list(self._loaded)
@@ -177,7 +177,7 @@ class Models:
                     changed = [*models[:index], new, *models[index + 1:]]
                     self._use(changed)
                 except Exception as error:
-                    # The same files are not tried again at the next check.
+                    # With this fingerprint, the next check does not try the same files again.
                     old.fingerprint = fingerprint or old.fingerprint
                     messages.append(f"{old.path} cannot be loaded, the old model stays in use: {error}")
                     continue
@@ -218,7 +218,7 @@ class Models:
 
 
 def _fingerprint(path: Path) -> Fingerprint | None:
-    """Return the identity, size and time of the model's files; None if there is no bundle at the moment."""
+    """Return the inode, size and modification time of each file of a model; None if there is no bundle now."""
     try:
         bundle = resolve_model_path(path)
         found = []
@@ -232,7 +232,7 @@ def _fingerprint(path: Path) -> Fingerprint | None:
 
 
 def _decoding(section: DecodingSection, machine: MachineOptions, options: SearchOptions) -> dict[str, Any]:
-    """Return the overrides of a model's decoding options for a request."""
+    """Return the decoding options of a request that override those of the model."""
     n_best, beam_size = options.n_best, machine.beam_size or section.beam_size
     safety_net = section.safety_net if machine.safety_net is None else machine.safety_net
     if section.mbr:
@@ -245,10 +245,10 @@ def _decoding(section: DecodingSection, machine: MachineOptions, options: Search
 
 
 def named_files(values: Sequence[str]) -> dict[str, Path]:
-    """Return the path of each name in values such as `products=terms.tsv`.
+    """Parse values of `--glossary`, such as `products=terms.tsv`, and return the path of each name.
 
     Raises:
-        UserError: a value has another form.
+        UserError: a value does not have the form NAME=FILE.
     """
     found = {}
     for value in values:

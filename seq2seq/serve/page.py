@@ -1,4 +1,4 @@
-"""The web page for translation: `/`, and its files under `/page/`."""
+"""Routes of the web page for translation: `/`, and the other files of the page below `/page/`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-"""no-cache: browsers keep the files, but ask by ETag for a newer version at every visit."""
+"""Headers of all files. With no-cache, browsers keep a file, but check by ETag at each visit if it has changed."""
 
 
 def page_routes() -> list[Route]:
-    """Return the routes of the page. All files are read now, so requests never choose a path on the disk."""
+    """Read all files of the page, and return their routes. Requests therefore never choose a path on the disk."""
     files = sorted(path for path in FOLDER.iterdir() if path.suffix in MEDIA_TYPES)
     return [_route("/" if path.name == "index.html" else f"/page/{path.name}", path) for path in files]
 

@@ -1,4 +1,4 @@
-"""Parameters of a request: JSON, a form or the query string, on every endpoint."""
+"""Parameters of a request. Every endpoint accepts them as JSON, as a form or in the query string."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from seq2seq.serve.errors import ApiError, invalid
 MAX_FIELDS = 10_000
 """Maximum number of fields of a form or query string."""
 BODY_SECONDS = 60
-"""Time within which a request's body must have arrived."""
+"""Maximum time until a request's body has arrived."""
 LISTS = ("q", "text")
-"""Parameters that become a list if a form or query string has them several times."""
+"""Parameters that a form or query string may repeat. The values of a repeated parameter become a list."""
 
 
 async def read_parameters(request: Request) -> dict[str, Any]:
-    """Return the parameters of a request. Those of the body replace those of the query string. The values of files are
-    of type `UploadFile`.
+    """Return the parameters of a request. If a parameter is both in the body and in the query string, the body's value
+    is used. The value of a file is an `UploadFile`.
 
     Raises:
         ApiError: the body or the query string is malformed, or the body does not arrive in time.
@@ -46,7 +46,7 @@ async def _body(request: Request) -> dict[str, Any]:
         return {}
     if content_type.endswith("json"):
         return _decode_json(body)
-    # Some programs send JSON as a form or without a content type, such as curl -d.
+    # Some programs, such as curl -d, send JSON with the content type of a form, or without a content type.
     if body.lstrip()[:1] == b"{":
         return _decode_json(body)
     return _decode_form(body, "the form")
@@ -56,7 +56,7 @@ def _decode_json(body: bytes) -> dict[str, Any]:
     try:
         value = parse_json(body)
     except NotJson as error:
-        # The messages of Python's parser do not quote the text.
+        # The message can be passed on, because Python's parser never quotes the text.
         raise invalid(f"the body is not valid JSON: {str(error)[:200]}") from None
     if not isinstance(value, dict):
         raise invalid("the body must be a JSON object with the parameters")
@@ -82,9 +82,9 @@ def _merge(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def text(parameters: Mapping[str, Any], name: str, default: str | None = None) -> str:
     """Return a parameter that is a single text.
 
-    default: value if the parameter is missing or empty; None: it is required.
+    default: value if the parameter is missing or empty; None means that the parameter is required.
     Raises:
-        ApiError: the parameter is missing, or not a text.
+        ApiError: a required parameter is missing or empty, or the value is not a text.
     """
     value = parameters.get(name)
     if value is None or value == "":
@@ -95,10 +95,10 @@ def text(parameters: Mapping[str, Any], name: str, default: str | None = None) -
 
 
 def texts(parameters: Mapping[str, Any], name: str) -> tuple[list[str], bool]:
-    """Return a parameter that is a text or a list of texts, as a list, and True if it was a list.
+    """Return the texts of a parameter, and True if its value is a list of texts, False if it is a single text.
 
     Raises:
-        ApiError: the parameter is missing or empty, or is anything else.
+        ApiError: the parameter is missing or empty, or is neither a text nor a list of texts.
     """
     value = parameters.get(name)
     if value is None or value == "" or value == []:
@@ -109,10 +109,10 @@ def texts(parameters: Mapping[str, Any], name: str) -> tuple[list[str], bool]:
 
 
 def number(parameters: Mapping[str, Any], name: str) -> int:
-    """Return a parameter that is a whole number, 0 if it is missing.
+    """Return a parameter as an integer; 0 if it is missing or empty.
 
     Raises:
-        ApiError: the parameter is anything else.
+        ApiError: the value is not a number.
     """
     value = parameters.get(name)
     if value is None or value == "":
@@ -126,10 +126,10 @@ def number(parameters: Mapping[str, Any], name: str) -> int:
 
 
 def flag(parameters: Mapping[str, Any], name: str) -> bool:
-    """Return a parameter that is true or false; false if it is missing.
+    """Return a Boolean parameter; False if it is missing or empty.
 
     Raises:
-        ApiError: the parameter is anything else.
+        ApiError: the value is neither true nor false.
     """
     value = parameters.get(name)
     known: dict[str, bool] = {"true": True, "1": True, "false": False, "0": False, "": False, "none": False}

@@ -1,11 +1,11 @@
-"""Order in which the sentences of all requests are translated: one thread, dynamic batches, short requests first.
+"""Scheduler of the sentences of all requests: one model thread, dynamic batches, short requests first.
 
-Whenever the model thread is free, it takes the waiting sentences up to a number of tokens and translates them in one
-batch. There is no timer, so a lone request never waits for others.
+Whenever the model thread is free, it takes waiting sentences, up to a maximum number of tokens, and translates them in
+one batch. There is no timer, so a request never waits for other requests to arrive.
 
-Requests are ordered by `tokens + AGEING_TOKENS_PER_SECOND * arrival time`. Short requests come first, but a long one is
-overtaken only by requests that arrive within `tokens / AGEING_TOKENS_PER_SECOND` seconds after it. The order of two
-requests never changes, so a heap can hold them.
+Requests are ordered by `tokens + AGEING_TOKENS_PER_SECOND * arrival time`, lowest first. So a short request overtakes a
+long one, but only if it arrives less than `tokens of the long one / AGEING_TOKENS_PER_SECOND` seconds later. The order
+of two requests never changes, so a heap can hold them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, Protocol
 from seq2seq.serve.errors import ApiError, SlowdownError
 
 AGEING_TOKENS_PER_SECOND = 500
-"""Tokens by which a request may be longer for each second that it has waited more than another."""
+"""If request A arrives a second before request B, A comes first if it has at most this many tokens more than B."""
 BYTES_PER_TOKEN = 4
-"""Approximate number of UTF-8 bytes of a subword, for the size of batches. Counting exactly would tokenize twice."""
+"""Approximate number of UTF-8 bytes of a subword. An exact count of tokens would tokenize each sentence twice."""
 
 
 Item = str | tuple[str, str]
@@ -32,7 +32,7 @@ Item = str | tuple[str, str]
 
 
 class Translate(Protocol):
-    """Function that translates the sentences of one batch, which belong to one group; it runs in the model thread."""
+    """Function that translates or aligns one batch of items of the same group. It is called in the model thread."""
 
     def __call__(self, group: Any, sentences: list[Any]) -> list[Any]: ...
 
@@ -45,10 +45,10 @@ def estimate_tokens(sentence: Item) -> int:
 
 @dataclass(order=True)
 class _Request:
-    """Sentences of one request that wait or are being translated.
+    """Request with sentences that wait or are being translated.
 
-    priority: see the module. number: order of arrival, for requests of equal priority. begun: number of sentences
-    taken. missing: number of sentences without a result.
+    priority: lowest first; see the module's docstring. number: position in the order of arrival; it decides between
+    equal priorities. begun: number of sentences that batches have taken. missing: number of sentences without a result.
     """
 
     priority: float
@@ -67,13 +67,13 @@ class _Request:
 
 
 _Taken = tuple[_Request, int, Item]
-"""Sentence that a batch has taken: its request, its index in the request, its text."""
+"""Item that a batch has taken: its request, its index in the request, and the item itself."""
 
 
 class Scheduler:
-    """Queue of sentences with the thread that translates them.
+    """Queue of sentences, and the model thread, which translates them.
 
-    Sentences of one batch belong to one group: the same model and the same decoding options.
+    All sentences of a batch belong to one group: they have the same model and the same decoding options.
     """
 
     def __init__(self, translate: Translate, batch_tokens: int = 1024, max_waiting: int = 10_000,
@@ -82,8 +82,8 @@ class Scheduler:
         """Start the model thread.
 
         Args:
-            batch_tokens: number of tokens (`estimate_tokens`) that a batch may have; a longer sentence is alone.
-            max_waiting: maximum number of sentences that wait. A request beyond it is refused.
+            batch_tokens: maximum number of tokens (`estimate_tokens`) of a batch. A longer sentence has its own batch.
+            max_waiting: maximum number of sentences that wait. A request that would exceed this number is refused.
             report: function that is called after each batch with its number of sentences and its duration.
         """
         self.max_waiting, self._batch_tokens = max_waiting, batch_tokens
@@ -107,18 +107,18 @@ class Scheduler:
 
     def submit(self, group: Hashable, sentences: Sequence[Item], arrival: float | None = None, admitted: bool = False,
                ) -> Future[list[Any]]:
-        """Queue the sentences of a request, and return the future of their results, in the same order.
+        """Queue the sentences of a request, and return a future for the list of their results, in the same order.
 
-        Cancelling the future removes the sentences that no batch has taken.
+        If the future is cancelled, the sentences that no batch has taken are removed from the queue.
 
         Args:
-            group: model and options of the request, as given to `translate`.
-            arrival: time of the request's arrival by the scheduler's clock, if it has been translated by another model
-                before; None: now.
-            admitted: True: do not refuse the request, because its first part was accepted.
+            group: model and options of the request. `translate` gets it as its first argument.
+            arrival: time of the request's arrival by the scheduler's clock; None means now. All steps of a request,
+                such as the models of a pivot translation, have the same arrival.
+            admitted: True for the later steps of an accepted request. They are accepted even if the queue is full.
         Raises:
             SlowdownError: too many sentences wait.
-            ApiError: the request has more sentences than may ever wait, or the server stops.
+            ApiError: the request has more than `max_waiting` sentences, or the server is stopping.
         """
         future: Future[list[Any]] = Future()
         if not sentences:
@@ -141,7 +141,7 @@ class Scheduler:
         return future
 
     def close(self) -> None:
-        """Translate all sentences that wait, then end the thread. Later requests are refused."""
+        """Refuse further requests, translate all sentences that wait, and end the thread."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -155,7 +155,7 @@ class Scheduler:
             raise SlowdownError(f"{self._count:,} sentences are waiting to be translated. Try again later", 5)
 
     def _drop(self, request: _Request) -> None:
-        """Forget the sentences of a request that no batch has taken."""
+        """Remove from the queue the sentences of a request that no batch has taken."""
         with self._condition:
             self._count -= request.waiting
             request.sentences, request.tokens, request.begun = [], [], 0
@@ -173,7 +173,7 @@ class Scheduler:
             self._report(len(batch), self._clock() - began)
 
     def _next_batch(self) -> tuple[Hashable, list[_Taken]] | None:
-        """Return the group of the most urgent request, and its most urgent sentences; or None."""
+        """Return the group of the request that comes first, and its next batch; None if no sentence waits."""
         for group in list(self._waiting):
             heap = self._waiting[group]
             while heap and not heap[0].waiting:
@@ -199,8 +199,8 @@ class Scheduler:
         return group, batch
 
     def _finish(self, group: Hashable, batch: list[_Taken]) -> None:
-        """Translate a batch and store its results. If it fails, its halves are translated, so that a sentence that
-        cannot be translated affects only its own request."""
+        """Translate a batch and store its results. If the translation fails, translate each half of the batch
+        separately, so that a sentence that cannot be translated affects only its own request."""
         live = [taken for taken in batch if not taken[0].future.done()]
         if not live:
             return

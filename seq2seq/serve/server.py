@@ -1,4 +1,4 @@
-"""The running server: uvicorn, signals, and the check for models that changed on disk."""
+"""The running server: uvicorn, signals, and the check for models whose files changed."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from seq2seq.serve.settings import Settings
 logger = logging.getLogger("seq2seq.serve")
 
 RELOAD_SECONDS = 5.0
-"""Interval of the check for models that changed on disk."""
+"""Interval between two checks for models whose files changed."""
 STOP_SECONDS = 60
-"""Time after a stop signal in which the requests in progress are finished."""
+"""Maximum time after a stop signal to finish the requests in progress."""
 MAX_HEADER_BYTES = 512 * 1024
-"""Maximum size of a request's first line and headers. Some clients send the text in the query string."""
+"""Maximum size of a request's first line and headers. It is large, because some clients send text in the query."""
 
 
 def application(service: Service, limits: Limits, settings: Settings, reload_seconds: float = RELOAD_SECONDS,
                 ) -> ASGIApp:
-    """Return the application, which also replaces models that changed on disk, at once after SIGHUP."""
+    """Return the application. It reloads models whose files change; on SIGHUP, it reloads all models."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         reload = asyncio.Event()
-        with contextlib.suppress(ValueError, RuntimeError, AttributeError):     # not in the main thread; no SIGHUP
+        with contextlib.suppress(ValueError, RuntimeError, AttributeError):     # not the main thread, or no SIGHUP
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
         watcher = asyncio.create_task(_keep_models_current(service, reload, reload_seconds))
         try:
@@ -70,11 +70,11 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens on this address.
 
     Raises:
-        UserError: the address is in use, not of this machine, or not permitted.
+        UserError: the address is in use, does not belong to this machine, or is not permitted.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        # asyncio turns Nagle's algorithm off only if the protocol is named. With it, each answer takes 40 ms longer.
+        # Nagle's algorithm delays each response by 40 ms. asyncio turns it off only if the protocol is IPPROTO_TCP.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -90,19 +90,19 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def create_server(app: ASGIApp) -> uvicorn.Server:
-    """Return uvicorn with the settings for this application."""
+    """Return a uvicorn server with the settings that this application needs."""
     return uvicorn.Server(uvicorn.Config(
         app, http=HttpProtocol, ws="none", log_config=None, access_log=False, server_header=False, lifespan="on",
         timeout_graceful_shutdown=STOP_SECONDS, h11_max_incomplete_event_size=MAX_HEADER_BYTES))
 
 
 def serve(app: ASGIApp, listening: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT; then finish the requests in progress and return.
+    """Serve until SIGTERM or SIGINT. Then finish the requests in progress and return.
 
     Raises:
         KeyboardInterrupt: SIGINT stopped the server.
     """
-    # uvicorn raises the signal again after it has stopped; without a handler, SIGTERM would then end the process.
+    # After it has stopped, uvicorn raises the signal again. Without this handler, SIGTERM would end the process.
     previous = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
         create_server(app).run(sockets=[listening])
@@ -111,7 +111,7 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
 
 
 def log_to_standard_error() -> None:
-    """Write the messages of the server and of uvicorn to standard error, with the time."""
+    """Send the log messages of the server and of uvicorn to standard error, each with its time."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     logging.getLogger("seq2seq.serve").setLevel(logging.INFO)

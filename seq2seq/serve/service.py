@@ -1,4 +1,4 @@
-"""Translation of the texts of a request: languages, paths over pivot languages, splitting, joining."""
+"""Translation of the texts of a request: language detection, pivot languages, division into sentences, joining."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from seq2seq.translation.line_translator import Translation
 
 AUTO = "auto"
 FORMATS = tuple(format for format in registry.FORMATS if format not in ("docx", "pptx", "odt"))
-"""Formats of texts in a request; files may also be Office documents and translation memories."""
+"""Formats of texts in a request. Uploaded files may also be Office documents and translation memories."""
 MAX_ALTERNATIVES = 10
-"""Maximum number of alternatives of a translation; a client that asks for more gets this number."""
+"""Maximum number of alternatives of a translation. A client that asks for more gets this number."""
 THREAD_CHARACTERS = 5_000
-"""Texts of more characters are split and joined in a thread, so that other requests do not wait. For short texts, the
-switch to a thread and back takes longer than the work."""
+"""Longer texts are divided and joined in another thread, so that other requests do not wait. For shorter texts, the
+switch to the thread and back would take longer than the work."""
 T = TypeVar("T")
 
 
@@ -41,7 +41,7 @@ class TranslatedText:
     """Translation of one text of a request.
 
     alternatives: other translations, all different. words: words of the translation with their confidence, if
-    requested. detected: language of the text, if the client did not name it. path: languages from source to target.
+    requested. detected: detected language of the text, if the client named none. path: languages from source to target.
     """
 
     text: str
@@ -53,7 +53,7 @@ class TranslatedText:
 
 @dataclass(frozen=True)
 class TranslatedDocument:
-    """Translation of one document, and its alternatives; see `TranslatedText` for the other fields."""
+    """Translated document. documents: best translation, then alternatives. For other fields see `TranslatedText`."""
 
     documents: list[bytes]
     path: tuple[str, ...]
@@ -62,26 +62,26 @@ class TranslatedDocument:
 
 
 async def _run(function: Callable[[], T], characters: int, quick: bool = True) -> T:
-    """Call a function, in a thread if it takes long. quick: False if it may take long for any text, or waits."""
+    """Call a function, in another thread if it may take long. quick: False if even a short text may take long."""
     return function() if quick and characters <= THREAD_CHARACTERS else await asyncio.to_thread(function)
 
 
 class Service:
-    """Everything that answers translations: models, scheduler, language identification, figures."""
+    """Translation service of a server: models, scheduler, language identification and metrics."""
 
     def __init__(self, models: Models, batch_tokens: int = 1024, max_waiting: int = 10_000) -> None:
-        """See `Scheduler` for batch_tokens and max_waiting."""
+        """batch_tokens, max_waiting: see `Scheduler`."""
         self.models, self.metrics = models, Metrics()
         self.scheduler = Scheduler(models.translate, batch_tokens, max_waiting, self.metrics.count_batch)
         self._detector: Detector | None = None
 
     @property
     def directions(self) -> Directions:
-        """Directions of the models, which change if a model is replaced."""
+        """Directions of the models. They can change when a model is replaced."""
         return self.models.directions
 
     async def detect(self, text: str) -> list[Detected]:
-        """Return the languages of a text, the most probable first."""
+        """Return the candidates for the language of a text, the most probable first."""
         return await asyncio.to_thread(self._detect, text)
 
     def _detect(self, text: str) -> list[Detected]:
@@ -92,10 +92,10 @@ class Service:
         return self._detector.detect(text)
 
     def language(self, code: str) -> str:
-        """Return the served language that a client's code means.
+        """Return the served language that matches a client's code (see `languages.resolve`).
 
         Raises:
-            ApiError: there is none.
+            ApiError: no served language matches.
         """
         found = resolve(code, self.directions.languages)
         if found is None:
@@ -106,7 +106,7 @@ class Service:
         """Return the languages from `source` to `target` (see `Directions.path`).
 
         Raises:
-            ApiError: no chain of models leads from one to the other.
+            ApiError: no chain of models connects them, or one of them is not served.
         """
         path = self.directions.path(self.language(source), self.language(target))
         if path is None:
@@ -119,11 +119,11 @@ class Service:
         """Translate the texts of a request.
 
         Args:
-            source: code as the client wrote it, or `auto`. target: code as the client wrote it.
+            source: code as the client sent it, or `auto`. target: code as the client sent it.
             format: one of FORMATS.
             alternatives: number of further translations of each text.
-            confidence: True: also return the confidence of each word.
-            glossary: name of the glossary to use; "": none.
+            confidence: if True, the confidence of each word is returned, too.
+            glossary: name of the glossary to use, or "".
         Raises:
             ApiError: a language, direction or glossary is not served, a text is malformed, or the queue is full.
         """
@@ -141,8 +141,8 @@ class Service:
         """Translate a file.
 
         Args:
-            format: one of `formats.registry`. name: name of the file, for messages.
-            check: function that is called with the text of the document, and raises ApiError if it is too long.
+            format: see `formats.registry.parse`. name: name of the file, for messages.
+            check: function that gets the text of the document, and raises ApiError if this text is too long.
         Raises:
             ApiError: see `translate`.
         """
@@ -188,8 +188,8 @@ class Service:
 
     def _align(self, path: tuple[str, ...], arrival: float, pairs: Sequence[tuple[str, str]],
                ) -> Sequence[np.ndarray | None]:
-        """Return the alignments of pairs; see `DividedDocument.join`. It waits for the model thread. Translations by
-        way of another language are not aligned."""
+        """Wait for the model thread, and return the alignments of pairs (see `DividedDocument.join`). If a text was
+        translated through a pivot language, its alignments are None."""
         if len(path) > 2:
             return [None] * len(pairs)
         return self.scheduler.submit(AlignmentGroup(path[0], path[1]), pairs, arrival, admitted=True).result()
@@ -197,9 +197,9 @@ class Service:
     async def _translate_sentences(self, texts: Sequence[Sequence[str]], paths: Sequence[tuple[str, ...]],
                                    options: SearchOptions, arrival: float,
                                    ) -> dict[tuple[str, ...], dict[str, list[Translation]]]:
-        """Return the translations of each different sentence, by the path of its text.
+        """Translate each distinct sentence once, and return the translations by language path and sentence.
 
-        texts: sentences of each text, after their context if the model uses it (`tokenizers.context`).
+        texts: sentences of each text. If the model uses context, each follows its context (`tokenizers.context`).
         """
         by_path: dict[tuple[str, ...], dict[str, None]] = {}
         for sentences_of_text, path in zip(texts, paths, strict=True):
@@ -216,7 +216,7 @@ class Service:
 
     async def _follow(self, path: tuple[str, ...], sentences: list[str], options: SearchOptions, arrival: float,
                       ) -> list[list[Translation]]:
-        """Translate sentences by the models along a path. Only the last model gives n-best and confidence."""
+        """Translate sentences by the models along a path. Only the last model gives n-best lists and confidence."""
         n_best: list[list[Translation]] = []
         for hop in range(len(path) - 1):
             last = hop == len(path) - 2
@@ -236,7 +236,7 @@ def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], 
         return TranslatedDocument([document.join(document.sentences, path[-1])], path, [], detected)
 
     def joined(rank: int) -> bytes:
-        """Join the translations of one rank; a sentence that has fewer contributes its best one."""
+        """Join the translations of one rank. A sentence with fewer translations contributes its best one."""
         return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1], align)
 
     ranks = max(map(len, n_best), default=1)

@@ -11,8 +11,8 @@ class Settings:
     """Settings of the HTTP interface.
 
     character_limit: maximum number of characters of a request; 0: unlimited. max_request_bytes: maximum size of a
-    request's body. suggestions: file to which suggestions are appended; None: they are refused. log_text: True: write
-    users' texts to the log.
+    request's body. suggestions: file to which suggestions are appended; None means that suggestions are refused.
+    log_text: if True, users' texts are written to the log.
     """
 
     character_limit: int = 0

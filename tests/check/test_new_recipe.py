@@ -119,9 +119,9 @@ def test_an_existing_directory_is_not_overwritten(directory, capsys):
 def test_without_a_terminal_what_is_missing_is_named(directory, capsys, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "lingua", None)              # not installed
     write(PAIRS)
-    for arguments, told in (((), "the files are missing"), (("train.xx", "train.yy"), "the languages are missing"),
+    for arguments, told in (((), "the files must be given"), (("train.xx", "train.yy"), "the languages must be given"),
                             (("train.xx", "train.yy", "--source", "xx", "--target", "yy"),
-                             "the new directory are missing")):
+                             "the new directory must be given")):
         assert main(["init", *arguments]) == 2
         assert told in capsys.readouterr().err
 
