@@ -1,1 +1,1 @@
-"""Speed and memory of seq2seq, compared with other libraries."""
+"""Benchmarks of the speed and memory of seq2seq, compared with other libraries."""

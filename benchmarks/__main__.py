@@ -1,5 +1,5 @@
-"""`python -m benchmarks`: run the training, decoding and data benchmarks. Prints their results as tables, and writes
-them as JSON and plots to runs/benchmarks/."""
+"""`python -m benchmarks`: run the training, decoding and data benchmarks. The results are printed as tables, and
+written as JSON and plots to runs/benchmarks/."""
 
 import argparse
 import json
@@ -32,11 +32,11 @@ def benchmark_recipe(data: Path, shape: str, threads: int | None, check_files: b
     path, root = RECIPES / "multi30k" / "de_en.yaml", data
     if not data.exists() and data == RECIPES / "multi30k" / "data":
         path, root = RECIPES / "phrasebook" / "en_zh.yaml", ROOT / "runs" / "benchmarks" / "phrasebook"
-        sizes["vocab_size"] = min(2000, sizes["vocab_size"])                    # its text has too few words for more
+        sizes["vocab_size"] = min(2000, sizes["vocab_size"])                    # the phrasebook has few words
         if not (root / "test.zh").exists():
             subprocess.run([sys.executable, str(RECIPES / "phrasebook" / "generate.py"), str(root)], check=True)
     return load_recipe(path, [
-        # A unigram model of this small text has at most 20,000 pieces.
+        # A unigram model of such a small text has at most 20,000 pieces, so a larger vocabulary needs BPE.
         f"data.root={root}", f"tokenizer.type={'bpe' if sizes['vocab_size'] > 20000 else 'unigram'}",
         f"tokenizer.vocab_size={sizes['vocab_size']}", f"model.d_model={sizes['d_model']}",
         f"model.feed_forward={sizes['feed_forward']}", f"model.num_heads={sizes['heads']}", "model.dropout=0.3",
@@ -88,10 +88,10 @@ def main() -> int:
                "  python -m benchmarks training --shape tiny --steps 2 --repetitions 1")
     parser.add_argument("which", nargs="*", metavar="training decoding data", help="benchmarks to run (default: all)")
     parser.add_argument("--data", type=Path, default=RECIPES / "multi30k" / "data", metavar="DIRECTORY",
-                        help="directory with Multi30k (default: the one in its recipe; without it, the phrasebook)")
+                        help="directory with Multi30k (default: as in its recipe; the phrasebook if that is missing)")
     parser.add_argument("--model", type=Path,
                         help="trained model for decoding, a run or a bundle (default: random weights)")
-    parser.add_argument("--shape", choices=SHAPES, default="small", help="size of the model without --model")
+    parser.add_argument("--shape", choices=SHAPES, default="small", help="size without --model (default: small)")
     parser.add_argument("--steps", type=int, default=4, metavar="N", help="training steps per round (default: 4)")
     parser.add_argument("--sentences", type=int, default=1000, metavar="N",
                         help="number of sentences to translate (default: 1000)")

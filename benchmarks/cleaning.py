@@ -2,10 +2,10 @@
 
     python -m benchmarks.cleaning --data noisy_en_de
 
-The directory contains v3.en-de.en, .de and .label with a line for each pair: the English and German pairs of v3.en-de
-in github.com/paracrawl/human-evaluations (CC BY-SA 4.0), and a human label for each. Pairs with the labels L (wrong
-language), A (misaligned) and T (bad tokenisation) count as bad. The second table evaluates the lines that `seq2seq
-check` reports for each of its recommendations; lingua checks all pairs, not only the 300 that `check` samples.
+The directory contains v3.en-de.en, v3.en-de.de and v3.en-de.label. Line by line, they are the English and German
+sentences of v3.en-de in github.com/paracrawl/human-evaluations (CC BY-SA 4.0) and their human labels. Pairs with the
+labels L (wrong language), A (misaligned) and T (bad tokenisation) count as bad. The second table evaluates the lines of
+each kind that `seq2seq check` reports. For this table, lingua checks all pairs instead of a sample of 300.
 """
 
 import argparse
@@ -38,7 +38,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class Detection:
-    """Numbers of pairs.
+    """Numbers of dropped and bad pairs.
 
     dropped: pairs that a set of rules drops, or that `check` reports. bad: pairs with a bad label. both: bad pairs that
         are dropped.

@@ -20,7 +20,7 @@ from seq2seq.recipe import Recipe
 def measure(recipe: Recipe, run: Path, repetitions: int) -> list[dict[str, Any]]:
     """Measure the speed of gathering the batches of an epoch on one core, and of preparing the corpus on all cores.
 
-    The rates are tokens a second, and the ratios compare them with the speed of sentencepiece alone on all cores.
+    The rates are in tokens a second. The ratios are relative to the rate of sentencepiece alone on all cores.
 
     Raises:
         UserError: the text cannot be read.

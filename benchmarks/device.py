@@ -3,8 +3,8 @@
     python -m benchmarks.device --data DIRECTORY                 # on the first GPU, or on the CPU if there is none
     python -m benchmarks.device --shape tiny --steps 2           # quick test of this script
 
-Prints the results and writes them to runs/benchmarks/device.json. For the trainer's optimizer steps, they are target
-tokens a second, and the share of the processor's peak rate; for beam search, target tokens a second. With --train, they
+Prints the results and writes them to runs/benchmarks/device.json. The result of training is target tokens a second and
+the share of the processor's peak rate; the result of beam search is target tokens a second. With --train, the results
 include the training time in minutes and the scores of recipes/multi30k/de_en.yaml.
 """
 
@@ -26,7 +26,7 @@ from seq2seq.recipe import Recipe, load_recipe
 OPERATIONS = {"small": 45e6, "base": 365e6, "tiny": 0.1e6}
 """Floating-point operations of training for one target token and one source token, by shape."""
 PEAKS = {"H200": 790e12, "H100": 790e12, "A100": 312e12}
-"""Peak rate of dense bf16 matrix products, in operations a second, by a part of the GPU's name."""
+"""Peak rate of dense bf16 matrix products, in operations a second. The keys occur in the names of GPUs."""
 
 
 def main() -> int:
@@ -34,10 +34,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=RECIPES / "multi30k" / "data", metavar="DIRECTORY",
-                        help="directory with Multi30k (default: the one in its recipe; without it, the phrasebook)")
+                        help="directory with Multi30k (default: as in its recipe; the phrasebook if that is missing)")
     parser.add_argument("--shape", choices=SHAPES, default="base", help="size of the model (default: base)")
     parser.add_argument("--batch-tokens", type=int, metavar="N",
-                        help="target tokens per step (default: that of the shape)")
+                        help="target tokens per step (default: depends on --shape)")
     parser.add_argument("--steps", type=int, default=30, metavar="N", help="training steps per round (default: 30)")
     parser.add_argument("--sentences", type=int, default=1000, metavar="N",
                         help="number of sentences to translate (default: 1000)")
@@ -68,7 +68,7 @@ def main() -> int:
 def training(recipe: Recipe, run: Path, steps: int, operations: float) -> dict[str, Any]:
     """Measure target tokens a second of training, and the share of the processor's peak rate, if the peak is known.
 
-    operations: floating-point operations per target token.
+    operations: floating-point operations of training for one target token and one source token.
     """
     from benchmarks.training import first_steps
     from seq2seq.training.trainer import Training

@@ -2,8 +2,8 @@
 
     python -m benchmarks.documents MODEL --source FILE [--beam-size N] [--repetitions 3]
 
-The document is an HTML page of 2 MB with a tag in each fifth sentence, and a PO file of 5,000 messages of which each
-fifth has a placeholder, both made of the lines of FILE. The commands run in turn, each in a new process.
+Two documents are made of the lines of FILE: an HTML page of 2 MB with a link in every fifth sentence, and a PO file of
+5,000 messages with a placeholder in every fifth message. The commands run in turn, each in a new process.
 """
 
 import argparse
@@ -24,14 +24,14 @@ PAGE_BYTES, MESSAGES = 2_000_000, 5_000
 
 
 def different_sentences(lines: list[str]) -> Iterator[str]:
-    """Yield the lines, then the lines with a number before the first word, and so on, so that none occurs twice."""
+    """Yield the lines once as they are, then again and again, each with a new number before it: none occurs twice."""
     yield from lines
     for number, line in zip(count(2), cycle(lines), strict=False):
         yield f"{number} {line}"
 
 
 def page(lines: list[str], page_bytes: int) -> bytes:
-    """Return an HTML page of `page_bytes` bytes, with five sentences in a paragraph and a link in one of them."""
+    """Return an HTML page of at least `page_bytes` bytes. Each paragraph has five sentences, one with a link."""
     sentences, paragraphs, size = different_sentences(lines), [], 0
     while size < page_bytes:
         texts = [html.escape(text, quote=False) for text in islice(sentences, 5)]
@@ -43,7 +43,7 @@ def page(lines: list[str], page_bytes: int) -> bytes:
 
 
 def catalogue(lines: list[str]) -> bytes:
-    """Return a PO file of MESSAGES messages, of which each fifth ends with a placeholder."""
+    """Return a PO file of MESSAGES messages. Every fifth message ends with a placeholder."""
     entries = ['msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n']
     for number, text in enumerate(islice(different_sentences(lines), MESSAGES)):
         text = text.replace("\\", "\\\\").replace('"', '\\"') + (" %s" if number % 5 == 4 else "")
@@ -52,10 +52,10 @@ def catalogue(lines: list[str]) -> bytes:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time of documents relative to that of their sentences as lines.")
+    parser = argparse.ArgumentParser(description="Compare the time of a document with that of its sentences.")
     parser.add_argument("model", type=Path)
     parser.add_argument("--source", type=Path, required=True, help="text in the source language, a sentence per line")
-    parser.add_argument("--beam-size", type=int, help="default: the recipe's")
+    parser.add_argument("--beam-size", type=int, help="(default: as in the model's recipe)")
     parser.add_argument("--page-bytes", type=int, default=PAGE_BYTES)
     parser.add_argument("--repetitions", type=int, default=3)
     arguments = parser.parse_args()

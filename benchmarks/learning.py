@@ -1,4 +1,4 @@
-"""Compare losses of seq2seq's models with plain PyTorch models, trained on the same batches with the same schedule.
+"""Compare the losses of seq2seq's and plain PyTorch models, trained on the same batches with the same schedule.
 
     python -m benchmarks.learning --data DIRECTORY                    # tiny, 1,500 steps, fp32 and bf16
     python -m benchmarks.learning --shape small --threads 1 --at-once 2
@@ -78,8 +78,8 @@ def epoch_steps(corpus: EncodedCorpus, recipe: Recipe, count: int) -> Iterator[l
 
 
 def ours(recipe: Recipe, run: Path, count: int, precision: str) -> Iterator[tuple[float, int]]:
-    """Train seq2seq's model. Yield (summed loss, number of target tokens) of each step; at the end, those of the
-    validation set, without label smoothing."""
+    """Train seq2seq's model. Yield (summed loss, number of target tokens) of each step, and at the end (summed loss
+    without label smoothing, number of target tokens) of the validation set."""
     section = recipe.training.model_copy(update={"precision": precision})
     training = Training(recipe.model_copy(update={"training": section}), run)
     for indices in epoch_steps(training.corpus, recipe, count):
@@ -133,7 +133,7 @@ def learn(system: str, recipe: Recipe, run: Path, count: int, every: int) -> dic
 
 
 def train_all(systems: Sequence[str], recipe: Recipe, run: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train all systems, each in a separate process, and save the results after each one."""
+    """Train all systems, each in a separate process, and save the results each time one is finished."""
     done: dict[str, dict[str, Any]] = {}
     with ProcessPoolExecutor(arguments.at_once, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         futures = [pool.submit(learn, system, recipe, run, arguments.steps, arguments.every) for system in systems]
@@ -202,7 +202,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT / "recipes" / "multi30k" / "data", metavar="DIRECTORY",
-                        help="directory of Multi30k (default: that of its recipe)")
+                        help="directory with Multi30k (default: as in its recipe)")
     parser.add_argument("--shape", choices=SHAPES, default="tiny", help="size of the model (default: tiny)")
     parser.add_argument("--steps", type=int, default=1500, metavar="N", help="optimizer steps (default: 1500)")
     parser.add_argument("--every", type=int, default=50, metavar="N",

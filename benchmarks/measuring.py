@@ -1,4 +1,4 @@
-"""Measure systems in separate processes that take turns, and describe the machine and versions."""
+"""Measure systems in separate processes that take turns, and describe the machine and the versions of libraries."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class SystemProcess:
     def __init__(self, prepare: Callable[..., Run], *arguments: Any) -> None:
         """Start the process, and wait until it is ready for the first round.
 
-        prepare: function that the process calls with `arguments`. It returns the function of a round.
+        prepare: function that the process calls with `arguments`. It returns a function that runs one round.
         """
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, prepare, arguments))
         self.process.start()
         theirs.close()
-        # If the benchmark fails, close the pipe so that the process ends; otherwise both would wait for each other.
+        # If the benchmark fails, close the pipe so that the process ends. Otherwise, each would wait for the other.
         atexit.register(self.pipe.close)
         self._answer()
 
     def round(self, task: Any) -> tuple[float, Any, float]:
-        """Run one round; returns units a second, the output of the round, and the peak memory so far in MB."""
+        """Run one round. Return the units a second, the output of the round, and the peak memory so far in MB."""
         try:
             self.pipe.send(task)
         except BrokenPipeError:

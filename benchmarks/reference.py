@@ -25,7 +25,7 @@ from seq2seq.training.learning_rate import learning_rate
 
 
 def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor, Tensor]:
-    """Pad packed tokens: (tokens,) -> (sentences, longest) padded with `value`, and its mask, 1 = not padding."""
+    """Pad packed tokens, (tokens,), with `value`. Return (sentences, longest), and its mask: 1 = not padding."""
     lengths = offsets.diff()
     rows = pad_sequence(list(flat.split(lengths.tolist())), batch_first=True, padding_value=value)
     return rows, (torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]).long()
@@ -34,13 +34,13 @@ def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor
 class PlainTransformer(nn.Module):
     """`torch.nn.Transformer` with sinusoidal positions and one matrix for both embeddings and the output layer.
 
-    Weights have PyTorch's initialisation, except for the embedding: normal with deviation 1/sqrt(d_model), as in
-    fairseq.
+    Weights have PyTorch's initialisation, except for the embedding. As in fairseq, its weights are normally distributed
+    with standard deviation 1/sqrt(d_model).
 
-    stock: True: keep what PyTorch adds to the model of Vaswani et al. 2017: dropout on attention weights and inside the
-        feed-forward sublayer, and a norm after the last layer of a post-norm model. False: remove these additions. As
-        in seq2seq's model, only embeddings and the output of each sublayer then have dropout, and only pre-norm models
-        end with a norm.
+    stock: True to keep what PyTorch adds to the model of Vaswani et al. 2017: dropout on attention weights and inside
+        the feed-forward sublayer, and a norm after the last layer of a post-norm model. False to remove these
+        additions: as in seq2seq's model, only embeddings and the output of each sublayer have dropout, and only
+        pre-norm models end with a norm.
     """
 
     def __init__(self, section: ModelSection, vocab_size: int, stock: bool = False) -> None:
@@ -63,7 +63,7 @@ class PlainTransformer(nn.Module):
         self.register_buffer("positions", sinusoids(section.max_positions, section.d_model), persistent=False)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """(sentences, length) -> (sentences, length, d_model)"""
+        """Embed tokens: (sentences, length) -> (sentences, length, d_model)."""
         positions = cast(Tensor, self.positions)[: tokens.shape[1]]
         scaled = self.embedding(tokens) * self.embedding.embedding_dim**0.5 + positions
         return F.dropout(scaled, self.dropout, self.training)
@@ -114,7 +114,7 @@ class PlainRecurrent(nn.Module):
     """Encoder-decoder of Bahdanau et al. 2015 (arXiv:1409.0473) with `torch.nn.GRU`, `torch.nn.GRUCell` and PyTorch's
     initialisation.
 
-    One layer on each side, additive attention with one head, one matrix for both embeddings and the output layer.
+    It has one layer on each side, one head of additive attention, and one matrix for both embeddings and the output.
     """
 
     def __init__(self, section: ModelSection, vocab_size: int) -> None:
@@ -130,7 +130,7 @@ class PlainRecurrent(nn.Module):
         self.dropout = section.dropout
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """(sentences, length) -> (sentences, length, d_model)"""
+        """Embed tokens: (sentences, length) -> (sentences, length, d_model)."""
         return F.dropout(self.embedding(tokens) * self.embedding.embedding_dim**0.5, self.dropout, self.training)
 
     def forward(self, source: Tensor, mask: Tensor, inputs: Tensor) -> Tensor:
@@ -151,8 +151,8 @@ class PlainRecurrent(nn.Module):
         return hidden @ self.embedding.weight.T
 
 
-# Values of the recipe's keys that the reference models of each type, all reference models, and their training loop
-# support. Recipes with other values are refused.
+# The only supported values of these keys of the recipe: for the reference models of one type, for all reference models,
+# and for their training loop. Recipes with other values are refused.
 SUPPORTED: dict[str, dict[str, Any]] = {
     "transformer": {"activation": "relu", "positions": "sinusoidal", "window": None, "score": None},
     "rnn": {"encoder_layers": 1, "decoder_layers": 1, "num_heads": 1, "cell": "gru", "input_feeding": False,
@@ -194,8 +194,8 @@ def train_steps(model: nn.Module, corpus: EncodedCorpus, steps: Iterable[list[np
                 section: TrainingSection) -> Iterator[tuple[float, int]]:
     """Train with PyTorch's Adam and gradient clipping. Yield the summed loss and number of target tokens of each step.
 
-    steps: the indices of the pairs of each step, as one micro-batch. It is split into groups of sentences with similar
-        length, so that they need little padding.
+    steps: for each step, a list of one micro-batch, which has the indices of the pairs. The micro-batch is split into
+        groups of sentences of similar length, so that they need little padding.
     """
     optimizer = torch.optim.Adam(model.parameters(), betas=section.betas, eps=section.epsilon)
     device = next(model.parameters()).device

@@ -4,9 +4,9 @@
     python -m benchmarks.serving http://127.0.0.1:5000
     python -m benchmarks.serving http://127.0.0.1:5000 http://127.0.0.1:5001 --text test.de --seconds 20
 
-Start the servers before, each with the same threads, and the other one idle while one is measured. Clients are threads
-with one connection each; they send the next request when they have the answer. The sentences of a measurement repeat
-only after the square of the number of lines, so that with a large --text no server can answer from a cache.
+Start the servers before, all with the same number of threads. One server is measured at a time. A client is a thread
+with one connection, which sends its next request when it has received the answer. With n lines of text, a sentence
+repeats only after n² sentences, so that with a large --text no server can answer from a cache.
 """
 
 import argparse
@@ -30,8 +30,8 @@ CAPTIONS = ("Zwei Hunde laufen über eine grüne Wiese.", "Ein Mann mit Hut steh
 
 @dataclass
 class Load:
-    """Results of a measurement. seconds: duration of each answered request. failures: number of requests with another
-    status than 200. took: duration of the measurement in seconds."""
+    """Results of a measurement. seconds: duration of each request with status 200. failures: number of requests with
+    another status. took: duration of the measurement in seconds."""
 
     list_length: int
     seconds: list[float] = field(default_factory=list)
@@ -50,15 +50,15 @@ class Load:
 
 
 class Sentences:
-    """Source of different sentences of about the same length; can be used by several threads. Numbers in front of them
-    would make the sentences different, too, but models lose such numbers, and seq2seq then retries."""
+    """Supply of different sentences of about the same length, for several threads. Numbers in front of repeated lines
+    would make the lines different, too, but models lose such numbers, and seq2seq then retries."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines, self._numbers = [line.split() for line in lines], count()
 
     def take(self, number: int) -> list[str]:
-        """Return the next sentences: first the lines themselves, in later rounds the first half of each line with the
-        second half of another."""
+        """Return the next `number` sentences: first the lines themselves, later the first half of a line joined to the
+        second half of another line."""
         taken = []
         for _ in range(number):
             turn, index = divmod(next(self._numbers), len(self._lines))
@@ -69,7 +69,7 @@ class Sentences:
 
 def measure(url: str, sentences: Sentences, clients: int, list_length: int, seconds: float, source: str, target: str
             ) -> Load:
-    """Send requests for some seconds, and return the results of those that were answered.
+    """Send requests for some seconds, and return their results.
 
     Raises:
         OSError: the server does not answer.

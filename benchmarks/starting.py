@@ -1,4 +1,4 @@
-"""Processor time of whole commands in new processes.
+"""Processor time and wall time of complete commands, each in a new process.
 
     python -m benchmarks.starting --model runs/multi30k_de_en
 """
@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path,
                         help="a run or bundle that translates from German (default: random weights)")
     parser.add_argument("--data", type=Path, default=RECIPES / "multi30k" / "data", metavar="DIRECTORY",
-                        help="directory with Multi30k, for the tokenizer without --model (default: as in its recipe)")
+                        help="directory with Multi30k, for a random model's tokenizer (default: as in the recipe)")
     parser.add_argument("--repetitions", type=int, default=5, metavar="N",
                         help="measured rounds, after one warm-up round (default: 5)")
     arguments = parser.parse_args()

@@ -51,7 +51,7 @@ def measure(recipe: Recipe, run: Path, steps: int, repetitions: int) -> list[dic
 
 
 def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
-    """Prepare the trainer's optimizer step: gather, loss, backward, clipping, update."""
+    """Return a function that runs the trainer's optimizer steps: gather, loss, backward, clipping, update."""
     configure_process(recipe.training.threads)
     section = recipe.training.model_copy(update={"precision": precision})
     training = Training(recipe.model_copy(update={"training": section}), run)
@@ -66,10 +66,10 @@ def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
 
 
 def theirs(recipe: Recipe, run: Path, steps: int, precision: str, own_batches: bool = False) -> Run:
-    """Prepare the training loop that a user of transformers would write; bf16 is autocast.
+    """Return the training loop that a user of transformers would write. If `precision` is bf16, it uses autocast.
 
-    own_batches: True: batches of a fixed number of random sentences, the default of transformers' Trainer. False:
-        batches of sentences of similar length.
+    own_batches: True for batches of a fixed number of random sentences, the default of transformers' Trainer. False
+        for batches of sentences of similar length.
     """
     configure_process(recipe.training.threads)
     corpus, vocab_size = prepared_corpus(recipe, run)
@@ -85,7 +85,7 @@ def theirs(recipe: Recipe, run: Path, steps: int, precision: str, own_batches: b
 
 
 def stock(recipe: Recipe, run: Path, steps: int) -> Run:
-    """Prepare a training loop of torch.nn.Transformer with padded batches, masks and logits of every position."""
+    """Return a training loop of torch.nn.Transformer with padded batches, masks and logits of every position."""
     configure_process(recipe.training.threads)
     corpus, vocab_size = prepared_corpus(recipe, run)
     plan, tokens = steps_of_similar_length(corpus, recipe, steps)
@@ -103,7 +103,7 @@ def prepared_corpus(recipe: Recipe, run: Path) -> tuple[EncodedCorpus, int]:
 
 def loop(model: torch.nn.Module, loss: Callable[[Batch], Tensor], corpus: EncodedCorpus, plan: list[list[np.ndarray]],
          tokens: int, recipe: Recipe) -> Run:
-    """Return the function of a round: a plain training loop with PyTorch's fused AdamW."""
+    """Return a function that runs one round: a plain training loop with PyTorch's fused AdamW."""
     section = recipe.training
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=section.betas, weight_decay=0.0, fused=True)
 
@@ -119,8 +119,8 @@ def loop(model: torch.nn.Module, loss: Callable[[Batch], Tensor], corpus: Encode
 
 
 def steps_of_fixed_size(corpus: EncodedCorpus, recipe: Recipe, steps: int) -> tuple[list[list[np.ndarray]], int]:
-    """Return steps of random sentences, as many per step as the other systems' steps have on average, and the number of
-    tokens in all steps."""
+    """Return steps of random sentences, and the number of tokens in all steps. Every step has as many sentences as a
+    step of the other systems has on average."""
     sentences = round(recipe.training.batch_tokens / corpus.target.lengths.mean())
     order = np.random.default_rng(recipe.seed).permutation(len(corpus))[:steps * sentences]
     plan = [[micro_batch] for micro_batch in np.array_split(order, steps)]
