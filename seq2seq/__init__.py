@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# OpenMP threads wait for each other after every operation. Threads that spin for long are stalled by any other busy
-# process (a training step on 2 cores took 6 times as long); threads that sleep immediately make torch a quarter slower,
-# because waking them takes time. With these settings, GNU's OpenMP spins for a few microseconds, then sleeps. OpenMP
-# reads the settings only once, when torch is imported.
+# OpenMP threads wait for each other after every operation. If they spin for long, any other busy process slows torch
+# down: a training step on 2 cores took 6 times as long. If they sleep immediately, torch is a quarter slower, because
+# waking them takes time. With these settings, the threads of GNU's OpenMP spin for a few microseconds, then sleep.
+# OpenMP reads the settings only once, when torch is imported.
 if sys.platform == "linux":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# Modules of the public names. They are imported on first use, because importing torch takes seconds, and neither
+# Module of each public name. The modules are imported on first use, because importing torch takes seconds, and neither
 # recipes nor the help of the command line need torch.
 _MODULES = {
     "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "translation.requests",

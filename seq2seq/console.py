@@ -27,7 +27,7 @@ FIELD_SEPARATOR = "  "
 BAR_COLUMNS = (8, 24)
 """Minimum and maximum width of the bar in columns of the terminal."""
 MIN_DESCRIPTION_COLUMNS = 8
-"""The description is omitted unless more columns than this are free for the description and its separator."""
+"""The description is shown only if more columns than this are free for the description and its separator."""
 
 _console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
@@ -85,7 +85,7 @@ def with_progress(description: str, items: Iterable[Item], unit: str) -> Iterato
         count = 0
         for count, item in enumerate(items, start=1):
             yield item
-            if count % 1000 == 0:                                               # a call per item would be slow
+            if count % 1000 == 0:                                               # a call for each item is slow
                 advance(1000)
         advance(count % 1000)
 
@@ -109,7 +109,7 @@ class _ProgressState:
         self._samples = deque([(clock(), done)])                               # (time, units done)
 
     def advance(self, amount: int, metrics: Sequence[str] = ()) -> None:
-        """Add `amount` to the units done; replace the metrics if there are new ones."""
+        """Add `amount` to the number of units done. If there are new metrics, replace the old ones."""
         self.done += amount
         self.metrics = [escape_control_characters(metric) for metric in metrics] or self.metrics
         now = self.clock()
@@ -142,7 +142,7 @@ class _ProgressState:
 
 
 def _advance_with_log_lines(state: _ProgressState) -> Advance:
-    """Return a function that advances `state` and prints a log line if there are metrics, or a minute has passed."""
+    """Return a function that advances `state`, and prints a log line for new metrics, or a minute after the last."""
     last_printed = state.clock()
 
     def advance(amount: int, metrics: Sequence[str] = ()) -> None:
@@ -159,7 +159,7 @@ class _ProgressLine:
     """Progress bar that fits the terminal. It always shows the `fields` of the state. If the description, the bar or
     the other metrics do not fit, they are omitted.
 
-    It replaces rich's own progress bar, which in a narrow terminal makes all fields too short to read.
+    rich's own progress bar is not used, because it makes all fields too short to read in a narrow terminal.
     """
 
     def __init__(self, state: _ProgressState) -> None:

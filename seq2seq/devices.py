@@ -25,7 +25,7 @@ aborts the process."""
 
 
 def configure_process(threads: int | None = None) -> None:
-    """Set the number of CPU threads and the memory allocator's thresholds for this process; may be called repeatedly.
+    """Set the number of CPU threads and the memory allocator's thresholds of this process. Repeated calls are allowed.
 
     threads: number of CPU threads; None: keep the present number, which at first is one per core.
     Raises:
@@ -43,9 +43,9 @@ def configure_process(threads: int | None = None) -> None:
 def _keep_freed_memory() -> None:
     """Let glibc reuse large blocks of memory instead of returning them to the system after each tensor.
 
-    By default glibc maps new pages for every tensor above a threshold, which starts at 128 KB and adapts up to 32 MB.
-    The kernel clears new pages, which takes up to half the time of an elementwise operation. 32 MB is the largest
-    threshold that glibc accepts.
+    By default, glibc maps new pages for every tensor above a threshold, which starts at 128 KB and can grow to 32 MB.
+    The kernel clears new pages, which takes up to half the time of an elementwise operation. The threshold is set to
+    32 MB, the largest value that glibc accepts.
     """
     if libc := _glibc():
         mmap_threshold, trim_threshold = -3, -1
@@ -54,7 +54,7 @@ def _keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return memory to the system that tensors have left and glibc has kept for others."""
+    """Return to the system the memory of deleted tensors, which glibc keeps for new tensors."""
     if libc := _glibc():
         libc.malloc_trim(0)
 
@@ -76,7 +76,7 @@ def make_deterministic(device: torch.device) -> None:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """Return the device with this name; `auto`: the current CUDA device if there is one, else the CPU.
+    """Return the device with this name. For `auto`, return the current CUDA device if there is one, else the CPU.
 
     Raises:
         UserError: the device does not exist.
@@ -98,7 +98,7 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def _why_not(device: torch.device) -> str:
-    """Return the reason why a device cannot be used, to append to the message; empty if unknown."""
+    """Return the reason why a device cannot be used, as the end of an error message; empty if unknown."""
     if device.type != "cuda":
         return ""
     if not torch.cuda.is_available():
@@ -109,7 +109,7 @@ def _why_not(device: torch.device) -> str:
 def has_fast_bf16(device: torch.device) -> bool:
     """Return True if the device multiplies bf16 matrices in hardware.
 
-    These are GPUs of CUDA compute capability 8.0 or above, and CPUs with the bf16 instructions of AMX, AVX-512 or ARM.
+    Such devices are GPUs of CUDA compute capability 8.0 or above, and CPUs with bf16 instructions (AMX, AVX-512, ARM).
     """
     if device.type == "cpu":
         return bool({"amx_bf16", "avx512_bf16", "bf16"} & cpu_flags())

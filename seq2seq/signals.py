@@ -34,7 +34,7 @@ def signal_name(number: int) -> str:
 class StopRequest:
     """Request to stop.
 
-    number: number of the signal; None before a signal arrives. message: text of the exception Stopped.
+    number: number of the signal; None until a signal arrives. message: text of the exception Stopped.
     waiting: True while `interruptible` waits for the next item. A signal then raises Stopped immediately.
     """
 
@@ -70,12 +70,12 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
 
     Args:
         finishing: description of the work that is finished before stopping, for the message on standard error.
-        message: text of the exception Stopped. The `with` block can replace it in the request.
+        message: text of the exception Stopped. The `with` block can change it: `request.message`.
         exit_on_second: True: a second signal ends the process immediately. False: a second signal does not end the
             process. `torchrun` needs False: after Ctrl-C, every process gets a signal from the terminal and a second
             one from `torchrun`, which later kills slow processes itself.
-        max_seconds: number of seconds after the first signal at which Stopped is raised anywhere in the `with` block,
-            so saved files must be intact at any time. 0: no limit. Windows has no timer for this, and no limit.
+        max_seconds: number of seconds from the first signal until Stopped is raised, wherever the `with` block then is.
+            So saved files must be intact at any time. 0: no limit. On Windows, there is never a limit.
     """
     request = StopRequest(message)
 
@@ -103,6 +103,6 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
 
 
 def _set_timer(seconds: float) -> None:
-    """Send SIGALRM to this process after some seconds; 0: never. Windows has no such timer."""
+    """Send SIGALRM to this process after some seconds; 0: never. On Windows, which has no such timer, do nothing."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_REAL, seconds)

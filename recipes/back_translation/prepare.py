@@ -3,8 +3,8 @@
     python recipes/back_translation/prepare.py PAIRS_DIR ENGLISH_FILE [OUTPUT_DIR]
 
 PAIRS_DIR contains train, valid and test, each as .en and .zh; ENGLISH_FILE is English text. The script copies the pairs
-to OUTPUT_DIR and writes mono.en: the sentences of ENGLISH_FILE without duplicates and without sentences that occur in
-the pairs. Otherwise the test set would be part of the training text.
+to OUTPUT_DIR and writes mono.en: the sentences of 3 to 30 words of ENGLISH_FILE, without duplicates and without those
+that occur in the pairs. Otherwise, sentences of the test set could be part of the training text.
 """
 
 from __future__ import annotations

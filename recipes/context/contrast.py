@@ -1,10 +1,10 @@
-"""Measure how often a model prefers the right translation where only the context decides.
+"""Measure how often a model prefers the right translation if only the context decides which one is right.
 
     python recipes/context/contrast.py RUN [--data DIRECTORY]
 
 For each line of contrast.tsv (generate.py), the log-probabilities of the right and of the wrong translation are
-compared, with the two sentences of context and without them. Prints the accuracy in percent for pronouns and for
-ambiguous words, and the BLEU of isolated sentences.
+compared, with the two sentences of context and without them. If the model has no context, only the second comparison
+is made. Prints the accuracy in percent for pronouns and for ambiguous words, and the BLEU of isolated sentences.
 """
 
 import argparse

@@ -2,15 +2,15 @@
 
     python recipes/context/generate.py OUTPUT_DIR [--seed 1] [--documents 12000]
 
-A document has three sentences and ends with an empty line. The third sentence has a pronoun, whose German form follows
-the gender of the noun in the first sentence, or an ambiguous word, which the first sentence decides:
+A document has three sentences and ends with an empty line. The third sentence has a pronoun or an ambiguous word. The
+first sentence decides its translation, by the gender of a noun or by the topic:
 
     The lamp is in the kitchen. Anna is at home. I saw it yesterday.    (die Lampe: Ich habe sie gestern gesehen.)
     We walked along the river. Paul is singing. The bank is very old.   (das Ufer, not die Bank)
 
 Files: train, valid, test (documents), isolated (single sentences without such words), and contrast.tsv with the
-context, the source, the right translation, a wrong one, and the phenomenon. Combinations of words in valid, test,
-isolated and contrast do not occur in train.
+context, the source, the right translation, a wrong one, and the phenomenon. All files except train have combinations of
+noun and place, of person and activity, and of ambiguous word and adjective that do not occur in train.
 """
 
 import argparse
@@ -47,7 +47,7 @@ DEEDS = [("is at home", "ist zu Hause"), ("is singing", "singt"), ("is sleeping"
          ("is working", "arbeitet"),
          ("is laughing", "lacht"), ("is waiting", "wartet"), ("is tired", "ist müde"), ("is ill", "ist krank"),
          ("is dancing", "tanzt"), ("is hungry", "hat Hunger")]
-# Ambiguous words: for each sense the German word with its gender, and sentences that decide for it.
+# Ambiguous words. Each sense has a German word, its gender, and first sentences that decide for this sense.
 SENSES = {
     "bank": [("Bank", "f", [("We need some money.", "Wir brauchen etwas Geld."),
                             ("I have to pay the rent.", "Ich muss die Miete bezahlen.")]),
@@ -80,12 +80,12 @@ Drawn = TypeVar("Drawn")
 
 
 def held_out(*words: str) -> bool:
-    """Return True for the tenth of the combinations that training does not have."""
+    """Return True for the tenth of all combinations of words that does not occur in train."""
     return zlib.crc32(" ".join(words).encode()) % 10 == 0
 
 
 def draw(sentence: Callable[[], tuple[Drawn, tuple[str, ...]]], unseen: bool) -> Drawn:
-    """Draw a sentence whose combination of words is held out, or is not."""
+    """Draw a sentence whose combination of words is held out (`unseen`) or is not (not `unseen`)."""
     while True:
         drawn, words = sentence()
         if held_out(*words) == unseen:
@@ -93,13 +93,13 @@ def draw(sentence: Callable[[], tuple[Drawn, tuple[str, ...]]], unseen: bool) ->
 
 
 class Grammar:
-    """Random documents. unseen: True for combinations of words that training does not have."""
+    """Generator of random documents. unseen: True to draw combinations of words that do not occur in train."""
 
     def __init__(self, seed: int, unseen: bool) -> None:
         self.random, self.unseen = random.Random(seed), unseen
 
     def introduction(self) -> tuple[Sentence, str]:
-        """The first sentence of a document with a pronoun, and the gender of its noun."""
+        """Return the first sentence of a document with a pronoun, and the gender of the sentence's noun."""
         def sentence() -> tuple[tuple[Sentence, str], tuple[str, ...]]:
             (english, german, gender), (place, ort) = self.random.choice(NOUNS), self.random.choice(PLACES)
             pair = f"The {english} is {place}.", f"{ARTICLES[gender][0]} {german} ist {ort}."
@@ -108,7 +108,7 @@ class Grammar:
         return draw(sentence, self.unseen)
 
     def filler(self) -> Sentence:
-        """A sentence about a person, to which no pronoun refers."""
+        """Return a sentence about a person. No pronoun refers to this person."""
         def sentence() -> tuple[Sentence, tuple[str, ...]]:
             name, (deed, tut) = self.random.choice(NAMES), self.random.choice(DEEDS)
             return (f"{name} {deed}.", f"{name} {tut}."), (name, deed)
@@ -116,7 +116,7 @@ class Grammar:
         return draw(sentence, self.unseen)
 
     def with_pronoun(self) -> tuple[str, dict[str, str]]:
-        """A sentence with a pronoun, and its translation for each gender."""
+        """Return a sentence with a pronoun, and its translation for each gender of the noun."""
         if self.random.random() < 0.5:
             (degree, grad), (adjective, eigenschaft) = self.random.choice(DEGREES), self.random.choice(ADJECTIVES)
             return f"It is {degree} {adjective}.", {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def all_copied(copied: list[str], translation: str) -> bool:
-    """Return True if all words occur in the translation."""
+    """Return True if all words occur in the translation, at least as often as in `copied`."""
     return not Counter(copied) - Counter(word.strip(".,?") for word in translation.split())
 
 

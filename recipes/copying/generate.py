@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-SPLITS = {"valid": 300, "test": 1000}  # numbers of sentences; that of train is --pairs
+SPLITS = {"valid": 300, "test": 1000}  # numbers of sentences; --pairs is the number for train
 NAMES = {"train": 1000, "valid": 100, "test": 400}
 PLACES = {"train": 400, "valid": 50, "test": 150}
 NUMBERS = {"train": 1000, "valid": 100, "test": 400}

@@ -19,7 +19,7 @@ from typing import Any
 HERE = Path(__file__).parent
 RUNS = HERE.parents[1] / "runs" / "foundations"
 
-# File that train() writes to the directory of a run when it has finished.
+# File that train() writes to the directory of a run when the run has finished.
 PROCESSOR_TIME = "processor_time.json"
 # The recurrent model of Bahdanau et al. 2015 has one layer on each side and one attention head.
 RNN = ["model.type=rnn", "model.encoder_layers=1", "model.decoder_layers=1", "model.num_heads=1",

@@ -1,8 +1,8 @@
-"""Draw random pairs of a corpus: texts of 2,500, 5,000, 10,000 and 20,000 pairs, each part of the next.
+"""Draw random pairs of a corpus: 2,500, 5,000, 10,000 and 20,000. Each text is part of the next larger one.
 
     python recipes/little_text/prepare.py train.en train.de [--output DIRECTORY]
 
-Writes DIRECTORY/5000/train.en and so on. recipes/tatoeba_zh_en/prepare.py writes the two files with --language de.
+Writes DIRECTORY/5000/train.en and so on. The input is written by recipes/tatoeba_zh_en/prepare.py --language de.
 """
 
 import argparse

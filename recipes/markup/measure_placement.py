@@ -1,10 +1,10 @@
-"""Measure the placement of inline tags by a model's alignments.
+"""Measure how well the alignments of a model place inline tags.
 
     python recipes/markup/measure_placement.py DATA MODEL [--every-head]
 
-DATA contains tagged.en and tagged.de (see prepare.py). The tags of the reference are removed; the tags of the source
-are placed in the reference by alignment, and their spans are compared with those of the reference: share of exact
-spans, and F1 over the words inside, with 95 % intervals from 1,000 bootstrap samples of sentences.
+DATA contains tagged.en and tagged.de (see prepare.py). The tags of the reference are removed. The tags of the source
+are placed in the reference by alignment, and their spans are compared with those of the removed tags. Prints the share
+of exact spans and the F1 of the words inside, with 95 % intervals from 1,000 bootstrap samples of sentences.
 """
 
 import html
@@ -38,7 +38,7 @@ def parse(line: str) -> tuple[str, tuple[Tag, ...]]:
 
 
 def spans(text: str, tags: tuple[Tag, ...]) -> Spans:
-    """Return the units inside the elements of each name: indices (begin, end)."""
+    """Return the spans of the elements with each name, as indices (begin, end) of alignment units."""
     units = alignment_units(text)
     opened, found = {}, defaultdict(list)
     for tag in tags:
@@ -52,8 +52,8 @@ def spans(text: str, tags: tuple[Tag, ...]) -> Spans:
 
 
 def compare(gold: Spans, placed: Spans) -> np.ndarray:
-    """Return counts: elements, exact spans, words inside of both, of the gold spans, of the placed spans. Elements of
-    one name are matched so that most are exact, because their order may change."""
+    """Return the numbers of elements, of exact spans, and of words in both spans, in gold spans and in placed spans.
+    Elements of one name may change their order, so they are matched such that most spans are exact."""
     counts = np.zeros(5)
     for name, right in gold.items():
         found = placed.get(name, [])

@@ -3,7 +3,7 @@
     python recipes/markup/prepare.py DIRECTORY OUTPUT
 
 DIRECTORY contains dev.en and dev.de of github.com/salesforce/localization-xml-mt (Hashimoto et al. 2019,
-arXiv:2006.13425), and the same number of lines in both. Pairs without tags are for training, the others for the test.
+arXiv:2006.13425), line by line parallel. Pairs without tags are for training, the others for the test.
 The recipes of this directory expect OUTPUT to be `localization_xml` in their `data.root`.
 """
 

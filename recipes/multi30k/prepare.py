@@ -19,12 +19,12 @@ from seq2seq.translation.text_io import writing
 
 HUB = "bentrevett/multi30k"
 LANGUAGES = ("de", "en")
-# File name of each split of the hub: the name that the authors of the corpus use.
+# File names for the splits of the hub. The authors of the corpus use these names.
 NAMES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
 
 
 def prepare(hub: str, output: Path) -> dict[str, Counts]:
-    """Write every split to `output`, and return the counts of its lines by name.
+    """Write every split to `output`, and return the counts of the lines of each file name.
 
     Raises:
         UserError: the data set cannot be loaded or lacks a split or column, or `output` cannot be written.

@@ -63,7 +63,7 @@ def prepare(data: Path, output: Path) -> None:
 
 
 def score(hypothesis: Path, reference: Path, as_is: bool) -> str:
-    """Return BLEU and its signature. as_is: the files are already tokenised and lowercased.
+    """Return BLEU and its signature. as_is: True if the files are already tokenised and lowercased.
 
     Raises:
         UserError: the files are not parallel, or the suffix of the reference's name is not a language.
@@ -89,8 +89,8 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     preparing = commands.add_parser("prepare", help="write the text tokenised and lowercased")
     preparing.add_argument("--data", type=Path, default=HERE / "data", metavar="DIRECTORY",
-                           help="directory of Multi30k (default: that of the recipes)")
-    preparing.add_argument("--output", type=Path, metavar="DIRECTORY", help="(default: DATA/tokenised)")
+                           help="directory with Multi30k (default: as in the recipes)")
+    preparing.add_argument("--output", type=Path, metavar="DIRECTORY", help="output (default: DATA/tokenised)")
     scoring = commands.add_parser("score", help="compute BLEU of tokenised, lowercased text")
     scoring.add_argument("hypothesis", type=Path)
     scoring.add_argument("reference", type=Path)

@@ -1,4 +1,4 @@
-"""The demo: generate the phrasebook, train a Transformer on it, and translate unseen sentences.
+"""Run the demo: generate the phrasebook, train a Transformer on it, and translate unseen sentences.
 
     python recipes/phrasebook/demo.py
 

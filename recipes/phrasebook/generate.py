@@ -5,9 +5,9 @@
 Each pair is a tree drawn from the grammar and realised in both languages. The test set measures whether a model can
 combine known words in new ways. For this, some pairs of words are *held out*, chosen by a checksum of the two words and
 the seed. Held-out pairs of words never occur together in a sentence of train, and every sentence of valid and test
-contains one. The single words and the kinds of sentences are frequent in train; only the combinations are new. No
-sentence of valid or test, English or Chinese, occurs in train, and none of test occurs in valid. Numbers in digits are
-drawn without this restriction, with many zeros.
+contains one such pair. The single words and the kinds of sentences are frequent in train; only their combinations are
+new. No sentence of valid or test, English or Chinese, occurs in train, and none of test occurs in valid. Numbers in
+digits are never held out, and have many zeros.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ def agreeing(form: str, person: str | None) -> str:
 
 
 def read_english(node: Tree | Word, forms: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
-    """Yield the English tokens of a tree, each with the link that its Chinese counterpart also has. Literal words of a
-    rule without a link of their own share the link (rule, None)."""
+    """Yield the English tokens of a tree, each with the link that its Chinese counterpart also has. Literal words that
+    a rule does not link share the link (rule, None)."""
     if isinstance(node, Word):
         text = node.english[forms[0]] if forms else next(iter(node.english.values()))
         yield from ((token, id(node)) for token in text.split("_"))

@@ -2,10 +2,10 @@
 
     python recipes/robustness/measure.py MODEL SOURCE REFERENCE [--seed 1]
 
-MODEL is a run or a bundle. Each slice has all lines of SOURCE, changed by the training's modifiers, and REFERENCE is
-changed in the same way. The column `cased` compares the translation with the changed reference: a source in capitals
-should have a translation in capitals. The column `lower case` compares both in lower case, so that it shows whether the
-words are right, whatever their case.
+MODEL is a run or a bundle. Each slice has all lines of SOURCE, changed by one modifier of the training. REFERENCE
+is changed in the same way, but never gets typos. The column `cased` compares the translation with the changed
+reference: a source in capitals should have a translation in capitals. The column `lower case` compares both in lower
+case, so that it shows whether the words are right, whatever their case.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python recipes/robustness/measure_terms.py DATA PLAIN_MODEL TERMS_MODEL [--source de --target en] [--test NAME]
 
-DATA contains train.SOURCE, train.TARGET, NAME.SOURCE and NAME.TARGET. The glossary has each word of the test set that
-the training source does not contain in any inflection, with the word of the reference that a statistical aligner of all
-pairs links with it, if both sides link them with each other alone and the link is probable. PLAIN_MODEL was trained
-without terms, TERMS_MODEL with `data.augmentation.terms`. Each row translates the lines that have a term: without the
-glossary, with terms as required phrases alone, with terms inline, and with both.
+DATA contains train.SOURCE, train.TARGET, NAME.SOURCE and NAME.TARGET. The glossary has words of the test source that do
+not occur in the training source in any inflection. A statistical aligner of all pairs finds their translations in the
+references; only probable links of one word to one word are used. PLAIN_MODEL was trained without terms, TERMS_MODEL
+with `data.augmentation.terms`. The rows of the table are translations of the lines that contain a term: without the
+glossary, with terms as required phrases, with terms inline, and with both.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _words(text: str) -> list[str]:
 
 def measure(pairs: list[tuple[str, str]], translator: Translator, glossary: Glossary, used: bool, inline: bool,
             required: bool) -> str:
-    """Return a row of the table: terms exact, in any inflection, BLEU, seconds."""
+    """Return a row of the table: percentages of exact terms and of terms in any inflection, BLEU, and seconds."""
     began = time.monotonic()
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     if not used:

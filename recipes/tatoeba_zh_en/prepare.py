@@ -4,8 +4,8 @@
     python recipes/tatoeba_zh_en/prepare.py cmn.txt --valid 500 --test 500 --seed 7
     python recipes/tatoeba_zh_en/prepare.py deu.txt --language de --output recipes/finetuning/data/tatoeba_en_de
 
-The file is in cmn-eng.zip, or in the archive of another language. Each line has an English sentence, a tab, its
-translation, a tab, and the attribution (CC BY 2.0 FR).
+cmn.txt is in cmn-eng.zip; each language has such an archive. Each line has an English sentence, a tab, its translation,
+a tab, and the attribution (CC BY 2.0 FR).
 
 Many sentences have several translations. If pairs were assigned to splits one by one, a test sentence would often occur
 in train with another translation. Therefore pairs that share a sentence of either language, directly or through other
@@ -62,7 +62,7 @@ def connected(pairs: list[Pair]) -> list[list[Pair]]:
 
 
 def split(pairs: list[Pair], sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
-    """Assign random groups to the splits of `sizes` until each has its number of pairs; the other pairs are train.
+    """Assign random groups to the splits of `sizes` until each has its number of pairs; the others go to train.
 
     Raises:
         CorpusError: there are not enough pairs.

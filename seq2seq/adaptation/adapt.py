@@ -1,9 +1,9 @@
-"""Adaptation of a model to the text of a domain, such as a translation memory, without harm to general text.
+"""Adaptation of a model to the text of a domain, such as a translation memory, that keeps its quality on general text.
 
-A model that is trained with the text of a domain alone forgets other text. Therefore general pairs are replayed (mixed
-fine-tuning, Chu et al. 2017, arXiv:1701.03214), the training is stopped by a validation set of both kinds of text, and
-the result is an average of the old and the new weights (Wortsman et al. 2022, arXiv:2109.01903), chosen on validation
-text of both kinds.
+A model that is trained on the text of a domain alone forgets other text. So the training text also has general pairs
+(mixed fine-tuning, Chu et al. 2017, arXiv:1701.03214), and so has the validation set that stops the training. The
+adapted model is an average of the old and the new weights (Wortsman et al. 2022, arXiv:2109.01903). The share of the
+new weights is chosen by validation scores on both kinds of text.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from seq2seq.translation.translator import Translator
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
 """Contents of the directory of an adaptation, besides the model."""
 INPUTS = "inputs.json"
-"""File in TEXT with what the adaptation was made from. A later call must have the same inputs."""
+"""File in TEXT with the model, text and seed of the adaptation. A call that resumes it must have the same inputs."""
 REPLAYED = 10
-"""Maximum number of general pairs for each pair of the domain. An epoch replays as many as there are of the domain."""
+"""Maximum number of general pairs for each domain pair. An epoch uses about one general pair for each domain pair."""
 MAX_VALIDATED = 500
-"""Maximum number of pairs of each kind in validation."""
+"""Maximum number of domain pairs, and of general pairs, for validation."""
 EPOCHS, MIN_STEPS, MAX_STEPS = 20, 200, 5_000
 SHARES = tuple(step / 10 for step in range(11))
-"""Shares of the new weights that are tried."""
+"""Shares of the new weights in the averages to choose from."""
 
 TextPair = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class TradeOff:
-    """Scores on validation text with one share of the new weights."""
+    """Validation scores of an average of the old and the new weights. share: share of the new weights."""
 
     share: float
     domain: float
@@ -62,8 +62,8 @@ class TradeOff:
 class Adaptation:
     """Result of `adapt`.
 
-    metric: name of the scores. table: scores of every share on validation text. chosen: what the model was made with.
-    tests: scores (before, after) by test set, on text that decided nothing.
+    metric: metric of all scores. table: validation scores of every share. chosen: row of `table` for the adapted model.
+    tests: scores before and after the adaptation, by test set. The test sets influence no choice.
     """
 
     metric: str
@@ -76,17 +76,17 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
           seed: int = 1, settings: Sequence[str] = ()) -> Adaptation:
     """Adapt a model to the text of a domain, and write the adapted model as a run.
 
-    The same call resumes an adaptation that was interrupted.
+    If an adaptation was interrupted, the same call resumes it.
 
     Args:
         model: a bundle or a run. domain: text of the domain. output: directory of the adaptation.
         general: other text that the model has to translate as well as before; None: the training and validation text of
             the model, which must be on this machine.
-        allow_loss: maximum loss of the score on general validation text.
-        seed: seed of the split of the text and of the training. settings: `KEY=VALUE` for the recipe of the training.
+        allow_loss: maximum decrease of the score on general validation text.
+        seed: seed of the split of the text and of the training. settings: KEY=VALUE overrides of the training's recipe.
     Raises:
-        UserError: the text cannot be read or is too little, the directory has other files, or no average of the weights
-            gains on the domain without a larger loss on general text.
+        UserError: the text cannot be read or is too little, the directory contains something else, or no average of the
+            weights is better on the domain and at most `allow_loss` worse on general text.
     """
     bundle = resolve_model_path(model)
     network, recipe, tokenizers = read_model(bundle)
@@ -132,14 +132,14 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
 
 
 def choose(table: Sequence[TradeOff], allow_loss: float) -> TradeOff:
-    """Return the best row on the domain among those that lose at most `allow_loss` on general text against the first
-    row, the old weights. Of equal rows, return that with the smallest share."""
+    """Return the row with the best domain score among the rows whose general score is at most `allow_loss` below that
+    of the first row, the old weights. Of several best rows, return the one with the smallest share."""
     allowed = [row for row in table if row.general >= table[0].general - allow_loss]
     return max(allowed, key=lambda row: row.domain)
 
 
 def as_text(table: Sequence[TradeOff], metric: str) -> str:
-    """Return the table of the trade-off for a terminal."""
+    """Format the table as text for a terminal."""
     return "\n".join(["share of the new weights   domain  general  "
                       f"({metric} on validation text)",
                       *(f"{row.share:24.1f}   {row.domain:6.2f}   {row.general:6.2f}" for row in table)])
@@ -161,14 +161,14 @@ def _read(directory: Path, name: str) -> list[TextPair]:
 
 
 def _fingerprint(corpus: Corpus) -> list[Any]:
-    """Return what tells a corpus from others: its keys, and the size and time of change of its files."""
+    """Return data that identify a corpus: its recipe keys, and the size and modification time of its files."""
     states = [path.stat() for path in corpus.paths]
     return [corpus.model_dump(mode="json"), [[state.st_size, state.st_mtime_ns] for state in states]]
 
 
 def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus, general: Corpus | None, output: Path,
            seed: int, inputs: Mapping[str, Any]) -> None:
-    """Write the text and the recipe of the training. The directory appears when it is complete."""
+    """Write the text and the recipe of the training. The directory `output` appears only when it is complete."""
     texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(recipe, domain, seed), strict=True))
     limit = REPLAYED * len(texts["domain.train"])
     if general is None:
@@ -193,13 +193,13 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
 
 
 def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
-    """Return the training, validation and test pairs of a corpus, without common sentences."""
+    """Split a corpus into training, validation and test pairs. No sentence occurs in two of these sets."""
     pairs = list(read_pairs(recipe, corpus))
     held_out = choose_held_out(pairs, seed, lambda source, target: bool(source.strip() and target.strip()))
     if not held_out.valid:
         raise CorpusError(f"{corpus.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
-                          f"set. They need at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides, and "
-                          "two of these must share no sentence with another pair. Add text.")
+                          f"set. Give at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides, of which "
+                          "at least two share no sentence with another pair.")
     held = held_out.valid | held_out.test | held_out.copies
 
     def chosen(numbers: Iterable[int] | None) -> list[TextPair]:
@@ -210,7 +210,7 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
 
 
 def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair], list[TextPair]]:
-    """Return pairs of the model's training text, at most `limit`, and its validation text."""
+    """Return at most `limit` random pairs of the model's training text, and the pairs of its validation text."""
     try:
         found = (pair for spec in recipe.data.train if spec.translated_by is None for pair in read_pairs(recipe, spec))
         return _sample(_texts(found), limit, seed), list(_texts(validation_pairs(recipe)))
@@ -239,8 +239,8 @@ def _sample(pairs: Iterable[TextPair], limit: int, seed: int) -> list[TextPair]:
 
 
 def _recipe_text(recipe: Recipe, bundle: Path, domain: int, general: int, tokens: int, seed: int, name: str) -> str:
-    """Return the recipe of the training. domain, general: numbers of training pairs. tokens: target tokens of the
-    domain's."""
+    """Return the recipe of the training. domain, general: numbers of training pairs from the domain and from general
+    text. tokens: number of target tokens in the training pairs from the domain."""
     section = recipe.training
     batch_tokens = min(section.batch_tokens, max(256, tokens // 20))
     max_steps = min(max(EPOCHS * tokens // batch_tokens, MIN_STEPS), MAX_STEPS)
@@ -249,7 +249,7 @@ def _recipe_text(recipe: Recipe, bundle: Path, domain: int, general: int, tokens
         return f"{{source: {name}.source, target: {name}.target{more}}}"
 
     return f"""\
-# Training of `seq2seq adapt`: the text of the domain, and as much general text in each epoch.
+# Training of `seq2seq adapt`. Each epoch has the pairs of the domain, and about as many general pairs.
 name: {"".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_") or "adapted"}
 seed: {seed}
 languages: {{source: {recipe.languages.source}, target: {recipe.languages.target}}}
@@ -258,14 +258,14 @@ data:
   train:
   - {corpus("domain.train")}
   - {corpus("general.train", f", weight: {min(1.0, domain / max(general, 1)):.4f}")}
-  # Half of these pairs are general text, so the training stops when one of both loses more than the other gains.
+  # Pairs of the domain and general pairs. So a gain on the domain that costs more on general text is no improvement.
   valid: {corpus("valid")}
   cleaning: {{max_pieces: {recipe.data.cleaning.max_pieces}}}
 metrics: {json.dumps([metric for metric in recipe.measures if metric in ("bleu", "chrf")] or ["chrf"])}
 training:
   start_from: {json.dumps(str(bundle.absolute()), ensure_ascii=False)}
   batch_tokens: {batch_tokens}
-  # A quarter of the rate that the model was trained with.
+  # A quarter of the learning rate in the recipe of the old model.
   learning_rate: {section.learning_rate / 4:.1e}
   warmup_steps: {max_steps // 10}
   schedule: linear

@@ -1,1 +1,1 @@
-"""Word alignments, and attention maps as a web page or a picture."""
+"""Word alignments, attention maps as a web page or a picture, and learning curves."""

@@ -1,4 +1,4 @@
-"""The attention head that aligns words: the head that was trained for it, or the best one on the validation set."""
+"""Choice of the attention head that aligns words: the head trained for this, or the best one on the validation set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 from seq2seq.translation.translator import Translator
 
 MAX_PAIRS = 300
-"""Maximum number of pairs on which heads are compared. The aligner that they are compared with learns from all."""
+"""Maximum number of pairs on which heads are compared. The statistical aligner is trained on all validation pairs."""
 
 
 def measured_aligner(model: Path) -> Aligner:
@@ -33,10 +33,10 @@ def measured_aligner(model: Path) -> Aligner:
 
 
 def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return the entry `alignment` of a bundle's metadata (see `Aligner`) in a mapping, which is empty if the model has
-    no cross-attention.
+    """Return a mapping with the entry `alignment` of a bundle's metadata (see `Aligner`). The mapping is empty if no
+    head can be chosen (see `best_aligner`).
 
-    pairs: validation pairs.
+    pairs: validation pairs, on which the heads are compared.
     """
     if not (recipe.task.has_source and recipe.task.target_is_text):
         return {}
@@ -47,8 +47,8 @@ def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[t
 
 
 def best_aligner(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Aligner | None:
-    """Return the head whose links agree best with those of a statistical aligner of the pairs (lowest alignment error
-    rate); None if the model has no cross-attention."""
+    """Return the head and step whose links have the lowest alignment error rate against those of a statistical aligner.
+    Return None if the model has no cross-attention, or if the statistical aligner links no words."""
     pairs = translator.scorable_pairs(pairs)
     texts = [[text[begin:end] for begin, end in alignment_units(text)] for pair in pairs for text in pair]
     words = list(zip(texts[::2], texts[1::2], strict=True))
@@ -76,7 +76,7 @@ def _heads(maps: np.ndarray) -> list[tuple[tuple[int, int], np.ndarray]]:
 
 
 def put_head_first(attention: CrossAttention, head: int) -> None:
-    """Exchange the order of the heads, so that `head` (from 1) is the first. The output does not change."""
+    """Reorder the heads in place so that `head`, counted from 1, is the first. The output stays the same."""
     heads = attention.num_heads
     order = torch.tensor([head - 1, *(other for other in range(heads) if other != head - 1)])
 

@@ -109,7 +109,7 @@ class Aligner:
     def from_metadata(metadata: Mapping[str, Any], where: str) -> Aligner:
         """Return the alignment settings in a model's metadata, or the default settings if it contains none.
 
-        If the entry `alignment` is not a mapping, it is the layer. where: name of the metadata in error messages.
+        If the value of `alignment` is not a mapping, it is the layer. where: name of the metadata in error messages.
         Raises:
             CheckpointError: the settings are invalid.
         """
@@ -136,8 +136,8 @@ class Aligner:
                             piece_word_overlap(pair.target.spans, target_words))
 
     def align(self, pair: PairAttention, languages: tuple[str, str]) -> Alignment:
-        """Link the words of a pair. languages: language codes of source and target, which decide how text is
-        split into words.
+        """Link the words of a pair. languages: language codes of source and target. The division of the text into words
+        depends on its language.
 
         Raises:
             UserError: the model has no cross-attention, or no such layer or head.
@@ -253,8 +253,8 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
 
 def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Aligner
                  ) -> list[np.ndarray | None]:
-    """Return the attention between the units of each pair (see `line_splitting.alignment_units`): (target units, source
-    units), or None for a pair that is too long for the model."""
+    """Return the attention between the units (see `line_splitting.alignment_units`) of each pair, with shape (target
+    units, source units). For a pair that is too long for the model, return None."""
     accepted = set(translator.scorable_pairs(pairs))
     indices = [index for index, pair in enumerate(pairs) if tuple(pair) in accepted]
     weights: list[np.ndarray | None] = [None] * len(pairs)
@@ -266,8 +266,8 @@ def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], align
 
 
 def _one_layer(translator: Translator, aligner: Aligner) -> tuple[int | None, Aligner]:
-    """Return the decoder layer that aligns, and the settings for maps of this layer alone; (None, aligner) if the model
-    has no such layer."""
+    """Return the decoder layer that `aligner` selects, and settings that select it when its maps are the only ones. If
+    the model has no such layer, return (None, aligner)."""
     layers = sum(isinstance(module, CrossAttention) for module in cast(nn.Module, translator.model).modules())
     layer = layers if aligner.layer is None else aligner.layer
     return (layer, replace(aligner, layer=1)) if 1 <= layer <= layers else (None, aligner)

@@ -21,7 +21,7 @@ MAX_STORED_WEIGHT = 65535
 
 def page(pair: PairAttention, languages: tuple[str, str], model: str, translated: bool,
          first: AttentionMapSelection) -> str:
-    """Return the page as HTML.
+    """Return an HTML page with the texts and the attention maps of a sentence pair.
 
     Args:
         pair: texts and maps. For a language model, the source text is empty, and the page shows only the target.
@@ -66,7 +66,7 @@ def _encoded(maps: np.ndarray) -> dict[str, Any]:
 
 
 def _json(values: Any) -> str:
-    """Return JSON for an HTML script element. `<`, `>`, `&` and Unicode line separators are escaped: otherwise, a text
-    could end the element or a line of the script."""
+    """Return JSON for an HTML script element. `<`, `>`, `&` and Unicode line separators are escaped, so that no text
+    can end the element or a line of the script."""
     text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
     return re.sub("[<>&\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -15,7 +15,7 @@ from seq2seq.analysis.token_labels import COLUMNS, NAMES, ROWS, SPACE, Label, ro
 from seq2seq.errors import UserError
 
 CELL, SMALL_CELL = 0.3, 0.12
-"""Side of a cell in inches: in a picture of one map, and in a picture of several maps."""
+"""Side length of a cell in inches, in a picture of one map and in a picture of several maps."""
 MAX_SIDE = 60.0
 """Maximum width and height of a picture in inches: 9,000 pixels at 150 dpi."""
 MIN_WEIGHT_RANGE = 1e-4
@@ -32,7 +32,7 @@ def require_matplotlib() -> None:
 
 
 def picture(pair: PairAttention, languages: tuple[str, str], model: str, selection: AttentionMapSelection) -> bytes:
-    """Return the selected maps as PNG.
+    """Draw the selected attention maps, and return the picture as PNG.
 
     Args:
         languages: language codes of source and target. model: name of the model in the title.
@@ -55,7 +55,7 @@ def picture(pair: PairAttention, languages: tuple[str, str], model: str, selecti
     text = "".join([title, *map(_tick_text, (*rows, *columns))])
     families = families_for(text, languages)
     with matplotlib.rc_context({"font.family": families, "font.size": 11}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")                   # families_for has warned already
+        warnings.filterwarnings("ignore", "Glyph .* missing")                   # families_for has already warned
         figure = Figure(figsize=size, layout="constrained")
         lowest, highest, scale_label = _colour_scale([weights for _, weights in maps])
         grid = figure.subplots(grid_rows, grid_columns, squeeze=False).flatten()

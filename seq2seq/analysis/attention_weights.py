@@ -45,7 +45,7 @@ class AttentionMaps:
 
 
 class _RecordedError(Exception):
-    """The attention that was asked for is known, so the rest of the model need not run."""
+    """Exception that ends the forward pass, because the requested cross-attention is already recorded."""
 
 
 @torch.no_grad()
@@ -54,13 +54,13 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
     """Run `model` once over `batch` with teacher forcing and return its attention weights of the given kinds.
 
     cross_layer: return the cross-attention of this decoder layer alone, counted from 1, and do not compute the layers
-        after it. Recurrent models have one layer, whatever this is.
+        after it. Ignored for recurrent models, which have one attention layer.
     """
     encoder: list[Tensor] = []
     decoder: list[Tensor] = []
     cross: list[Tensor] = []
     context: list[Tensor] = []
-    segments: list[Segments] = []                               # of a model with hierarchical context
+    segments: list[Segments] = []                               # if the model has hierarchical context
     recurrent_steps: list[Tensor] = []                          # cross-attention of a recurrent model, by step
     sources = Sentences.from_offsets(batch.source_offsets, batch.longest_source)
     targets = Sentences.from_offsets(batch.target_offsets, batch.longest_target)

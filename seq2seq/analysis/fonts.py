@@ -46,7 +46,7 @@ def families_for(text: str, languages: Iterable[str]) -> list[str]:
 
 
 def _cover(missing: set[int], candidates: Iterable[str], families: list[str]) -> set[int]:
-    """Append to `families` the candidates that have some of the missing characters; return those still missing."""
+    """Append to `families` the candidates with some of the missing characters; return the characters still missing."""
     for family in candidates:
         if not missing:
             break
@@ -107,7 +107,7 @@ def _add_new_fonts() -> bool:
 
 @contextmanager
 def _without_font_log() -> Iterator[None]:
-    """Suppress matplotlib's warnings about fonts in the `with` block; `families_for` prints a warning of its own."""
+    """Suppress matplotlib's warnings about fonts in the `with` block, because `families_for` prints a better one."""
     logger = logging.getLogger("matplotlib.font_manager")
     level = logger.level
     logger.setLevel(logging.ERROR)

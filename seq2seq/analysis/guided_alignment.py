@@ -1,8 +1,8 @@
 """Guided alignment: one attention head learns to align words (Garg et al. 2019, arXiv:1909.02074).
 
-The labels are the alignments of two statistical models of the training text, one in each direction (`WordAligner`). The
-head is supervised at the step that reads a target piece, so it knows the piece that it aligns (Chen et al. 2020,
-arXiv:2004.14837). Its loss is the cross-entropy of its attention weights against the labels (Garg et al., equation 7).
+The labels are word alignments of the training text by two statistical models, one for each direction (`WordAligner`).
+The label of a target piece applies to the decoder step that reads this piece, so that the head knows the piece (Chen et
+al. 2020, arXiv:2004.14837). The loss is the cross-entropy of labels and attention weights (Garg et al., equation 7).
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from seq2seq.model.packing import Sentences, unpack
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 LABELS = "alignment"
-"""Name of the files of labels in the directory of the prepared text."""
+"""First part of the names of the files with labels in the directory of the prepared text."""
 MIN_WEIGHT = 0.05
 """Links with a smaller weight are left out."""
 BLOCK_PAIRS = 2048
 
 
 class AlignmentLabels:
-    """Labels of every training pair: links from target pieces to source pieces, with weights that sum to 1 for a piece.
+    """Labels of every training pair: links from target to source pieces. The weights of a target piece sum to 1.
 
-    They belong to the segmentation of the prepared corpus. A pair that an epoch has changed has none.
+    The labels are made for the pieces of the prepared corpus. A pair has no labels in an epoch with other pieces.
     """
 
     def __init__(self, corpus: EncodedCorpus, links: np.ndarray, offsets: np.ndarray) -> None:
-        """links: (links, 3) float32, target piece, source piece, weight. offsets: (pairs + 1,), links of each pair."""
+        """links: (links, 3) float32: target piece, source piece, weight. offsets: (pairs + 1,), links of each pair."""
         self.corpus, self.links, self.offsets = corpus, links, offsets
 
     @staticmethod
     def load_or_make(prepared: Prepared, tokenizers: Tokenizers) -> AlignmentLabels:
-        """Return the labels of a prepared text. They are made on the first call and stored beside the text."""
+        """Return the labels of a prepared text. The first call computes them and stores them beside the text."""
         paths = [prepared.directory / f"{LABELS}.{name}.npy" for name in ("links", "offsets")]
         if not all(path.exists() for path in paths):
             for path, array in zip(paths, _make(prepared, tokenizers), strict=True):
@@ -60,7 +60,7 @@ class AlignmentLabels:
 
     def gather(self, corpus: EncodedCorpus, pairs: np.ndarray, targets: int, sources: int) -> np.ndarray:
         """Return the labels of a batch, (pairs, targets, sources) float32. Row i + 1 has the label of target piece i,
-        which that step reads. corpus: corpus of the epoch."""
+        because decoder step i + 1 reads this piece. corpus: corpus of the epoch."""
         labels = np.zeros((len(pairs), targets, sources), np.float32)
         same = np.ones(len(pairs), bool) if corpus is self.corpus else self._unchanged(corpus, pairs)
         for row, pair in enumerate(pairs):
@@ -109,14 +109,14 @@ def _make(prepared: Prepared, tokenizers: Tokenizers) -> tuple[np.ndarray, np.nd
 def piece_links(weights: np.ndarray, source_overlap: np.ndarray, target_overlap: np.ndarray) -> np.ndarray:
     """Return the links of a pair, (links, 3) float32: target piece, source piece, weight.
 
-    The weights of a piece sum to 1. What is missing in `weights` is the weight of `</s>`, the piece after the last
-    source piece: `extract_links` links no word that attends most to `</s>`.
+    The weights of a target piece sum to 1. If its weights for source pieces sum to less, the rest is the weight of
+    `</s>`, the piece after the last source piece. `extract_links` does not link words that attend most to `</s>`.
 
     Args:
         weights: (target units, source units), see `WordAligner.weights`. source_overlap, target_overlap: (pieces,
             units) bool, see `alignment.piece_word_overlap`.
     """
-    shares = source_overlap / np.maximum(source_overlap.sum(0), 1)              # each unit's weight among its pieces
+    shares = source_overlap / np.maximum(source_overlap.sum(0), 1)              # a unit's weight, divided among pieces
     units = target_overlap / np.maximum(target_overlap.sum(1, keepdims=True), 1)
     table = (units @ weights @ shares.T).astype(np.float32)
     table[table < MIN_WEIGHT] = 0
@@ -151,7 +151,7 @@ class GuidedAlignment:
 
     @contextmanager
     def recording(self, model: nn.Module) -> Iterator[None]:
-        """Record the inputs of the alignment head in the forward pass of the block."""
+        """Record the inputs of the alignment head's layer in each forward pass during the block."""
         attentions = [module for module in model.modules() if isinstance(module, CrossAttention)]
         module = attentions[guided_layer(len(attentions))]
         self._inputs = []
@@ -162,8 +162,8 @@ class GuidedAlignment:
             handle.remove()
 
     def loss(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Tensor:
-        """Return the weighted loss, summed over target pieces, a scalar; the mean of the recorded passes. pairs:
-        indices of the batch's pairs in `corpus`."""
+        """Return the weighted loss, a scalar: the sum over target pieces, as the mean over the recorded forward passes.
+        pairs: indices of the batch's pairs in `corpus`."""
         passes = [head_log_weights(attention, *inputs) for attention, inputs in self._inputs]
         _, (_, _, targets, sources) = self._inputs[0]
         self._inputs = []

@@ -1,7 +1,7 @@
-"""Attention weights of a model with hierarchical context, by positions of the whole source.
+"""Attention weights of a model with hierarchical context, converted to maps over all positions of a source.
 
-Such a model reads each sentence of a source alone, and its decoder attends to the current sentence. In the maps, rows
-and columns are the positions of the source, context included.
+Such a model encodes each sentence of a source separately, and its decoder attends to the current sentence alone, so its
+weights refer to positions in a sentence. The maps refer to positions in the whole source, context included.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from seq2seq.model.packing import Sentences
 
 
 def over_sources(weights: Tensor, segments: Segments, sources: Sentences) -> Tensor:
-    """Return weights over the current sentences as weights over the sources, with 0 for the context.
+    """Convert weights over the current sentences to weights over the whole sources, which are 0 for the context.
 
     (sources, heads, queries, longest current sentence) -> (sources, heads, queries, longest source)
     """
@@ -26,7 +26,7 @@ def over_sources(weights: Tensor, segments: Segments, sources: Sentences) -> Ten
 
 
 def within_sources(weights: Tensor, segments: Segments, sources: Sentences) -> Tensor:
-    """Return the weights within each segment as weights within its source; 0 between segments.
+    """Convert weights within segments to weights within the whole sources, which are 0 between different segments.
 
     (segments, heads, longest segment, longest segment) -> (sources, heads, longest source, longest source)
     """
@@ -40,8 +40,8 @@ def within_sources(weights: Tensor, segments: Segments, sources: Sentences) -> T
 def context_weights(words: Tensor, sentences: Tensor, segments: Segments, sources: Sentences) -> Tensor:
     """Return the weight of each word of the context for each position of the current sentence.
 
-    It is the weight of the word in its sentence times the weight of this sentence, so that the words of a sentence add
-    up to the weight of the sentence.
+    It is the weight of the word in its sentence times the weight of the sentence. So the weights of the words of a
+    sentence sum to the weight of the sentence.
 
     words, sentences: see `HierarchicalContext.weights`. Returns: (sources, 1, longest source, longest source)
     """
@@ -58,7 +58,7 @@ def context_weights(words: Tensor, sentences: Tensor, segments: Segments, source
 
 
 def _places(segments: Segments, sources: Sentences, chosen: Tensor | None) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each segment, or of the chosen ones, in its source."""
+    """Yield the positions of begin and end of each segment in its source. chosen: indices of segments; None: all."""
     offsets = segments.all.offsets.long()
     begins = offsets[:-1] - sources.offsets.long()[sources.sentence[offsets[:-1]]]
     ends = begins + offsets.diff()

@@ -51,7 +51,7 @@ COLOURS = """\
 .average {{ stroke: {5}; }} circle.average {{ fill: {5}; }}
 """
 SYSTEMS = ("#2f81d6", "#d0662a", "#2f9e57", "#9a66e0", "#b8901a", "#dd4b5d", "#1b97a3", "#808a94")
-"""Colours of several runs, visible on both backgrounds. Further runs have the same colours and dashed lines."""
+"""Colours of the runs in one picture, visible on both backgrounds. Further runs repeat them with dashed lines."""
 STYLE = f"""\
 text {{ font: 12px system-ui, sans-serif; }} .title {{ font-size: 15px; }}
 polyline {{ fill: none; stroke-width: 1.6; stroke-linejoin: round; }}
@@ -65,8 +65,8 @@ SYSTEMS_STYLE = ".dashed { stroke-dasharray: 5 3; }\n" + "\n".join(
 
 @dataclass(frozen=True)
 class Curve:
-    """Curve of a panel. kind: its class, which selects its colour. points: (step, value), in order. marked: True to
-    mark each point."""
+    """Curve of a panel. kind: CSS class, which selects the colour. points: (step, value), in order of the steps.
+    marked: True to draw a dot at each point."""
 
     name: str
     kind: str
@@ -115,7 +115,7 @@ def compared_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], title: str,
     for kind, (run, records) in zip(kinds, runs.items(), strict=True):
         for panel in _panels(list(records), metric, smoothed):
             for curve in panel.curves:
-                # The rate has one curve; the others are told apart by what was measured.
+                # Loss and score have several curves for each run. Each kind of curve gets a panel that all runs share.
                 name = panel.name if panel.name == RATE else f"{panel.name.split(':')[0]}, {curve.name}"
                 panels.setdefault(name, []).append(Curve(run, kind, curve.points, curve.marked))
     return _picture([Panel(name, curves, legend=False) for name, curves in panels.items()], title,
@@ -123,7 +123,7 @@ def compared_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], title: str,
 
 
 def _picture(panels: Sequence[Panel], title: str, legend: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the SVG document. legend: names and classes of the curves of all panels."""
+    """Return the SVG document. legend: (name, class) of the curves, if all panels share a legend."""
     rows = _legend_rows(legend)
     top = TITLE_HEIGHT + LEGEND_HEIGHT * len(rows)
     last = max((step for panel in panels for curve in panel.curves for step, _ in curve.points), default=0)
@@ -150,7 +150,7 @@ def _picture(panels: Sequence[Panel], title: str, legend: Sequence[tuple[str, st
 
 
 def draw_curves(run: Path, metric: str, smoothed: bool) -> None:
-    """Draw the whole log of a run into its curves.svg; print a warning if that fails.
+    """Draw the curves of a run's whole log into its curves.svg. If this fails, print a warning.
 
     Args:
         metric, smoothed: see `learning_curves`.
@@ -198,7 +198,7 @@ def _panels(records: list[Mapping[str, Any]], metric: str, smoothed: bool) -> li
 
 
 def _curves(records: list[Mapping[str, Any]], value: str, **names: str) -> list[Curve]:
-    """Return a curve of `value` for each kind whose log records contain it. names: name of the curve, by kind."""
+    """Return a curve of `value` for each kind of log record that contains it. names: names of curves, by kind."""
     curves = []
     for kind, name in names.items():
         points = sorted((record["step"], float(record[value])) for record in records
@@ -255,7 +255,7 @@ def _render_panel(panel: Panel, top: int, last: int) -> list[str]:
 
 
 def _legend_entry(left: float, y: float, name: str, kind: str) -> list[str]:
-    """Return a name in the legend, at `left`, and a piece of its line before it."""
+    """Return an entry of the legend: a name at `left`, and a sample of the curve's line before the name."""
     return [f'<text x="{left:.1f}" y="{y}">{_text(name)}</text>',
             f'<polyline class="{kind}" points="{left - 24:.1f},{y - 4} {left - 6:.1f},{y - 4}"/>']
 

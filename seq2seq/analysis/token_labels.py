@@ -47,7 +47,7 @@ NAMES: dict[Kind, str] = {
 def labels(line: TokenizedLine) -> list[Label]:
     """Return a label for each piece of a line, without `</s>`.
 
-    The label of a byte piece is the hexadecimal value of the byte, or the character if that is visible ASCII.
+    The label of a byte piece is the character if it is visible and ASCII, else the hexadecimal value of the byte.
     """
     result = []
     for index, piece in enumerate(line.pieces):

@@ -1,1 +1,1 @@
-"""Changed copies of training pairs, and epochs whose text or segmentation is drawn anew."""
+"""Data augmentation and subword sampling, drawn anew in each epoch; token noise, word alignment, changed test sets."""

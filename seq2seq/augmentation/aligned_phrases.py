@@ -12,17 +12,17 @@ from seq2seq.tokenizers.term_markers import annotate
 
 TAGGED_WORDS = (1, 1, 2, 3, 4, 5)
 TERM_WORDS = (1, 1, 1, 2, 2, 3)
-"""Numbers of source words of a phrase, drawn with equal probability."""
+"""TAGGED_WORDS, TERM_WORDS: numbers of source words of a phrase. One entry is drawn; all are equally probable."""
 MAX_TERMS = 3
 MIN_TERM_LETTERS = 3
 """Minimum number of letters of a term in a language with spaces, so that most function words are not terms."""
 ATTEMPTS = 8
-"""Number of random source phrases that are tried; a phrase may have no aligned phrase."""
+"""Maximum number of random source phrases that are tried, because a source phrase may have no aligned phrase."""
 NAMES = ("b", "i", "u", "em", "strong", "a", "span", "code", "g", "ph", "mark", "x", "bpt", "c")
 
 
 def tags(pair: SentencePair, random: Random) -> Texts:
-    """Put an inline tag pair around one or two aligned phrases on both sides, or an empty tag before them."""
+    """Tag one or two aligned phrases on both sides: with a pair of tags around the phrase or an empty tag before it."""
     chosen = drawn_phrases(pair, random, random.choice((1, 1, 2)), TAGGED_WORDS)
     texts = list(pair.texts)
     numbers = random.sample(range(1, 10), 2)
@@ -39,7 +39,7 @@ def tags(pair: SentencePair, random: Random) -> Texts:
 
 
 def terms(pair: SentencePair, random: Random) -> Texts:
-    """Write the target words of one to three aligned phrases in their place in the source (see `annotate`)."""
+    """Replace up to MAX_TERMS phrases of the source by their aligned target words, in markers (see `annotate`)."""
     chosen = [(source, target) for source, target in drawn_phrases(pair, random, random.randint(1, MAX_TERMS),
                                                                    TERM_WORDS)
               if _is_term(pair.source[slice(*source)])]
@@ -54,7 +54,7 @@ def _is_term(text: str) -> bool:
 
 
 def _drawn_tags(random: Random, number: int) -> tuple[str, str]:
-    """Return an opening and a closing tag, or an empty tag and ""."""
+    """Return a random (opening tag, closing tag), or a self-closing tag such as `<br/>` and ""."""
     name = random.choice(NAMES)
     return random.choice((
         (f"<{name}>", f"</{name}>"), (f"<{name}>", f"</{name}>"), (f"<{number}>", f"</{number}>"),
@@ -65,7 +65,7 @@ def _drawn_tags(random: Random, number: int) -> tuple[str, str]:
 def drawn_phrases(pair: SentencePair, random: Random, count: int, sizes: Sequence[int]) -> list[tuple[Span, Span]]:
     """Return the character spans, (source, target), of at most `count` aligned phrases that do not overlap.
 
-    sizes: numbers of source words of a phrase, of which one is drawn.
+    sizes: possible numbers of source words of a phrase.
     """
     links = pair.links()
     words = [word_spans(text, language) for text, language in zip(pair.texts, pair.languages, strict=True)]
@@ -91,8 +91,8 @@ def drawn_phrases(pair: SentencePair, random: Random, count: int, sizes: Sequenc
 
 
 def aligned_phrase(links: Sequence[Link], begin: int, end: int) -> Span | None:
-    """Return the target words, (begin, end), of the source words from `begin` to `end`; None if the phrases are not
-    consistent (Koehn et al. 2003): the first and last words have links, and no link leaves the two phrases."""
+    """Return the target phrase, (begin, end), of n source words; None if it has over 2n + 1 words or is inconsistent.
+    Consistent (Koehn et al. 2003): the first and last source word have links, and no link leaves the two phrases."""
     inside = [link for link in links if begin <= link[0] < end]
     if not inside or {begin, end - 1} - {source for source, _ in inside}:
         return None

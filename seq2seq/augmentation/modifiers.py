@@ -1,8 +1,8 @@
 """Modifiers that change letters and the ends of a sentence pair: case, final stop, typos and noise.
 
-The models are the modifiers of OpusTrainer (Bogoychev et al. 2023, arXiv:2311.14838) and the synthetic noise of
-Karpukhin et al. 2019 (arXiv:1902.01509). Each modifier returns the changed source and target, or the same texts if it
-does not apply to the pair.
+They follow the modifiers of OpusTrainer (Bogoychev et al. 2023, arXiv:2311.14838) and the synthetic noise of Karpukhin
+et al. 2019 (arXiv:1902.01509). Each modifier returns the changed source and target, or both texts unchanged if the
+modifier does not apply to the pair.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Link = tuple[int, int]
 
 WORD_BEGIN = re.compile(r"(?<![\w'’])[^\W\d_]")
 FINAL_STOPS = ".。"
-# Runs of letters inside text without digits, URLs, e-mail addresses, placeholders and tags.
+# Text without typos: words with digits or certain symbols, as in URLs, e-mail addresses, placeholders and tags.
 PROTECTED = re.compile(r"[^\s]*[\d@{}<>%$\\_/|#=][^\s]*|www\.\S+|:\w\S*")
 LETTERS = re.compile(r"[^\W\d_]+")
 SPACELESS_WORD = 2
@@ -38,7 +38,7 @@ NOISE_CHARACTERS = EMOJI + SYMBOLS + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOP
 class SentencePair:
     """A training pair.
 
-    languages: codes of source and target. links: function that returns the links between the words.
+    languages: codes of source and target. links: function that returns the word alignment of the pair.
     """
 
     source: str
@@ -56,7 +56,7 @@ class SentencePair:
 
 
 def in_upper_case(text: str, language: str) -> str:
-    """Return the text in upper case; `i` of Turkish and Azerbaijani becomes `İ`."""
+    """Return the text in upper case. In Turkish and Azerbaijani, `i` becomes `İ`."""
     return (text.replace("i", "İ") if main_language(language) in ("tr", "az") else text).upper()
 
 
@@ -66,7 +66,7 @@ def in_title_case(text: str, language: str) -> str:
 
 
 def without_final_stop(text: str, language: str = "") -> str:
-    """Return the text without `.` or `。` at its end. An ellipsis of several stops stays."""
+    """Return the text without `.` or `。` at its end. Several stops, as in an ellipsis, are kept."""
     stripped = text.rstrip()
     if len(stripped) > 1 and stripped[-1] in FINAL_STOPS and stripped[-2] not in FINAL_STOPS:
         return stripped[:-1].rstrip()
@@ -82,7 +82,7 @@ def title_case(pair: SentencePair, random: Random) -> Texts:
 
 
 def no_final_stop(pair: SentencePair, random: Random) -> Texts:
-    """Remove the final stop of both sides, if both have one."""
+    """Remove the final stop of both sides if both sides have a final stop."""
     changed = pair.each(without_final_stop)
     return changed if changed[0] != pair.source and changed[1] != pair.target else pair.texts
 
@@ -92,10 +92,10 @@ def typos(pair: SentencePair, random: Random) -> Texts:
 
 
 def with_typos(text: str, random: Random) -> str:
-    """Return the text with one or two typos per ten words, at least one.
+    """Return the text with one or two typos per ten words, but at least one typo.
 
-    A typo swaps two neighbouring letters, or drops, doubles or replaces a letter. The first letter of a word, numbers,
-    URLs, placeholders and tags do not change.
+    A typo swaps two adjacent letters, or drops, doubles or replaces a letter. The first letter of a word never changes,
+    nor do numbers, URLs, placeholders and tags. If no letter may change, the text is unchanged.
     """
     protected = [match.span() for match in PROTECTED.finditer(text)]
     places: list[int] = []
@@ -115,7 +115,7 @@ def with_typos(text: str, random: Random) -> str:
 
 
 def _mistyped(letters: str, random: Random) -> str:
-    """Return two letters with a typo."""
+    """Return `letters`, two adjacent letters, with a typo."""
     first, second = letters[0], letters[1]
     neighbours = NEIGHBOURS.get(first.lower(), "")
     kind = random.choice(("swap", "drop", "double", "replace"))
@@ -130,7 +130,7 @@ def _mistyped(letters: str, random: Random) -> str:
 
 
 def noise(pair: SentencePair, random: Random) -> Texts:
-    """Add the same random characters at the beginning or end of both sides; one pair in three consists only of them.
+    """Add the same random characters at the beginning or end of both sides, or replace both sides by them (1/3).
     """
     words = ["".join(random.choices(random.choice((EMOJI, SYMBOLS, NOISE_CHARACTERS)), k=random.randint(1, 8)))
              for _ in range(random.randint(1, 3))]

@@ -1,4 +1,4 @@
-"""Augmentation of training pairs: the modifier of each pair and epoch is drawn from the recipe's shares."""
+"""Augmentation of training pairs: in each epoch, a modifier is drawn for each pair, by the shares in the recipe."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from seq2seq.recipe.data_section import Augmentation
 MODIFIERS: dict[str, Callable[[SentencePair, Random], Texts]] = {
     "upper_case": upper_case, "title_case": title_case, "typos": typos, "no_final_stop": no_final_stop, "tags": tags,
     "placeholders": placeholders, "noise": noise, "terms": terms}
-"""Modifier of each key of `data.augmentation`."""
+"""Modifier for each key of `data.augmentation`."""
 
 Links = Callable[[int], list[Link]]
-"""Function that returns the word links of the pair with this index in the training corpus."""
+"""Function that returns the word links of a training pair, given the index of the pair in the training corpus."""
 
 
 class PairAugmenter:
@@ -37,22 +37,22 @@ class PairAugmenter:
 
     def __init__(self, section: Augmentation, languages: tuple[str, str], seed: int, links: Links | None = None,
                  aligner: Callable[[], WordAligner] | None = None) -> None:
-        """links: word links of each pair. aligner: called once for a word aligner if `links` is None and a modifier
-        needs links."""
+        """links: see `Links`. aligner: function that returns a word aligner; called once, when a modifier first needs
+        links, if `links` is None."""
         self.languages, self.seed, self._links, self._make_aligner = languages, seed, links, aligner
         self._aligner: WordAligner | None = None
         shares = section.model_dump()
         self.shares = {name: shares[name] for name in MODIFIERS if shares[name]}
 
     def augment(self, epoch: int, index: int, source: str, target: str, prefix: str = "") -> tuple[str, str, str]:
-        """Return the source and target of a pair in this epoch, and the key of the modifier that changed it, or "".
+        """Return (source, target, key of the modifier that changed the pair, or "") of a pair in this epoch.
 
-        A pair has at most one modifier: one random number decides which, so that a modifier with a share of 0.05
-        is drawn for 5 % of the pairs. It may leave a pair unchanged to which it does not apply.
+        At most one modifier is drawn for a pair: a modifier with a share of 0.05 is drawn for 5 % of the pairs. If the
+        modifier does not apply to the pair, the pair is not changed.
 
         Args:
             index: index of the pair in the training corpus.
-            prefix: tag of the corpus with which the source begins; it does not change.
+            prefix: tag of the corpus, at the beginning of the source. The tag is not changed.
         """
         seed = derived_seed(self.seed, "augmentation", epoch, index)
         name = self._drawn(seed / 2**63)
@@ -66,8 +66,8 @@ class PairAugmenter:
         return prefix + changed[0], changed[1], name
 
     def _drawn(self, number: float) -> str:
-        """Return the modifier of a random number in [0, 1), or "". The shares follow each other in the order of
-        MODIFIERS."""
+        """Return the modifier for a random number in [0, 1), or "". Each modifier has an interval as long as its share;
+        the intervals are in the order of MODIFIERS."""
         for name, share in self.shares.items():
             if number < share:
                 return name
@@ -91,5 +91,5 @@ class PairAugmenter:
 
 
 def words_of(text: str, language: str) -> Sequence[str]:
-    """Return the words of a text, as `word_spans`."""
+    """Return the words of a text, as found by `word_spans`."""
     return [text[begin:end] for begin, end in word_spans(text, language)]

@@ -1,4 +1,4 @@
-"""Placeholders of software texts, such as {name} and %s, in both sides of a pair, so that the model copies them."""
+"""Placeholders of software texts, such as {name} and %s, on both sides of a pair. The model learns to copy them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 
 from seq2seq.augmentation.modifiers import SentencePair, Texts
 
-# A number, or a word of letters without Chinese and Japanese characters: 用Python写 has the word Python.
+# A number, or a word of letters that are not Chinese or Japanese: 用Python写 has the word Python.
 TOKEN = re.compile(r"\d+(?:[.,:]\d+)*|[^\W\d_\u2e80-\u9fff\uf900-\ufaff]{2,}")
 NAMES = ("name", "user", "count", "n", "x", "value", "file", "path", "title", "date", "time", "id", "total", "item",
          "page", "url", "size", "email", "app", "version", "number", "userName", "file_name", "min", "max", "host")
@@ -18,7 +18,7 @@ FORMS = ("{{{name}}}", "{{{number}}}", "{{{{ {name} }}}}", "{{{{{name}}}}}", "${
 
 
 def placeholders(pair: SentencePair, random: Random) -> Texts:
-    """Replace a name or number that occurs once on each side by a placeholder, or add one at the same end of both."""
+    """Put a placeholder in place of a name or number that occurs once on each side, or else at the same end of both."""
     placeholder = drawn_placeholder(random)
     counts = [Counter(TOKEN.findall(text)) for text in pair.texts]
     shared = [token for token, count in counts[0].items()

@@ -1,4 +1,4 @@
-"""Epochs whose text is encoded anew: with augmented pairs, and with subword sampling."""
+"""Epochs whose text is encoded anew, with augmented pairs and with subword sampling."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class ResampledEpochs:
     """Training corpus that is drawn anew in each epoch: other pairs are augmented (see `PairAugmenter`), and the text
     has other segmentations (subword sampling: Kudo 2018, Provilkov et al. 2020).
 
-    A thread encodes the next epoch during the current one. The random seed of a pair's augmentation is derived from
-    (seed, epoch, pair), that of the segmentations of a block of lines from (seed, side, epoch, block). Every run with
-    this seed therefore has the same epochs.
+    A thread encodes the next epoch during the current epoch. The random seed for augmenting a pair is derived from
+    (seed, epoch, pair), and the random seed for segmenting a block of lines from (seed, side, epoch, block). So all
+    runs with the same seed have the same epochs.
     """
 
     def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, is_main: bool = True,
                  links: Links | None = None) -> None:
         """Args:
             is_main: True to encode the epochs in this process; False if another process, the main rank, encodes them.
-            links: word links of each training pair; None: a statistical aligner finds them when they are needed.
+            links: word links of each training pair; None: a word aligner computes the links when they are needed.
         """
         self.is_main = is_main
         self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
@@ -51,12 +51,12 @@ class ResampledEpochs:
 
     @staticmethod
     def for_recipe(prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, is_main: bool) -> ResampledEpochs | None:
-        """Return the epochs of a recipe; None if all its epochs have the same text and segmentation."""
+        """Return the epochs of a recipe; None if all epochs of the recipe have the same text and segmentation."""
         return ResampledEpochs(prepared, tokenizers, recipe, is_main) if recipe.resamples_epochs else None
 
     def corpus(self, epoch: int) -> EncodedCorpus:
         """Return the corpus of `epoch`, start to encode the next epoch, and delete the files of earlier epochs."""
-        if not self.is_main:                                                    # the main rank has encoded it already
+        if not self.is_main:                                                    # the main rank has encoded the epoch
             return self._open(epoch)
         for number in (epoch, epoch + 1):
             if number not in self._epochs:
@@ -80,7 +80,7 @@ class ResampledEpochs:
         return self.prepared.directory / f"epoch-{epoch:05d}"
 
     def _encode(self, epoch: int) -> tuple[EncodedCorpus, Counter[str]]:
-        """Encode an epoch; return its corpus, and the number of pairs that each modifier has changed."""
+        """Encode an epoch. Return its corpus, and for each modifier the number of pairs that it has changed."""
         directory = self._directory(epoch)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
@@ -117,7 +117,7 @@ class ResampledEpochs:
         return self._open(epoch), counts
 
     def _pairs(self) -> Iterator[tuple[str, str, str]]:
-        """Yield source, target and tag of the corpus, which the source begins with, for each pair."""
+        """Yield (source, target, tag of the corpus) of each pair. The source begins with the tag."""
         corpora = np.memmap(self.prepared.directory / "corpora", dtype=np.int64, mode="r")
         with ExitStack() as stack:
             files = [stack.enter_context(open(self.prepared.directory / f"{side}.txt", encoding="utf-8", newline="\n"))
@@ -139,7 +139,7 @@ class ResampledEpochs:
 
 
 def sampled(tokenizer: Vocabulary, lines: list[str], alpha: float, seed: int, max_pieces: int) -> list[list[int]]:
-    """Encode lines with subword sampling. Lines with more than `max_pieces` pieces are encoded again without it.
+    """Encode lines with subword sampling. Lines with more than `max_pieces` pieces are encoded again without sampling.
 
     alpha: `tokenizer.subword_sampling`; 0: no sampling.
     """

@@ -17,8 +17,8 @@ def robustness_slices(sources: Sequence[str], references: Sequence[str], languag
                       ) -> dict[str, tuple[list[str], list[str]]]:
     """Return the sources and references of each slice: clean, upper_case, title_case, no_final_stop, typos.
 
-    The reference changes with the source: in upper case for upper_case, in title case for title_case, without the final
-    stop for no_final_stop. It stays the same for typos. All lines are in every slice, also those that do not change.
+    The reference is changed like the source: to upper case for upper_case, to title case for title_case, without the
+    final stop for no_final_stop. For typos, only the source is changed. Every slice contains all lines.
 
     Args:
         languages: codes of source and target.

@@ -1,6 +1,6 @@
 """Noise in the input tokens of training: word dropout and SwitchOut.
 
-A model that cannot rely on every single token depends less on the pairs of a small corpus.
+A model that cannot rely on every single token overfits less to a small corpus.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 @dataclass(frozen=True)
 class TokenNoise:
-    """Changes of the tokens of the source and of the decoder's input; what the model has to predict stays.
+    """Random changes of the tokens of the source and of the decoder's input. The expected output does not change.
 
     source_vocab_size, target_vocab_size: numbers of ids. word_dropout: probability that a token becomes `<unk>` (Bowman
         et al. 2016, arXiv:1511.06349, in the decoder; Sennrich et al. 2016, arXiv:1606.02891, on both sides).
-    switch_out: temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512), which replaces n tokens of a sentence by
-        random ones, with p(n) in proportion to exp(-n / temperature); 0: none.
+    switch_out: temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512), which replaces on average n tokens of a
+        sentence by random tokens. n is drawn with p(n) in proportion to exp(-n / temperature). 0 turns SwitchOut off.
     """
 
     source_vocab_size: int
@@ -31,7 +31,7 @@ class TokenNoise:
     switch_out: float = 0.0
 
     def apply(self, batch: Batch) -> Batch:
-        """Return the batch with changed tokens, drawn with the random numbers of torch."""
+        """Return the batch with random changes, drawn from the default random number generator of torch."""
         if not self.word_dropout and not self.switch_out:
             return batch
         return replace(batch, source=self._changed(batch.source, batch.source_offsets, self.source_vocab_size),
@@ -49,7 +49,7 @@ class TokenNoise:
         return tokens
 
     def _shares(self, tokens: int, offsets: Tensor) -> Tensor:
-        """Return for each token the share of the tokens of its sentence that are replaced, (tokens,)."""
+        """Return the probability that each token is replaced, (tokens,): n of `switch_out` / tokens of its sentence."""
         lengths = offsets.diff()
         words = (lengths - 1).clamp(min=1).double()                             # without `</s>` or `<s>`
         # Inverse of the distribution function of p(n) = r^n (1 - r) / (1 - r^(words + 1)), n = 0 … words.

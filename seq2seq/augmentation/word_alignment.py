@@ -1,7 +1,7 @@
 """Word alignment of a training corpus: a hidden Markov model in both directions.
 
-Brown et al. 1993 (Computational Linguistics 19) describe IBM model 1, with which training begins, and Vogel et al. 1996
-(HMM-Based Word Alignment in Statistical Translation) the hidden Markov model. Both directions must agree on a link
+Training begins with IBM model 1 (Brown et al. 1993, Computational Linguistics 19), and continues with the hidden Markov
+model (Vogel et al. 1996, HMM-Based Word Alignment in Statistical Translation). Both directions must agree on a link
 (Liang et al. 2006, Alignment by Agreement).
 """
 
@@ -14,34 +14,34 @@ import numpy as np
 from seq2seq.augmentation.modifiers import Link
 
 MAX_CELLS = 30_000_000
-"""Maximum number of cells (word, word of the other side) of the training pairs, about 400 MB. These are 370,000 pairs
-of 8 words or 68,000 pairs of 20 words; more pairs are not used for training."""
+"""Maximum number of cells (word, word of the other side) of the training pairs, which take about 400 MB: 370,000 pairs
+of 8 words, or 68,000 pairs of 20 words. From a larger corpus, only a part of the pairs is used."""
 MAX_TRAINING_WORDS = 60
 """Maximum number of words on each side of a training pair."""
 MODEL_1_ITERATIONS, ITERATIONS = 6, 4
-"""Iterations of IBM model 1 and of the hidden Markov model."""
+"""Numbers of training iterations of IBM model 1, and then of the hidden Markov model."""
 BLOCK_CELLS = 1 << 20
-"""Number of cells of one numpy call."""
+"""Approximate maximum number of cells that one NumPy call processes."""
 MAX_JUMP = 10
-"""Distances between linked conditions above this number have the probability of this number."""
+"""Largest distance between consecutive links that has a weight of its own. Longer distances use this weight, too."""
 EMPTY = 0.2
 """Probability that a word is linked to the empty word (Och and Ney 2003)."""
 TINY = 1e-300
-"""Smallest divisor."""
+"""Lower bound of divisors, to avoid division by 0."""
 MIN_AGREEMENT = 0.1
 """Minimum product of the probabilities of a link in both directions (Liang et al. 2006, Alignment by Agreement). It is
 low because a word of n characters shares its probability among them: each character of 飞机场 has about 1/3."""
 NO_LINK = 1e-7
-"""Probability of word pairs that do not occur together in the training pairs."""
+"""Minimum probability of a word given a condition. Pairs of words that training has not seen have this value."""
 
 Words = Sequence[str]
 
 
 class WordAligner:
-    """Translation probabilities in both directions, which must agree on a link."""
+    """Word aligner: a hidden Markov model in each direction. Both models must agree on a link."""
 
     def __init__(self, pairs: Sequence[tuple[Words, Words]]) -> None:
-        """Train on pairs of word lists. If there are too many (see MAX_CELLS), every second, third, … is used."""
+        """Train on pairs of word lists. If they have too many cells (see MAX_CELLS), only every n-th pair is used."""
         pairs = [pair for pair in pairs if all(0 < len(words) <= MAX_TRAINING_WORDS for words in pair)]
         cells = sum((len(source) + 1) * (len(target) + 1) for source, target in pairs)
         pairs = pairs[::1 + cells // MAX_CELLS]
@@ -58,11 +58,11 @@ class WordAligner:
         return [(int(word), int(other)) for word, other in zip(*(agreement >= MIN_AGREEMENT).nonzero(), strict=True)]
 
     def weights(self, source: Words, target: Words) -> np.ndarray:
-        """Return a weight of each link, (target, source). The weights of a target word sum to the probability that it
-        is linked at all.
+        """Return the weight of each possible link, (target, source). The sum of the weights of a target word is the
+        probability that the word is not linked to the empty word.
 
-        A weight is proportional to the geometric mean of the probabilities in both directions, in which the direction
-        that aligns the target counts three times, because several target words may translate one source word.
+        For each target word, the weights are proportional to forward ** 0.75 * backward ** 0.25, the probabilities in
+        both directions. Forward counts more, because several target words may translate one source word.
         """
         forward, backward = self._posteriors(source, target)
         means = np.sqrt(forward * np.sqrt(forward * backward))
@@ -78,20 +78,20 @@ class WordAligner:
 
 
 def normalised(word: str) -> str:
-    """Return the word in lower case without punctuation at its ends; a word of punctuation stays."""
+    """Return the word in lower case without punctuation at its ends. A word of only punctuation is not changed."""
     return word.strip(".,;:!?\"'()[]«»“”„‘’¿¡。，！？、").lower() or word
 
 
 class _Direction:
     """Hidden Markov model of the words of one side given the words of the other side (the conditions).
 
-    A word is linked to a condition or to the empty word; the probability of a link depends on the distance to the last
-    linked condition (Vogel et al. 1996, equation 6; Och and Ney 2003, section 3.2, for the empty word). Training
-    begins with IBM model 1, which ignores the distance.
+    A word is linked to a condition or to the empty word. The probability of a link depends on the distance to the
+    previous linked condition (Vogel et al. 1996, equation 6; Och and Ney 2003, section 3.2, for the empty word).
+    Training begins with IBM model 1, which ignores the distance.
     """
 
     def __init__(self, conditions: list[np.ndarray], words: list[np.ndarray], size: int) -> None:
-        """size: number of word ids; ids begin at 1, and id 0 of a condition is the empty word."""
+        """size: number of word ids, including 0. Words have ids from 1; among conditions, id 0 is the empty word."""
         self.size = size
         groups = [_padded(*group) for group in _groups(conditions, words)]
         unique = [np.unique(self._keys(*group), return_inverse=True) for group in groups]
@@ -118,22 +118,22 @@ class _Direction:
                 self.jumps = jumps
 
     def _keys(self, conditions: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Return the keys of all cells (pair, word, condition); the first condition is the empty word."""
+        """Return the key of each cell, (pairs, words, conditions + 1). The first condition is the empty word."""
         with_empty = np.pad(conditions, ((0, 0), (1, 0)))
         return with_empty[:, None] * self.size + words[:, :, None]
 
     def _transitions(self, conditions: int) -> np.ndarray:
-        """Return the probabilities of moving from a condition to another, (conditions + 1, conditions); the last row is
-        that before the first word."""
+        """Return the probability of each move between conditions, (conditions + 1, conditions). The last row is for the
+        first link, which has no previous condition."""
         sources, targets = np.append(np.arange(conditions), -1)[:, None], np.arange(conditions)[None]
         weights = self.jumps[np.clip(targets - sources, -MAX_JUMP, MAX_JUMP) + MAX_JUMP]
         moves: np.ndarray = (1 - EMPTY) * weights / weights.sum(1, keepdims=True)
         return moves
 
     def posteriors(self, condition: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Return the probability that each word is linked to each condition, (words, conditions). ids: -1 = unknown.
+        """Return the probability that each word is linked to each condition, (words, conditions). Unknown ids are -1.
 
-        Words that are not in the training text, such as names, are linked by their place.
+        Words that are not in the training text, such as names, are linked by their position.
         """
         keys = self._keys(condition[None], words[None])
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -154,8 +154,8 @@ def _posteriors(emissions: np.ndarray, real: np.ndarray, transitions: np.ndarray
         (pairs, words, conditions + 1) and (conditions + 1, conditions).
     """
     pairs, words, states = emissions.shape
-    # The state is the last linked condition, whether the word itself is linked to it or to the empty word; the state
-    # before the first word is the last one. Padding keeps the state.
+    # State i: the most recent link, of this word or an earlier word, is to condition i. The last state: no word has a
+    # link yet. A link to the empty word, and padding, keep the state.
     linked, empty = emissions[:, :, 1:], EMPTY * emissions[:, :, :1]
     ahead = np.zeros((words + 1, pairs, states))
     ahead[0, :, -1] = 1
@@ -179,7 +179,7 @@ def _posteriors(emissions: np.ndarray, real: np.ndarray, transitions: np.ndarray
 
 
 def _add_jumps(jumps: np.ndarray, moves: np.ndarray) -> None:
-    """Add the expected number of moves over each distance."""
+    """Add the expected number of moves to the weights `jumps` of their distances."""
     conditions = moves.shape[1]
     sources, targets = np.append(np.arange(conditions), -1)[:, None], np.arange(conditions)[None]
     np.add.at(jumps, np.clip(targets - sources, -MAX_JUMP, MAX_JUMP) + MAX_JUMP, moves)
@@ -187,7 +187,7 @@ def _add_jumps(jumps: np.ndarray, moves: np.ndarray) -> None:
 
 def _groups(conditions: list[np.ndarray], words: list[np.ndarray]
             ) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
-    """Yield groups of pairs with equally many conditions, of about BLOCK_CELLS cells at most."""
+    """Yield groups of pairs with the same number of conditions, and at most about BLOCK_CELLS cells."""
     order = sorted(range(len(words)), key=lambda index: (len(conditions[index]), len(words[index])))
     begin = 0
     for end in range(1, len(order) + 1):
@@ -200,7 +200,7 @@ def _groups(conditions: list[np.ndarray], words: list[np.ndarray]
 
 
 def _padded(conditions: list[np.ndarray], words: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the conditions of a group, (pairs, conditions), and its words, (pairs, most words), padded with 0."""
+    """Return the conditions of a group, (pairs, conditions), and the words, (pairs, words), padded with 0."""
     padded = np.zeros((len(words), max(map(len, words))), np.int64)
     for row, ids in zip(padded, words, strict=True):
         row[:len(ids)] = ids

@@ -69,7 +69,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         checkers = {languages: CorpusChecker(sample.blocks, languages) for languages, sample in samples.items()}
         report.warnings += dict.fromkeys(checker.fault for checker in checkers.values() if checker.fault)
         for reader in train_readers + held_out_readers:
-            if reader.languages in checkers:                                    # or there is no text to learn from
+            if reader.languages in checkers:                                    # other directions have no training text
                 reader.check_pairs(checkers[reader.languages])
     report.corpora = [reader.report for reader in train_readers + held_out_readers]
     report.errors += [f"{corpus.role}: {corpus.error}" for corpus in report.corpora if corpus.error]

@@ -127,7 +127,7 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
 
 def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[str, dict[str, Any]]:
     """Describe each file of a corpus that cannot be read: number of lines, number and examples of lines that are not
-    UTF-8, and likely encoding; or only the error, if a file cannot be read even as bytes."""
+    UTF-8, and likely encoding. If a file cannot be read even as bytes, its description is only the error."""
     described: dict[str, dict[str, Any]] = {}
     for path in spec.paths:
         lines, damaged, is_utf16, undecoded = 0, Finding(), False, b""
@@ -145,7 +145,7 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
             continue
         seems = "UTF-16" if is_utf16 else "UTF-8"
         if damaged.count and not is_utf16:
-            # A table contains text in both languages; a text file contains only one of them.
+            # A table contains both languages; a text file contains only one language.
             one_side = spec.form == "files"
             codes = [language for language, file in ((languages.source, spec.source), (languages.target, spec.target))
                      if language and not (one_side and str(file) != str(path))]

@@ -111,17 +111,17 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
         return
     section = recipe.training
     averaged = section.average.count if section.average.kind != "none" else 0
-    # Count separately: the newest, the best (perhaps all older), and the two that a diverged training can return to.
+    # The best checkpoints may all be older than the newest. Two more are targets for a rollback after divergence.
     kept = section.keep_checkpoints + averaged if section.average.kind == "best" else max(
         section.keep_checkpoints, averaged)
     kept += 2 if section.divergence != "stop" else 0
     # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. While a checkpoint is saved,
-    # there is one more than `kept`.
+    # one more than `kept` exists.
     checkpoints = (kept + 1) * (12 + (4 if section.ema_decay else 0)) * report.model["parameters"]
     tokens = sum(side.tokens for corpus in report.corpora if corpus.role == "train" for side in corpus.sides.values())
     pairs = sum(corpus.pairs for corpus in report.corpora if corpus.role == "train")
     width = 2 if report.vocabulary["vocab_size"] <= 2**16 else 4
-    # Subword sampling and augmentation store the ids of the current and the next epoch in addition to the first ids.
+    # With subword sampling or augmentation, the current and the next epoch are stored besides the original corpus.
     epochs = 3 if recipe.resamples_epochs else 1
     needed = checkpoints + 2 * report.model["bytes_of_bundle"] + epochs * (width * tokens + 32 * pairs)
     directory = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())

@@ -13,16 +13,16 @@ import numpy as np
 from seq2seq.data.corpus import Pair
 
 MAX_HELD_OUT = 2_000
-"""Maximum number of pairs in each of the two sets, about as many as in the test sets of WMT."""
+"""Maximum number of pairs in the validation set and in the test set. The test sets of WMT have about as many."""
 PAIRS_PER_HELD_OUT = 20
-"""Each of the two sets has at most one pair for this many suitable pairs, which is 10 % for both sets together."""
+"""Minimum number of suitable pairs for each pair in a set, so that both sets together have at most 10 % of them."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """Line numbers of the pairs that are not used for training.
 
-    copies: further copies of validation and test pairs, which are in none of the three texts.
+    copies: pairs that repeat a validation or test pair. They are left out of training, validation and test text.
     """
 
     valid: frozenset[int]
@@ -31,15 +31,15 @@ class HeldOut:
 
 
 def choose_held_out(pairs: Iterable[Pair], seed: int, is_suitable: Callable[[str, str], bool]) -> HeldOut:
-    """Choose validation and test pairs at random among the suitable pairs that share no sentence with another pair.
+    """Choose validation and test pairs at random among the suitable pairs that share no sentence with a different pair.
 
-    A pair is not chosen if its source or its target also occurs in a pair with another translation. Sentences are
-    compared without regard to case and white space. Only hashes of the sentences are kept, 32 bytes for each pair.
+    So a pair is not chosen if its source also occurs with another target, or its target with another source. Sentences
+    are compared without regard to case and white space. Only hashes of them are kept in memory, 32 bytes per pair.
 
     Args:
         pairs: all pairs of the corpus.
         seed: the same pairs and the same seed always give the same choice.
-        is_suitable: returns False for a source and a target that should not be in a validation or test set.
+        is_suitable: function of source and target that returns True if the pair may be in a validation or test set.
     """
     numbers, hashes, suitable = array("Q"), [array("Q"), array("Q"), array("Q")], array("b")
     for number, source, target in pairs:

@@ -26,7 +26,7 @@ SECONDS = 20.0
 
 
 def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
-    """Train a few steps in a temporary directory; report their speed and peak memory, or why they cannot be measured.
+    """Train a few steps in a temporary directory; report their speed and peak memory, or why they cannot run.
 
     The reported time per step is the median of the last third of the steps. It does not include validation.
     """
@@ -76,7 +76,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
 
 
 def _recipe_to_measure(recipe: Recipe) -> Recipe:
-    """Return the recipe with at most PAIRS pairs of each training corpus, and with a max_steps of at least STEPS."""
+    """Return a copy of the recipe with at most PAIRS pairs per training corpus, and max_steps of at least STEPS."""
     train = tuple(spec.model_copy(update={"limit": min(spec.limit or PAIRS, PAIRS)}) for spec in recipe.data.train)
     training = recipe.training.model_copy(update={"max_steps": max(STEPS, recipe.training.max_steps)})
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train}), "training": training})

@@ -78,7 +78,7 @@ class TranslationTable:
         probability = np.ones(len(self._keys))
         for _ in range(ITERATIONS):
             of_link = probability[entry]
-            expected = of_link / np.bincount(group, of_link)[group]             # equation 17, for each target word
+            expected = of_link / np.bincount(group, of_link)[group]             # Brown et al., equation 17
             counts = np.bincount(entry, expected, minlength=len(self._keys))
             probability = counts / np.bincount(sources, counts)[sources]
         self._probability = probability

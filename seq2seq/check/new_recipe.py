@@ -1,4 +1,4 @@
-"""A first recipe for a corpus: settings that suit the amount of text, and the text divided into three sets."""
+"""Write a first recipe for a corpus: choose settings that suit the amount of text, and split it into three sets."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ MIN_STEPS = 1_000
 VALIDATIONS = 20
 """Number of validations of a training that is not stopped early."""
 BATCH_TOKENS = {"tiny": 1024, "small": 2048, "base": 25_000}
-"""Target tokens per step for each model size, as in the recipes with this size. Small text has fewer."""
+"""Target tokens per step for each model size, as in the recipes with this size. A very small corpus gets fewer."""
 MIN_BATCH_TOKENS = 256
-"""Minimum number of target tokens per step, some 15 sentences; the gradients of smaller batches are too noisy."""
+"""Minimum number of target tokens per step, about 15 sentences; the gradients of smaller batches are too noisy."""
 MAX_LANGUAGE_CHARACTERS, MAX_LANGUAGE_LINES = 5_000, 500
-"""Maximum amount of text from which a language is identified."""
+"""Maximum numbers of characters and of lines from which a language is identified."""
 MAX_VALIDATED = 500
 """Maximum number of validation sentences that are translated in each validation."""
 # Keys of data.cleaning that drop the lines of each kind in LINE_WARNINGS.
@@ -76,7 +76,7 @@ def corpus_of(files: Sequence[Path], source_column: str | None = None, target_co
 
     Args:
         source_column, target_column: for a table, names or numbers of its columns. Names in a .tsv or .csv mean that
-            its first line is a header. None: columns 1 and 2, or the languages of a .tmx.
+            its first line is a header. If None, columns 1 and 2 are used, or the recipe's languages in a .tmx.
     Raises:
         UserError: a file is missing or empty, the two files have different numbers of lines, or the number of files or
             the columns do not fit their format.
@@ -124,8 +124,8 @@ def _table(path: Path, columns: tuple[str | None, str | None]) -> Corpus:
 def identify_languages(corpus: Corpus) -> tuple[str | None, str | None]:
     """Return the language codes of source and target according to lingua, from the first lines of the corpus.
 
-    Returns (None, None) if lingua is not installed, if the corpus is a .tmx without `source` and `target`, or if it
-    cannot be read; `write_recipe` reports the error.
+    Returns (None, None) if lingua is not installed, if the corpus is a .tmx without `source` and `target`, or if
+    the corpus cannot be read. In the last case, `write_recipe` reports the error.
     """
     if corpus.uses_recipe_languages:
         return None, None
@@ -146,7 +146,7 @@ def identify_languages(corpus: Corpus) -> tuple[str | None, str | None]:
 def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed: int = 1) -> NewRecipe:
     """Write a new directory with a recipe and its training, validation and test text.
 
-    The directory appears only when it is complete. The settings of the recipe follow from the amount of text.
+    The directory appears only when it is complete. The amount of text decides the settings of the recipe.
 
     Args:
         corpus: see `corpus_of`. languages: language codes of source and target.
@@ -228,7 +228,7 @@ def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
                           "text on both sides. Give the source text and its translation.")
     for warning in warnings:
         if corpus.form == "table" and corpus.source is None:
-            fault, _, _ = warning.partition(" If ")                             # what follows is about recipes
+            fault, _, _ = warning.partition(" If ")                             # the rest is about recipes
             raise CorpusError(f"{fault} Name the columns with --source-column and --target-column: by number if line 1 "
                               "is text, by name if it is a header.")
         console.warn(warning)
@@ -236,8 +236,8 @@ def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
 
 
 def _is_suitable(source: str, target: str) -> bool:
-    """Return False for pairs that should not be in a validation or test set: empty, damaged, untranslated, or with
-    numbers that differ."""
+    """Return True if a pair may be in a validation or test set: neither side is empty or damaged, the sides are not
+    equal, and their numbers agree."""
     return bool(source.strip() and target.strip() and source != target and not is_damaged(source)
                 and not is_damaged(target) and number_agreement(source, target) == 1)
 

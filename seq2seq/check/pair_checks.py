@@ -35,11 +35,11 @@ MAX_LANGUAGE_ID_PAIRS = 300
 class CorpusChecker:
     """Checks the pairs of corpora with translation tables and character n-grams, trained on a sample of these pairs.
 
-    If lingua is installed, it also checks the languages. fault: reason why it cannot; None if it can or is missing.
+    If lingua is installed, it checks the languages, too. fault: error message if lingua cannot check them; else None.
     """
 
     def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:
-        """Train two translation tables, each on one half of the sampled blocks. A table scores the other half."""
+        """Train two translation tables, each on one half of the blocks. Each table scores the other half."""
         # TranslationTable uses only the first pairs of a large sample. The blocks are shuffled, so that these pairs do
         # not all come from the beginning of the corpus.
         self._blocks = [blocks[index] for index in np.random.default_rng(1).permutation(len(blocks))]
@@ -79,14 +79,14 @@ class CorpusChecker:
 
     @property
     def is_discriminative(self) -> bool:
-        """True if the sampled pairs score clearly higher than random pairs. Otherwise, alignment cannot be checked."""
+        """True if the sampled pairs score clearly higher than random pairs. If False, alignment is not checked."""
         if len(self._blocks) < MIN_BLOCKS:
             return False
         median, random_median = np.median(self._pair_scores), np.median(self._random_scores)
         return bool(median > random_median + MIN_MEDIAN_DIFFERENCE and median > 0)
 
     def check(self, pairs: Iterable[Pair], count: int) -> PairReport:
-        """Check a corpus of `count` pairs. In a long corpus, only one of every `block_interval` blocks is checked."""
+        """Check a corpus of `count` pairs. If these are more than MAX_CHECKED_PAIRS, only some blocks are checked."""
         report = PairReport()
         if self._sides is None or not count:
             return report
@@ -120,7 +120,7 @@ class CorpusChecker:
     def _check_alignment(self, block: Block, report: PairReport, runs: dict[int, _BestRun]) -> None:
         """Add the suspect pairs of a block to the report.
 
-        Also add each line's gain to the runs: its score with one side shifted, minus its score without a shift.
+        Also add the gain of each line to the runs: the line's score with one side shifted minus its score unshifted.
         """
         table = self._tables[1 - _fold(block[0][0])]
         scores = table.evidence([pair[1:] for pair in block])

@@ -33,7 +33,7 @@ MAX_PIECES = (64, 128, 256, 512)
 class CorpusReader:
     """Reads one corpus and fills in its report.
 
-    tokenizers: tokenizers for counting pieces; None: pieces are not counted.
+    tokenizers: tokenizers that count pieces; if None, pieces are not counted.
     lengths: for each side, the line lengths in pieces, `</s>` included. There is one array for each block of pairs. In
         a training corpus, only pairs that cleaning keeps are included.
     """
@@ -48,10 +48,10 @@ class CorpusReader:
         self.pieces: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
 
     def scan(self, sample: Sample | None) -> None:
-        """Read all lines without cleaning, and count the lines of each kind. If the corpus cannot be read,
-        `report.error` says why.
+        """Read all lines without cleaning, and count the lines of each kind, such as duplicates. If the corpus cannot
+        be read, `report.error` says why.
 
-        sample: receives some blocks of the pairs; None: no blocks are sampled.
+        sample: random sample to which blocks of the pairs are added; None to draw no sample.
         """
         try:
             pairs = read_pairs(self.recipe, self.spec.untagged, with_context=False)
@@ -68,8 +68,8 @@ class CorpusReader:
                 self.recipe, self.spec.untagged, with_context=False), self.report.lines)
 
     def read_held_out(self) -> list[str]:
-        """Read all pairs of a validation or test corpus, without cleaning. Return their sources, or the texts of a
-        language model."""
+        """Read all pairs of a validation or test corpus, without cleaning. Return their sources (for a language model,
+        their texts)."""
         sources: list[str] = []
         for block in self._blocks(clean=False):
             sources += self._sources(block)
@@ -80,8 +80,8 @@ class CorpusReader:
 
         Args:
             held_out: sources (for a language model, texts) of all validation and test corpora.
-            overlap: receives the held-out sources that also occur in this corpus.
-            characters: for each side, receives the characters of its text.
+            overlap: set to which the held-out sources that also occur in this corpus are added.
+            characters: for each side, a set to which the characters of its text are added.
         """
         for block in self._blocks(clean=True):
             overlap |= held_out.intersection(self._sources(block))
@@ -89,7 +89,7 @@ class CorpusReader:
                 characters[side].update(*texts)
 
     def _sources(self, block: list[Pair]) -> list[str]:
-        """Return the sources of a block, or the texts of a language model, without context and tag of the corpus."""
+        """Return the sources (for a language model, texts) of a block, without context and the tag of the corpus."""
         return [split_context(text)[1].removeprefix(self.spec.tagged("")) for text in self._sides(block)[0][1]]
 
     def _sides(self, block: list[Pair]) -> list[tuple[str, list[str]]]:

@@ -94,16 +94,16 @@ class CorpusReport:
     findings: dict[str, Finding] = field(default_factory=dict)
     """Lines of each kind before cleaning; `counts` contains the numbers of pairs that cleaning dropped."""
     limits: dict[str, dict[str, int]] = field(default_factory=dict)
-    """For several limits in data.cleaning, by key and value: number of pairs that this limit alone would drop."""
+    """For several limits of data.cleaning, by key and value: number of pairs that this limit alone drops."""
     judgement: PairReport | None = None
     sides: dict[str, SideReport] = field(default_factory=dict)
     weight: float = 1.0
     in_train: int | None = None
     """For validation and test corpora, number of lines whose source (or text) also occurs in the training text."""
     in_train_example: int | None = None
-    """Line number of the first of these lines."""
+    """Line number of the first line that `in_train` counts; None if there is no such line."""
     in_train_lines: list[int] = field(default_factory=list)
-    """Line numbers of all these lines."""
+    """Numbers of all lines that `in_train` counts."""
     error: str | None = None
     lines: int = 0
     """Number of lines read."""

@@ -30,8 +30,8 @@ LINE_WARNINGS = {
 MAX_MISALIGNED_SHARE = 0.01
 """A warning is given if the estimated share of misaligned training pairs is higher than this."""
 MAX_MISALIGNED_SHARE_HELD_OUT = 0.03
-"""The same limit for validation and test corpora. It is higher, because the translation tables that score these pairs
-are trained on the training text, which may be of another domain."""
+"""As MAX_MISALIGNED_SHARE, for validation and test corpora. It is higher, because the translation tables that score
+these pairs are trained on the training text, which may be of another domain."""
 MAX_WRONG_SIDE_SHARE = 0.005
 """A warning is given if more than this share of the lines looks like the language of the other side."""
 MIN_SWAPPED_SHARE = 0.5
@@ -41,7 +41,7 @@ MAX_WRONG_LANGUAGE_SHARE = 0.03
 misclassifies some short lines and lists of names."""
 MAX_UNKNOWN_SHARE = 0.05
 """A warning is given if more than this share of the pieces are bytes or unknown. In text like the training text, less
-than 1 % are. A character that is not in the vocabulary is encoded as two to four bytes."""
+than 1 % of the pieces are. A character that is not in the vocabulary is encoded as two to four bytes."""
 EPOCHS_WARNING_THRESHOLD = 100
 """A warning is given if a training has more epochs than this. The recipes in `recipes/` train for 3 to 32 epochs. More
 than 100 epochs usually mean that the text is small and that `max_steps` has its default value."""
@@ -142,7 +142,10 @@ def add_word_warnings(recipe: Recipe, warnings: list[str]) -> None:
 
 
 def add_vocabulary_warnings(recipe: Recipe, corpora: Sequence[CorpusReport], warnings: list[str]) -> None:
-    """Append a warning for each side of a corpus with many bytes or unknown words, unless the model can copy them."""
+    """Append a warning for each side of a corpus on which many pieces are bytes, or many words are unknown.
+
+    Models that copy from the source get no warning.
+    """
     if recipe.model.copy:
         return
     units = "words" if recipe.tokenizer.type == "words" else "characters"

@@ -21,13 +21,13 @@ from seq2seq.devices import copy_to_device
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 IGNORE_INDEX = -100
-"""Target id of the positions that fill a batch up to a fixed shape; loss and metrics ignore these positions."""
+"""Target id of positions that were added to fill a batch up to a `Shape`. Loss and metrics ignore them."""
 
 # `Shape.rounded` rounds the numbers of tokens and of sentences in a batch up to multiples of these numbers.
 TOKEN_MULTIPLE, SENTENCE_MULTIPLE = 64, 8
-# `split_by_length` adds a group of sentences only if the number of attention scores computed for padding falls by more
-# than GROUP_COST. With this value, a few very long sentences get a separate group, but a step of 2,048 tokens
-# of image captions stays in one group. The value was chosen by timing three models on one core.
+# `split_by_length` makes one more group of sentences only if this saves more than GROUP_COST attention scores, which
+# would be computed for padding. With this value, a few very long sentences get a separate group, but a step of 2,048
+# tokens of image captions stays in one group. The value was chosen by timing three models on one core.
 GROUP_COST = 700_000
 # Factor by which a fixed shape is larger than the largest micro-batch of the first epoch. Later epochs may have larger
 # micro-batches.
@@ -170,9 +170,9 @@ class Shape:
     def for_plan(corpus: EncodedCorpus, plan: Iterable[Sequence[np.ndarray]], longest: int) -> Shape:
         """Return one shape for all micro-batches of a training.
 
-        Each size is SHAPE_ROOM times the largest one in the first epoch, plus room for dummy sentences. If a later
+        Each size is SHAPE_ROOM times the largest size in the first epoch, plus room for dummy sentences. If a later
         epoch has a larger micro-batch, `split_to_shape` splits it. A larger shape would waste memory: the backward pass
-        of the variable-length attention kernel allocates 128 rows for every sentence, even for an empty one.
+        of the variable-length attention kernel allocates 128 rows for every sentence, even for an empty sentence.
 
         plan: micro-batches of each step of the first epoch. longest: maximum length of a sentence, in tokens.
         """
@@ -181,8 +181,8 @@ class Shape:
                  for side in (corpus.source, corpus.target)]
         source, target, sentences = (math.ceil(SHAPE_ROOM * max(size)) for size in (*sizes, map(len, micro_batches)))
         source, target = max(source, longest), max(target, longest)
-        # Dummy sentences fill the rest of the batch. Even a side that is full of real sentences needs
-        # room for one token of each dummy sentence.
+        # Dummy sentences fill up a batch. Each needs at least one token on both sides, even on a side that real
+        # sentences fill.
         dummies = -(-max(source, target) // longest) + 2
         return Shape(source + dummies, target + dummies, sentences + dummies, longest, longest)
 
@@ -198,7 +198,7 @@ class Shape:
         source, target = corpus.source.lengths_of(pairs), corpus.target.lengths_of(pairs)
         longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
         shortest = min(longest_source, longest_target)
-        # Maximum number of dummy sentences. Each needs at least one token on each side.
+        # Maximum number of dummy sentences. Each dummy sentence needs at least one token on each side.
         max_dummies = -(-(TOKEN_MULTIPLE + shortest) // (shortest - 1))
         source_tokens = _round_up(int(source.sum()) + max_dummies, TOKEN_MULTIPLE)
         target_tokens = _round_up(int(target.sum()) + max_dummies, TOKEN_MULTIPLE)

@@ -24,7 +24,7 @@ STATISTICS_PAIRS = 10_000
 
 def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2,
           languages: Languages | None = None) -> Iterator[Pair]:
-    """Yield the pairs that pass all filters. Dropped pairs are counted in `counts`, by reason.
+    """Yield the pairs that pass all filters. The other pairs are counted in `counts`, by the reason to drop them.
 
     Duplicates are found by 64-bit hashes, which take some 80 bytes per pair. Two different pairs have the same hash
     with a probability of 2^-64.
@@ -52,7 +52,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Statistics of a corpus that the filters need. `lengths` and `languages` are None if their filter is off.
+    """Statistics of a corpus for the filters that need them. `lengths` or `languages` is None if its filter is off.
 
     max_deviation: pairs with a larger `LengthModel.deviation` are dropped.
     """
@@ -62,7 +62,7 @@ class _Statistics:
     languages: SideLanguages | LanguageDetector | None = None
 
     def drop_reason(self, source: str, target: str) -> str | None:
-        """Return the reason to drop a pair, by the filters that need statistics; None if they keep the pair."""
+        """Apply the filters that need statistics to a pair. Return the reason to drop the pair; None to keep it."""
         if self.lengths and self.lengths.deviation(len(source.strip()), len(target.strip())) > self.max_deviation:
             return "length_deviation"
         if self.languages and self.languages.wrong(source, target):
@@ -72,7 +72,7 @@ class _Statistics:
 
 def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None
                         ) -> tuple[_Statistics, Iterable[Pair]]:
-    """Return the statistics of the first STATISTICS_PAIRS pairs, computed if a filter needs them, and all pairs."""
+    """Return (statistics of the first STATISTICS_PAIRS pairs, all pairs). Unneeded statistics are left out."""
     detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Statistics(languages=detector), pairs
@@ -88,7 +88,7 @@ def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, l
 
 
 def _drop_reason(texts: Sequence[str], cleaning: Cleaning) -> str | None:
-    """Return the reason to drop a pair, by the filters that need no statistics; None if they keep the pair."""
+    """Apply the filters that need no statistics to a pair. Return the reason to drop the pair; None to keep it."""
     lengths = [len(text.strip()) for text in texts]
     if not min(lengths):
         return "empty"

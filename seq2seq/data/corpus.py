@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Pair = tuple[int, str, str]
 """Line number (from 1), source, target. Monolingual text is the target of pairs with an empty source."""
 Row = tuple[int, tuple[str, ...]]
-"""Line number (from 1), and the text of each side."""
+"""Line number (from 1), then the text of each column that is read: of each side, and of `document` if it is set."""
 
 
 @dataclass
@@ -123,7 +123,7 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, with_
                ) -> Iterator[Pair]:
     """Yield the pairs of one of the recipe's corpora. For a pointer network, targets must be source positions.
 
-    with_context: True if each source follows its context, see `tokenizers.context`, in a recipe with `data.context`.
+    with_context: True to put each source after its context (see `tokenizers.context`) if the recipe has `data.context`.
     Raises:
         CorpusError: as `read_corpus`, or a target for a pointer network contains a word that is not a source position.
     """
@@ -150,7 +150,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
     """Yield the pairs of a corpus in order.
 
     Args:
-        spec: section of the recipe; its paths are relative to `directory`.
+        spec: section of the recipe for this corpus. Paths in it are relative to `directory`.
         counts: updated with the number of lines read, and the numbers of characters removed or replaced.
         context: number of source sentences in the context of each source; 0: sources have no context.
     Raises:
@@ -231,9 +231,9 @@ HEADER_WORDS = frozenset((
 def first_line_warnings(recipe: Recipe) -> Iterator[str]:
     """Yield a warning for each text file or table whose first line may be misread.
 
-    Either the line looks like a header but is read as text, or it has more than two columns and the recipe does not
-    say which two to read. Files that cannot be read are skipped, because reading the whole corpus will report the
-    error.
+    Either the line looks like a header but is read as text, or the line has more than two columns and the recipe does
+    not say which two columns to read. Files that cannot be read are skipped, because reading the whole corpus will
+    report the error.
     """
     for steps, spec in recipe.data.corpora_with_keys():
         key = ".".join(map(str, ("data", *steps)))
@@ -349,7 +349,7 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
     import pyarrow.parquet
 
     try:
-        with path.open("rb") as opened_file:                                    # open() takes * and ? literally
+        with path.open("rb") as opened_file:                                    # open() does not expand * and ?
             file = pyarrow.parquet.ParquetFile(opened_file)
             existing = file.schema_arrow.names
             # Other columns are not read: they may be large, or contain values without a Python equivalent.
@@ -390,7 +390,7 @@ def _first_line(error: Exception) -> str:
 
 def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
     """Return the texts in a record's columns. If the record lacks the first column but has an object `translation`, the
-    columns are keys of this object. The value null is an empty text."""
+    columns are keys of this object. The value null gives an empty text."""
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: expected an object with the keys {' and '.join(map(str, spec.columns))}.")
     if spec.columns[0] not in record and isinstance(record.get("translation"), dict):

@@ -32,12 +32,12 @@ class EpochPlan:
 
 
 def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed: int, epoch: int) -> EpochPlan:
-    """Assign the pairs of the corpus to the optimizer steps of an epoch; the same seed and epoch give the same plan.
+    """Assign the pairs of the corpus to the optimizer steps of an epoch. The same seed and epoch give the same plan.
 
     If the corpus has no weights, every pair occurs in exactly one step. Otherwise, the weight of a pair is the average
-    number of times that it occurs. A step has at most `batch_tokens` target tokens, and a limited number of source
-    tokens (see `draw_steps`), or is a single longer pair. Its pairs are drawn at random, regardless of their lengths.
-    With pairs of similar length in each step, the model learns more slowly (benchmarks/README.md, Learning).
+    number of times that the pair occurs. A step has at most `batch_tokens` target tokens, and a limited number of
+    source tokens (see `draw_steps`). A longer pair is a step of its own. The pairs of a step are drawn at random: with
+    pairs of similar length in each step, the model learns more slowly (benchmarks/README.md, Learning).
 
     Returns:
         For each step a list of at most `accumulation` micro-batches. Each micro-batch is an array of pair indices,
@@ -72,7 +72,7 @@ def _cut_into_steps(order: np.ndarray, source_lengths: np.ndarray, target_length
     while begin < len(order):
         source_before = source_ends[begin - 1] if begin else 0
         target_before = target_ends[begin - 1] if begin else 0
-        # The limits are integers, because NumPy would convert all sums to floating point to search for a float.
+        # The limits are converted to integers. To search for a float, NumPy would convert all sums to floating point.
         end = max(begin + 1, min(
             int(np.searchsorted(source_ends, int(source_before + source_budget), side="right")),
             int(np.searchsorted(target_ends, int(target_before + target_budget), side="right"))))
@@ -84,9 +84,9 @@ def _micro_batches(step: np.ndarray, source_lengths: np.ndarray, target_lengths:
                    accumulation: int) -> list[np.ndarray]:
     """Split a step into micro-batches with nearly equal numbers of source and target tokens.
 
-    Pairs are sorted by target length, and by source length within small groups of similar target length. They are then
-    dealt to the micro-batches one by one: from the first micro-batch to the last, back from the last to the first, and
-    so on.
+    The pairs are sorted by target length, and by source length within small groups of similar target length. The pairs
+    are then assigned to the micro-batches one by one: from the first micro-batch to the last, back from the last to the
+    first, and so on.
 
     step: (pairs,), indices of the pairs of the step. source_lengths, target_lengths: (pairs,), their lengths.
     """
@@ -100,7 +100,7 @@ def _micro_batches(step: np.ndarray, source_lengths: np.ndarray, target_lengths:
 
 
 def batches_in_order(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
-    """Divide sentences into batches of similar length, and yield the sentence indices of each batch.
+    """Divide sentences into batches of sentences with similar lengths, and yield the sentence indices of each batch.
 
     A batch has at most `batch_tokens` tokens, padding included, or consists of one longer sentence. The longest
     sentences come first, so that out-of-memory errors occur in the first batch. lengths: (sentences,), in tokens.

@@ -19,9 +19,9 @@ LETTERS = re.compile(r"[^\W\d_]+")
 N_GRAM_LENGTH = 3
 SMOOTHING = 0.5
 """Number that is added to the count of each n-gram (Jeffreys' prior)."""
-# `SideLanguages` sums the log odds, in nats, that each n-gram of a text is in the other side's language. The text is in
-# the wrong language if the sum is above MIN_LOG_ODDS, and the mean is above MIN_MEAN_LOG_ODDS. Names that are spelled
-# alike in both languages have log odds near 0. A sentence of five words has some 30 n-grams.
+# For each n-gram of a text, `SideLanguages` computes the log odds, in nats, that the n-gram is in the other side's
+# language. The text is in the wrong language if the sum is above MIN_LOG_ODDS and the mean is above MIN_MEAN_LOG_ODDS.
+# Names that are spelled alike in both languages have log odds near 0. A sentence of five words has some 30 n-grams.
 MIN_LOG_ODDS = 8.0
 MIN_MEAN_LOG_ODDS = 0.35
 # For `LanguageDetector`, a text is in the wrong language if lingua assigns a probability of at least
@@ -34,8 +34,9 @@ MIN_LETTERS = 15
 class SideLanguages:
     """Naive Bayes classifier over character n-grams that distinguishes the languages of the two sides of a corpus.
 
-    Both languages are learned from the corpus. If both sides are in the same language, no text is found to be wrong. A
-    third language is not detected. Cavnar and Trenkle 1994 also use character n-grams, but compare n-gram ranks.
+    Both languages are learned from the corpus. Wrong text is not detected if it is in a third language, or if both
+    sides of the whole corpus have the same language. Cavnar and Trenkle 1994 also use character n-grams, but compare
+    n-gram ranks.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -53,9 +54,9 @@ class SideLanguages:
     def wrong(self, source: str, target: str) -> str | None:
         """Return the side with text in the other side's language, `source` or `target`; None if both are right.
 
-        Words that occur on both sides may be names. So a side is wrong only if its whole text looks like the other
-        side's language, and so do the words that occur only on this side, if there are any. In the pair `Golf Cabrio
-        (ab 2011)`, `Golf Cabrio (from 2011)`, the words `ab` and `from` show that both sides are right.
+        A side is wrong only if both its whole text and its own words, if there are any, look like the other side's
+        language. Own words do not occur on the other side; words that do may be names. In the pair `Golf Cabrio (ab
+        2011)`, `Golf Cabrio (from 2011)`, the own words `ab` and `from` show that both sides are right.
         """
         sides = {"source": _words(source), "target": _words(target)}
         for side, other, sign in (("source", "target", -1), ("target", "source", 1)):
@@ -131,7 +132,7 @@ class LanguageDetector:
         if (best.language == expected or best.value < MIN_OTHER_PROBABILITY
                 or _probability(expected, values) >= MIN_EXPECTED_PROBABILITY):
             return False
-        # Words that occur on both sides may be names, so the other words are checked, too, as in SideLanguages.wrong.
+        # As in SideLanguages.wrong, the words without those that occur on both sides are checked, too.
         remaining = _words_not_in(_words(text), _words(other))
         if not remaining:
             return True

@@ -32,7 +32,7 @@ def word_spans(text: str, language: str) -> list[Span]:
 
 def alignment_units(text: str) -> list[Span]:
     """Return the spans of the units between which an inline tag may stand: words, punctuation marks, and single
-    characters of scripts without spaces. Unlike `word_spans`, it separates a word from the comma after it."""
+    characters of scripts without spaces. Unlike `word_spans`, this function separates a word from a comma after it."""
     return [match.span() for match in _UNIT.finditer(text)]
 
 
@@ -40,8 +40,8 @@ def alignment_units(text: str) -> list[Span]:
 class DividedLine:
     """Line that was split into texts that fit the model.
 
-    before, after: white space around the text of the line. texts: parts of the text, usually one; none if the line is
-    empty or white space. gaps: white space between consecutive parts.
+    before, after: white space around the text of the line. texts: parts of the text, usually one part; no part if the
+    line is empty or white space. gaps: white space between consecutive parts.
     """
 
     before: str
@@ -117,7 +117,7 @@ def _split_at(boundary: re.Pattern[str], text: str) -> Iterator[str]:
 
 
 def _join_segments(segments: list[str], fits: Callable[[str], bool]) -> Iterator[str]:
-    """Yield consecutive segments, joined into the longest texts that fit; a segment that does not fit stays alone.
+    """Join consecutive segments into the longest texts that fit. A single segment that does not fit is not joined.
     Doubling and bisection keep the number of calls of `fits` small."""
     begin = 0
     while begin < len(segments):
@@ -137,7 +137,7 @@ def join_translations(parts: list[tuple[str, str]], target_language: str) -> str
     """Join the translations of the parts of a line.
 
     If the target language is in SPACELESS, spaces between parts are removed. In other languages, a space is inserted
-    between two parts if the source line has no white space between them. Other white space is kept.
+    between two parts if the source line has no white space between these parts. Other white space is kept.
 
     parts: translation of each part, and the white space after the part in the source line.
     """

@@ -1,8 +1,8 @@
-"""Agreement of the numbers of a sentence pair: the share of the numbers that occur on both sides, as digits or words.
+"""Agreement of the numbers of a sentence pair: the share of its numbers in digits that occur on both sides.
 
-Numbers in digits are compared first. If they differ, the counterpart of a number in digits may have another form in
-the other text: Chinese, Japanese or Roman numerals, English or German words, the name of a month, or a time of the day.
-Only numbers in digits need a counterpart; number words do not.
+Numbers in digits are compared first. If they differ, a number in digits may have another form in the other text:
+Chinese, Japanese or Roman numerals, English or German words, the name of a month, or a time of the day. Number words
+need no counterpart.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|[０-９]{1,3}
 
 
 def numbers(text: str) -> Counter[str]:
-    """Return the numbers in a text and their counts, as digits 0 to 9 without leading zeros or separators; 0 is ''."""
+    """Count the numbers in a text that are in digits. Keys: decimal digits, no leading zeros or separators; '' is 0."""
     return Counter(map(_decimal_digits, NUMBER.findall(text)))
 
 
 def number_agreement(source: str, target: str) -> float:
     """Return the share of the numbers in digits that have a counterpart on the other side; 1 if there are no numbers.
 
-    The share is 1 - unmatched / total. For each side, the numbers in digits are counted: total is the larger count, and
-    unmatched is the larger count of numbers without a counterpart. A counterpart is the same number in digits, or a
+    The share is 1 - unmatched / total. Total is the count of the numbers in digits on the side that has more of them.
+    Unmatched is the larger count of numbers without a counterpart. A counterpart is the same number in digits, or a
     numeral or number word that may mean the number. Both sides are searched for words of all NUMBER_WORD_LANGUAGES.
     """
     source_numbers, target_numbers = numbers(source), numbers(target)
@@ -47,11 +47,11 @@ def _decimal_digits(number: str) -> str:
 
 
 def _count_unmatched(candidates: Counter[str], own: _Readings, other: _Readings) -> int:
-    """Return how many of the numbers `candidates` have no counterpart in the other text.
+    """Count the numbers in `candidates` that have no counterpart in the other text.
 
     Zeros need no counterpart, because 7:00 is 7 o'clock, and 99.00 is 99.
 
-    own, other: readings of the text that contains the candidates, and of the other text.
+    own: readings of the text that contains the candidates. other: readings of the other text.
     """
     named = other.named.union(*other.alternatives.values())
     written = named | other.digits
@@ -67,8 +67,8 @@ numbers are 2 and 5, and the only value is 25000."""
 class _Readings:
     """All numbers that a text may contain, as decimal digits.
 
-    digits: numbers in digits. named: numbers in words, or in digits and words together. alternatives: other numbers
-    that a number in digits may mean in its context: 25000 for 2 in 2万5千, 17 for 5 in "5 pm".
+    digits: numbers in digits. named: numbers in other forms, such as words. alternatives: for a number in digits, the
+    other numbers that it may mean in its context: 25000 for 2 in 2万5千, 17 for 5 in "5 pm".
     """
 
     def __init__(self, text: str) -> None:
@@ -89,7 +89,7 @@ class _Readings:
             self._add_alternatives(_decimal_digits(fraction), {_decimal_digits(fraction.rstrip("0０"))})
         for decade in DECADE.findall(lower):                                    # 1980s may be written 80s
             self._add_alternatives(_decimal_digits(decade), {_decimal_digits(decade)[-2:]})
-        for time in HOUR_AFTER_12.findall(lower):                               # 14 may mean 2 (14:30)
+        for time in HOUR_AFTER_12.findall(lower):                               # 14 may mean 2: 14:30 is 2:30
             self._add_alternatives(_decimal_digits(time), {str(int(time) - 12)})
         for group in SPACED_GROUPS.findall(text):                               # 100 000 may mean 100000
             for number in NUMBER.findall(group):
@@ -315,7 +315,7 @@ def _german_numbers(text: str) -> Iterator[int]:
         value = _below_1000(match["rest"] or "")
         if match["thousand"]:
             value += 1000 * (_below_1000(match["thousands"] or "") or 1)
-        if value and match["half"]:                                             # …tausend: 3500; else 3.5 or 3:30
+        if value and match["half"]:                                             # 3½ thousand: 3500; else 3.5 or 3:30
             yield from (1000 * value + 500,) if match["of_thousand"] else (value, 5, 30)
         elif value:
             yield value * GERMAN_SCALE_VALUES.get(match["scale"], 1)

@@ -31,7 +31,7 @@ class NotParallelError(CorpusError):
 
 def zip_parallel(names: Sequence[str], *texts: Iterable[Item], max_counted: int | None = MAX_COUNTED
                  ) -> Iterator[tuple[Item, ...]]:
-    """Yield a tuple for each line: the item of each text at this line.
+    """Yield, for each line number, a tuple with the item of every text at this line.
 
     names: names of the texts in the error message. max_counted: maximum number of surplus lines that are counted for
         the error message; None: all.
@@ -63,7 +63,7 @@ def require_as_many_lines(names: Sequence[str], *counts: int | None) -> None:
 
 
 def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield the items in lists of `size`; the last list may be shorter."""
+    """Yield lists of `size` consecutive items. The last list may be shorter."""
     iterator = iter(items)
     while block := list(islice(iterator, size)):
         yield block

@@ -49,10 +49,10 @@ SYNTHETIC = "synthetic"
 """Name of the directory inside a run for the text that the models in `translated_by` generate."""
 SIDES = ("source", "target")
 ISOLATED_SHARE = 0.2
-"""Share of the training pairs without context, in a recipe with `data.context`."""
+"""If the recipe has `data.context`: share of the training pairs whose context is replaced by an empty context."""
 MAX_REPETITIONS = 10_000
-"""Maximum number of pairs in an epoch, as a multiple of the number of pairs in the corpora. It limits the memory for
-the plan of an epoch, which takes 8 bytes per pair."""
+"""Maximum number of pairs in an epoch, as a multiple of the number of pairs in the corpora. The maximum limits the
+memory for the plan of an epoch, which takes 8 bytes per pair."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Prepared:
 
     corpus: ids of all pairs, memory-mapped. counts: numbers of pairs read, kept and dropped, by corpus.
     fingerprint: sha256 of all ids and sentence lengths; equal fingerprints mean equal training sentences.
-    check: verification of the files' checksums; None if the files have just been written, or another rank verifies
+    check: verification of the files' checksums; None if the files have just been written, or if another rank verifies
     them.
     """
 
@@ -90,7 +90,7 @@ class Prepared:
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
     """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of lines read and dropped."""
     pairs, languages = read_pairs(recipe, spec.untagged, counts), recipe.languages_of(spec)
-    contexts: deque[tuple[int, str]] = deque()                                  # of pairs that `clean` has read
+    contexts: deque[tuple[int, str]] = deque()                                  # (line number, context) of a pair
 
     def without_context() -> Iterator[Pair]:
         for number, source, target in pairs:
@@ -120,8 +120,8 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
 
     Raises:
         CheckpointError: the tokenizers are damaged, and the run cannot continue with new ones.
-        TokenizerError: no vocabulary of the recipe's size can be trained on the text, or the model has no tokenizer, or
-            none with the pieces that the recipe needs.
+        TokenizerError: no vocabulary of the recipe's size can be trained on the text; or the model has no tokenizer, or
+            its tokenizer lacks pieces that the recipe needs.
     """
     return tokenizers_of_run(directory, lambda: make_tokenizers(recipe, directory.parent))
 
@@ -155,7 +155,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """Return the tokenizers of the model in `tokenizer.taken_from` or `training.start_from`; None if neither is set.
 
     Raises:
-        TokenizerError: the model has no tokenizers, or its tokenizer is joint and the recipe's is not, or vice versa.
+        TokenizerError: the model has no tokenizers, `tokenizer.joint` is not right for them, or pieces are missing.
     """
     model = recipe.tokenizer_model
     if model is None:
@@ -185,7 +185,7 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, 
     The text is prepared again if the files are missing or damaged, or if the text, the cleaning or the tokenizers have
     changed.
 
-    prepared: name of the subdirectory if another rank has prepared the text and verifies its checksums.
+    prepared: name of the subdirectory if another rank has prepared the text and verifies its checksums, else "".
     Raises:
         CheckpointError: the files that another rank has written, or the synthetic texts, are damaged.
         CorpusError: the text cannot be read, or no pair is left after cleaning.
@@ -235,7 +235,7 @@ def _read_description(directory: Path) -> dict[str, Any] | None:
 def _start_check(directory: Path, description: dict[str, Any]) -> Check:
     """Start to verify the checksums of the files.
 
-    If an older version of seq2seq wrote the files without checksums, verify the offsets, and add checksums.
+    If an older version of seq2seq wrote the files without checksums, verify the offsets and then add checksums.
     """
     def find_damage() -> Path | None:
         if "crc32" in description:
@@ -250,7 +250,7 @@ def _start_check(directory: Path, description: dict[str, Any]) -> Check:
 
 
 def _invalid_offsets(directory: Path, description: dict[str, Any]) -> Path | None:
-    """Return a file of offsets that do not increase from 0 to the number of ids; None if there is no such file."""
+    """Return a file with wrong offsets: offsets must increase from 0 to the number of ids. None if all are right."""
     for name, dtype in zip(SIDES, description["types"], strict=True):
         side = open_side(directory, name, dtype)
         if side.offsets[0] != 0 or side.offsets[-1] != len(side.ids) or side.lengths.min(initial=1) < 1:
@@ -259,14 +259,14 @@ def _invalid_offsets(directory: Path, description: dict[str, Any]) -> Path | Non
 
 
 def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
-    """Return a hash of everything that determines the arrays, such as text files, cleaning and tokenizers."""
+    """Return a hash of everything that determines the prepared arrays, such as text files, cleaning and tokenizers."""
     description = [
         FORMAT_VERSION,
         recipe.data.cleaning.model_dump(),
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
-        recipe.keeps_training_text,                                             # then the text is stored, too
+        recipe.keeps_training_text,                                             # if True, the text is stored, too
         *([recipe.data.context] if recipe.data.context else []),
-        recipe.languages.model_dump(),                                          # these select the sides of a .tmx file
+        recipe.languages.model_dump(),                                          # select the sides of a .tmx file
         [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.languages else ("languages",)),
                                    *(() if spec.document else ("document",))}),
           _file_states(spec))
@@ -378,7 +378,7 @@ def within_max_pieces(lengths: Sequence[np.ndarray], numbers: np.ndarray, max_pi
     """Return a mask of pairs, (pairs,) bool, True = at most `max_pieces` pieces on each side.
 
     lengths: for each side, number of pieces of each sentence, (pairs,). numbers: line numbers of the pairs, (pairs,).
-    counts: updated with the pairs that have more pieces.
+    counts: updated with the pairs that have more pieces on one side.
     """
     kept = np.maximum.reduce(lengths) <= max_pieces
     for line in numbers[~kept].tolist():

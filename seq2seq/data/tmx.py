@@ -33,7 +33,7 @@ class _Unit:
 
 
 class _Reader:
-    """XML parser with its handlers. units: units that were read completely, but not yielded yet."""
+    """XML parser with its handlers. units: units that were read completely, but not yet yielded."""
 
     def __init__(self, path: str, keep_markup: bool, max_segment_bytes: int) -> None:
         self.path, self.keep_markup, self.max_segment_bytes = path, keep_markup, max_segment_bytes
@@ -106,13 +106,14 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
     Args:
         blocks: contents of the file, in blocks of any size.
         path: name of the file in error messages.
-        languages: language codes. `en` also matches `en-US` if the unit has no variant `en`; `eng` means the same as
-            `en`. If several variants match, the best one is used (see `_text`); if none matches, the text is "".
-        keep_markup: keep inline markup (`<b>` and so on) in the text.
+        languages: language codes. If a unit has no text (`<tuv>`) in `en`, its text in `en-US` is used for `en`. `eng`
+            means the same as `en`. If several texts match, the best one is used (see `_text`). Without a match, the
+            text is "".
+        keep_markup: True to keep inline markup (`<b>` and so on) in the text.
         limit: maximum number of units to read.
         max_segment_bytes: maximum length of a segment in bytes.
     Raises:
-        CorpusError: the file is not TMX, is damaged, or has a segment that is too long; the message names the line. Or
+        CorpusError: the file is not TMX, is damaged, or has a segment that is too long (the message names the line); or
             one of the languages has no text in any unit.
     """
     missing, existing, count = list(dict.fromkeys(languages)), dict[str, None](), 0
@@ -121,7 +122,7 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         if missing:
             missing = [language for language in missing if texts[language] is None]
             existing.update(dict.fromkeys(code for code, _ in unit.variants))
-            if missing and count == limit:                                      # callers may not ask for another unit
+            if missing and count == limit:                                      # callers may stop at the limit
                 raise _missing_language(path, missing, f"the first {count:,}", list(existing))
         yield tuple(texts[language] or "" for language in languages)
     if missing and count:
@@ -156,8 +157,8 @@ def _missing_language(path: str, missing: Sequence[str], units: str, existing: S
 def _text(unit: _Unit, language: str) -> str | None:
     """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
-    The matching code with the fewest subtags is best: `en` before `en-US`. If several have equally many, one spelled
-    as in `language` is best: for `en`, `en` before `eng`. Of equally good variants, the first one is used.
+    The matching code with the fewest subtags is best: `en` before `en-US`. Among codes with equally many subtags, the
+    spelling of `language` is best: for `en`, `en` before `eng`. Among equally good variants, the first is best.
     """
     wanted = subtags(language)
     matches = [(len(parts), _main_subtag(code) != _main_subtag(language), index)

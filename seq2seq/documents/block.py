@@ -1,7 +1,7 @@
 """Blocks: the texts of a document that are translated, with their inline tags.
 
-A format turns a file into blocks and puts the translated blocks back (`Document`). What happens in between (sentences,
-placeholders, terms, translation, placement of the tags) knows no format.
+A format turns a file into blocks and puts the translated blocks back (`Document`). The steps in between (division into
+sentences, placeholders, terms, translation, placement of the tags) are the same for all formats.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Literal, Protocol
 from seq2seq.errors import UserError
 
 MAX_BYTES = 100_000_000
-"""Maximum size of a document, unpacked. It is held in memory several times."""
+"""Maximum size of a document in bytes, after unpacking. A document is held in memory several times."""
 MAX_BLOCK_CHARACTERS = 1_000_000
 """Maximum length of a block."""
 MAX_BLOCK_TAGS = 20_000
 """Maximum number of inline tags in a block."""
 MAX_TAGS = 750_000
-"""Maximum number of tags in a document of XML or HTML. Each takes up to 1 kB of memory."""
+"""Maximum number of tags in an XML or HTML document. Each tag takes up to 1 kB of memory."""
 MAX_LINES = 500_000
-"""Maximum number of lines, or of strings of JSON, in a document. Each takes up to 1.5 kB of memory."""
+"""Maximum number of lines of a document, or of strings of a JSON document. Each takes up to 1.5 kB of memory."""
 MAX_DEPTH = 1_000
 """Maximum depth of nested elements."""
 
@@ -30,17 +30,16 @@ TagKind = Literal["open", "close", "alone", "break"]
 
 
 class DocumentError(UserError):
-    """Error of a malformed or oversized document. The message begins with the place, such as `line 12`."""
+    """Error of a malformed or oversized document. The message begins with the place, if it is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
     """Inline tag.
 
-    position: character of the block's text before which the tag stands. raw: the tag as it stands in the document.
-    kind: "alone" is an element without contents, such as an image; "break" is a line break, at which a sentence ends.
-    pair: number that a tag and its counterpart share; None: the counterpart is outside of the block, or the tag has
-    none.
+    position: index of the character of the block's text before which the tag stands. raw: the tag as it stands in the
+    document. kind: "alone" is an element without contents, such as an image; "break" is a line break, at which a
+    sentence ends. pair: number that a tag and its counterpart share; None if the block has no counterpart of the tag.
     """
 
     position: int
@@ -53,10 +52,10 @@ class Tag:
 class Block:
     """Text that is translated as a whole, such as a paragraph, a heading or a message.
 
-    text: without escapes, so that `&amp;` is `&`. tags: in the order in which they stand in the document; their
-    positions never decrease. place: for messages, such as `line 12`. split: True if the text is a paragraph that is
-    divided into sentences; False if it is one sentence, such as a title. keeps_lines: True if the program that shows
-    the text breaks the line at a line feed; False if a line feed is a space.
+    text: text with escapes resolved: `&amp;` is `&`. tags: inline tags in the order of the document; their positions
+    never decrease. place: place in the document for messages, such as `line 12`. split: True if the text is a
+    paragraph that is divided into sentences; False if it is one sentence, such as a title. keeps_lines: True if the
+    program that shows the text breaks the line at a line feed; False if it shows a space.
     """
 
     text: str
@@ -83,7 +82,7 @@ class Block:
 class Document(Protocol):
     """Parsed document.
 
-    blocks: texts to translate, in the order of the document. A block has no text that must not be translated.
+    blocks: texts to translate, in the order of the document. Text that must not be translated is not in them.
     """
 
     blocks: list[Block]
@@ -91,19 +90,19 @@ class Document(Protocol):
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """Return the document with its blocks replaced.
 
-        A block that equals the original one leaves its bytes as they were. Otherwise only the text of the block
-        changes, and what the format says about translated text, such as the flag `fuzzy`.
+        If a translation equals the original block, the bytes of the block do not change. If it differs, only its text
+        changes, and the marks that the format has for translated text, such as the flag `fuzzy` of PO.
 
-        translations: one for each of `blocks`, with the same tags, each exactly once, and well-formed.
+        translations: one block for each of `blocks`. It has each tag of the original exactly once, correctly nested.
         """
 
 
 def pair_tags(tags: Sequence[tuple[int, str, TagKind, str]]) -> tuple[Tag, ...]:
-    """Return tags with the numbers of their pairs.
+    """Return the tags with the number of the pair that each tag belongs to (`Tag.pair`).
 
     Args:
-        tags: position, raw text, kind and name of each tag, in order. A closing tag belongs to the last open tag of its
-            name; tags that are opened after that one and are still open have no counterpart.
+        tags: position, raw text, kind and name of each tag, in order. A closing tag closes the last open tag of its
+            name. Tags that were opened later and are still open get no counterpart.
     """
     pairs: dict[int, int] = {}
     stack: list[int] = []
@@ -130,7 +129,7 @@ def require_block_size(characters: int, place: str) -> None:
 
 
 def require_count(count: int, maximum: int, things: str) -> None:
-    """Raise DocumentError if a document has too many of certain things, such as lines."""
+    """Raise DocumentError if a document has more than `maximum` things, such as "lines"."""
     if count > maximum:
         raise DocumentError(f"the document has {count:,} {things}; {maximum:,} are the maximum. Divide it.")
 
@@ -150,7 +149,7 @@ def decode(data: bytes, encoding: str) -> str:
     """Decode a document.
 
     Raises:
-        DocumentError: the encoding is not known, or the bytes are not in it.
+        DocumentError: the encoding is not known, or the bytes are not valid in it.
     """
     try:
         return str(data, encoding)

@@ -1,4 +1,4 @@
-"""Steps that formats share: margins of a block, and tags of a translation found again in the document."""
+"""Steps that formats share: find the part of a text that is translated, and match the tags of a translation."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from seq2seq.documents.block import Tag
 
 
 def find_core(text: str, tags: Sequence[Tag]) -> tuple[int, int, int, int]:
-    """Return the part of a text that is translated: without white space and tags at its margins.
+    """Return the core of a text, which is the part to translate: the text without white space and tags at its margins.
 
-    Tags at a margin are left out if they are alone, or if their counterpart is left out as well.
+    A tag at a margin is left out if it has no counterpart, or if its counterpart is left out as well.
 
     Returns:
-        begin and end of the characters, and of the tags.
+        begin and end of the core, first as character offsets and then as indices of tags.
     """
     begin = len(text) - len(text.lstrip())
     end = max(begin, len(text.rstrip()))
@@ -40,7 +40,7 @@ def find_core(text: str, tags: Sequence[Tag]) -> tuple[int, int, int, int]:
 
 
 def shift_tags(tags: Sequence[Tag], begin: int, end: int) -> tuple[Tag, ...]:
-    """Return tags with their positions in the part `begin` to `end` of the text."""
+    """Return the tags with positions relative to `begin`. Positions outside of `begin` to `end` move to its edges."""
     return tuple(Tag(min(max(tag.position, begin), end) - begin, tag.raw, tag.kind, tag.pair) for tag in tags)
 
 
@@ -48,7 +48,7 @@ def match_tags(tags: Sequence[Tag], translated: Sequence[Tag]) -> list[int]:
     """Return the index in `tags` of each tag of a translation.
 
     Raises:
-        ValueError: the translation has other tags than the block. This is a mistake of the caller.
+        ValueError: the tags of the translation are not those of the block. This is a bug in the caller.
     """
     indices: dict[tuple[str, str, int | None], deque[int]] = defaultdict(deque)
     for index, tag in enumerate(tags):

@@ -17,7 +17,7 @@ _NAME = r"[A-Za-z_][\w.-]{0,80}"
 _BRACED = r"\{(?:[^{}\n]|\{(?:[^{}\n]|\{(?:[^{}\n]|\{[^{}\n]*+\})*+\})*+\})*+\}"
 _EMOJI = "[\u203c\u2049\u2139\u2194-\u21aa\u231a-\u23ff\u25aa-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff]"
 _PATTERNS = (
-    # Addresses. The characters that end a sentence are removed by `find_placeholders`.
+    # Addresses. `_standard_spans` removes punctuation at their ends.
     r"(?:https?|ftp|file)://[^\s<>\"“”«»（）、。，]{1,2000}+", r"\bwww\.[\w-]+\.[^\s<>\"“”«»（）、。，]{1,2000}+",
     r"\bmailto:[^\s<>\"]{1,500}+", r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
     # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}, {n, plural, one {…}}.
@@ -46,10 +46,10 @@ _FINAL = ".,;:!?)]}'’”\"…"
 
 
 class Placeholders:
-    """Pattern of placeholders: the usual ones, and a user's own."""
+    """Patterns of placeholders: the standard ones and those of the user."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
-        """patterns: further regular expressions.
+        """patterns: regular expressions of the user, in addition to the standard ones.
 
         Raises:
             UserError: a pattern is not a regular expression, or matches the empty text.
@@ -63,11 +63,11 @@ class Placeholders:
             if empty:
                 raise UserError(f"--placeholder '{pattern}' matches the empty text. Write a pattern of at least one "
                                 "character.")
-        # A group that is named in one pattern may have the same name in another, so each has its own expression.
+        # The patterns are not joined into one, because two of them may have groups of the same name.
         self._own = [re.compile(pattern) for pattern in patterns]
 
     def spans(self, text: str) -> list[Span]:
-        """Return the spans of all placeholders of a text, in order; they do not overlap. A user's own come first."""
+        """Return the spans of all placeholders, in order and without overlaps. The user's patterns have priority."""
         found: list[Span] = []
         for pattern in self._own:
             found += [match.span() for match in pattern.finditer(text) if match.end() > match.start()]
@@ -100,7 +100,7 @@ def _standard_spans(text: str, begin: int, end: int) -> list[Span]:
     spans = []
     while match := _STANDARD.search(text, begin, end):
         low, high = match.span()
-        if match[0][:1].isalpha():                              # an address ends before the punctuation after it
+        if match[0][:1].isalpha():                              # punctuation after an address is not part of it
             while high > low + 1 and text[high - 1] in _FINAL and not (
                     text[high - 1] == ")" and text.count("(", low, high) >= text.count(")", low, high)):
                 high -= 1

@@ -1,10 +1,10 @@
 """Placement of inline tags in a translation, by word alignment.
 
-Each element (a pair of tags) is put around the words of the translation that are aligned with its contents: the
-interval with the largest sum of (share of attention to the contents - 1/2), the most likely length and the most likely
-edges, inside the interval of the element around it and outside of its siblings. The result is therefore always
-well-formed, every tag occurs once, and elements may change their order as words do. A tag without contents follows its
-neighbours (Bergamot's rule).
+Each element (a pair of tags) is put around the interval of the translation with the highest score: the sum over its
+words of (share of attention to the element's contents - 1/2), minus penalties for unlikely lengths and edges. The
+interval must lie inside that of the enclosing element and must not overlap with siblings. So the result is always
+well-formed, every tag occurs once, and elements may change their order as words do. A tag without contents is put
+beside the translation of the word that it stands beside (Bergamot's rule).
 """
 
 from __future__ import annotations
@@ -23,30 +23,29 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.tokenizers.term_markers import SPACELESS_SCRIPT
 
 MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
-"""Limits above which tags keep their order and are placed by position: tags of a sentence, depth of nested elements,
-and units of the source times units of the translation. They bound the time."""
+"""Limits that bound the time: tags of a sentence, depth of nested elements, and source units times translation units.
+If one of them is exceeded, tags keep their order and are placed by position."""
 MAX_STARTS = 1_000
-"""Intervals that are about this long or longer are not tried."""
+"""Approximate maximum length, in units of the translation, of the intervals that are scored."""
 _ENDS = 64
-"""Number of ends whose intervals are scored at once."""
+"""Number of interval ends that are scored in one NumPy operation."""
 LENGTH_PENALTY, EDGE_PENALTY = 0.6, 0.6
 """Penalties of intervals (see `_Placement._gain`), chosen on one half of the pairs of recipes/markup."""
 _HYPHENS = "-\u2010\u2011\u2013/_"
 _POSITION_WIDTH = 0.1
-"""Standard deviation of the difference of two aligned positions, as a share of a long sentence. Attention is weighted
-by it, because the attention of small models is spread over the sentence: it raises the F1 of recipes/markup by 15
-points without guided alignment, and by 2 to 7 with it."""
+"""Standard deviation of the difference between the relative positions (0 to 1) of aligned units in a long sentence.
+Attention is multiplied by a Gaussian of this width, because small models spread it over the sentence. The factor
+raises the F1 of recipes/markup by 15 points without guided alignment, and by 2 to 7 points with it."""
 
 
 def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.ndarray | None = None) -> list[Tag]:
     """Return the tags of a sentence with their positions in its translation, in the order of the translation.
 
     Args:
-        tags: tags with positions in `source`. An opening or closing tag whose counterpart is not among them
-            belongs to an element that ends after the sentence or begins before it.
+        tags: tags with positions in `source`. If the counterpart of an opening or closing tag is missing, its element
+            continues outside of the sentence.
         weights: (units of the translation, units of the source), attention of each unit of the translation; see
-            `line_splitting.alignment_units`. None: no alignment is known; units at the same share of the length are
-            aligned.
+            `line_splitting.alignment_units`. If None, units at similar relative positions count as aligned.
     """
     if not tags:
         return []
@@ -64,8 +63,8 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
 
 @dataclass
 class _Node:
-    """Element or tag without contents. opened, closed: indices of its tags; None: outside of the sentence. begin, end:
-    units of the source. low, high: units of the translation. alone: True for a single tag."""
+    """Element, or tag without contents. opened, closed: indices of its tags; None for a tag outside of the sentence.
+    begin, end: its source units. low, high: its translation units. alone: True for a tag alone, which is `opened`."""
 
     opened: int | None
     closed: int | None
@@ -113,12 +112,12 @@ def _depth(root: _Node) -> int:
 
 
 def _shares(weights: np.ndarray | None, new: int, old: int) -> np.ndarray:
-    """Return the weights times the probability of the positions, with rows that sum to 1: (units of the translation,
-    units of the source)."""
+    """Return (units of the translation, units of the source): the attention weights times a Gaussian of the distance
+    between relative positions, or the Gaussian alone if there are no weights. Rows sum to 1."""
     distance = (np.arange(new)[:, None] + 0.5) / new - (np.arange(old)[None] + 0.5) / old
     if weights is None or weights.shape != (new, old):
         shares = np.exp(-(distance / _POSITION_WIDTH) ** 2 / 2)
-    else:                                                   # in short sentences, words change places more often
+    else:                                                   # wider: words of short sentences move farther
         near = np.exp(-(distance / (_POSITION_WIDTH + 1.5 / new)) ** 2 / 2)
         shares = near * weights / np.maximum(weights.sum(1, keepdims=True), 1e-9)
     return shares / np.maximum(shares.sum(1, keepdims=True), 1e-9)
@@ -126,8 +125,8 @@ def _shares(weights: np.ndarray | None, new: int, old: int) -> np.ndarray:
 
 def _divide_words(source: str, tags: Sequence[Tag], translation: str, old: list[Span], new: list[Span],
                   shares: np.ndarray) -> tuple[list[Span], list[Span], np.ndarray]:
-    """Divide words with tags inside, such as km<sup>2</sup>, if the translation has the same word, or one with the same
-    begin or end. Return the units and shares with each part as a unit."""
+    """Divide words with tags inside, such as km<sup>2</sup>, and return the new source units, translation units and
+    shares. A word is divided only if the translation has the same word, or one with the same beginning or end."""
     cuts = sorted({tag.position for tag in tags})
     for unit in reversed(range(len(old))):
         begin, end = old[unit]
@@ -135,7 +134,7 @@ def _divide_words(source: str, tags: Sequence[Tag], translation: str, old: list[
         if not inner:
             continue
         first, last = source[begin:begin + inner[0]], source[begin + inner[-1]:end]
-        found: dict[int, list[int]] = {}                        # unit of the translation: where it is divided
+        found: dict[int, list[int]] = {}                        # offsets of the cuts in each unit of the translation
         for index, (low, high) in enumerate(new):
             word = translation[low:high]
             if word == source[begin:end]:
@@ -149,7 +148,7 @@ def _divide_words(source: str, tags: Sequence[Tag], translation: str, old: list[
         other = max(found, key=lambda index: float(shares[index, unit]))
         low, high = new[other]
         count = len(inner) + 1
-        shares[:, unit] = shares[other] = 0                     # the parts are certain
+        shares[:, unit] = shares[other] = 0                     # the alignment of the parts is certain
         shares = np.repeat(shares, [count if index == unit else 1 for index in range(len(old))], axis=1)
         shares = np.repeat(shares, [count if index == other else 1 for index in range(len(new))], axis=0)
         shares[other:other + count, unit:unit + count] = np.eye(count)
@@ -164,6 +163,8 @@ def _parts(begin: int, inner: list[int], end: int) -> list[Span]:
 
 
 class _Placement:
+    """Choice of the intervals of a sentence's elements. old, new: units of the source and of the translation."""
+
     def __init__(self, source: str, tags: Sequence[Tag], translation: str, old: list[Span], new: list[Span],
                  shares: np.ndarray) -> None:
         self.source, self.tags, self.translation, self.old, self.new = source, tags, translation, old, new
@@ -176,8 +177,8 @@ class _Placement:
         while pending:
             node = pending.pop()
             elements = [child for child in node.children if child.begin < child.end]
-            # Elements that continue in another sentence are first, because they need an edge; then those with the
-            # clearest alignment.
+            # Elements that continue outside of the sentence come first, because their intervals must reach an edge.
+            # The others follow, the highest score first.
             if len(elements) > 1:
                 elements.sort(key=lambda child: (child.opened is not None and child.closed is not None,
                                                  -self._gain(child, node.low, node.high)[0]))
@@ -194,7 +195,7 @@ class _Placement:
             pending += [child for child in node.children if child.children]
 
     def _interval(self, child: _Node, node: _Node, free: list[Span]) -> Span:
-        """Return the interval of an element in the free parts of the element around it."""
+        """Return the interval of an element. free: parts of the interval of `node` that no sibling has taken."""
         if (child.begin, child.end) == (node.begin, node.end) and free == [(node.low, node.high)]:
             return node.low, node.high
         if child.closed is None or child.opened is None:
@@ -210,7 +211,7 @@ class _Placement:
         return gap, gap
 
     def _edge(self, child: _Node, node: _Node, free: list[Span]) -> Span:
-        """Return the interval of an element that continues before or after the sentence."""
+        """Return the interval of an element that continues outside of the sentence."""
         values = self._values(child)
         if child.closed is None and child.opened is None:
             return node.low, node.high
@@ -226,10 +227,10 @@ class _Placement:
         return np.asarray(self.shares[:, child.begin:child.end].sum(1) - 0.5)
 
     def _gain(self, child: _Node, low: int, high: int) -> tuple[float, int, int]:
-        """Return the best score of an interval within [low, high), and the interval.
+        """Return the score, begin and end of the best interval within [low, high) for an element.
 
-        The score is the sum of the values inside, minus penalties: for a length that differs from that of the contents,
-        and for edges that are unlikely (see `_edges`).
+        The score is the sum of the values inside (see `_values`), minus penalties for a length that differs from the
+        expected length, and for unlikely edges (see `_edges`).
         """
         if low >= high:
             return -np.inf, low, low
@@ -250,10 +251,10 @@ class _Placement:
         return best
 
     def _edges(self, child: _Node, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the penalties for a begin before each unit of [low, high), and for an end after it.
+        """Return, for each unit of [low, high), the penalties of an interval that begins or ends with this unit.
 
-        An edge is unlikely inside a word with a hyphen, beside a punctuation mark inside if the contents have none
-        there, and before a small letter if the contents begin with a capital.
+        An edge is unlikely inside a hyphenated word, or at a punctuation mark that the contents lack at this edge. The
+        begin is also unlikely at a lower-case letter if the contents begin with a capital letter.
         """
         texts = [self.translation[begin:end] for begin, end in self.new[low:high]]
         first, last = (self.source[slice(*self.old[unit])] for unit in (child.begin, child.end - 1))
@@ -273,8 +274,8 @@ class _Placement:
         return begins, ends
 
     def _same_text(self, child: _Node, free: list[Span]) -> Span | None:
-        """Return the interval that has the same text as the element, such as a name. Of several, that with the most
-        attention."""
+        """Return the interval whose text equals that of the element, such as a name; None if there is none. Of several
+        such intervals, the one with the most attention is returned."""
         text = self.source[self.old[child.begin][0]:self.old[child.end - 1][1]]
         if len(text) < 2 or not (len(text) > 3 or any(map(str.isdigit, text)) or text != text.lower()):
             return None
@@ -290,7 +291,7 @@ class _Placement:
         return max(found)[1:] if found else None
 
     def _follows(self, child: _Node) -> bool:
-        """Return True if a tag without contents belongs to the unit before it, False if to the unit after it."""
+        """Return True if a tag without contents belongs to the unit before it; False: to the unit after it."""
         index = child.closed if child.opened is None else child.opened
         assert index is not None
         position = self.tags[index].position
@@ -298,14 +299,14 @@ class _Placement:
         return bool(before.strip()) and not after.isalnum()
 
     def _gap(self, child: _Node, node: _Node, taken: list[Span]) -> int:
-        """Return the unit of the translation before which a tag without contents stands."""
+        """Return the unit of the translation before which a tag without contents is placed."""
         follows = self._follows(child)
         neighbour = child.begin - 1 if follows else child.begin
         if not node.begin <= neighbour < node.end:
             gap = node.low if neighbour < node.begin else node.high
         else:
-            # Units for which no other one has a larger share come first, because the shares of the units at the edges
-            # of a sentence are larger than those of others.
+            # Units whose largest share is that of the neighbour are preferred. The share alone would favour units at
+            # the edges of the sentence, whose shares are larger than those of other units.
             rows = self.shares[node.low:node.high]
             column = rows[:, neighbour]
             gap = node.low + (int(np.argmax(column + (column >= rows.max(1)))) + follows if len(column) else 0)
@@ -349,7 +350,7 @@ class _Placement:
 
 
 def _outside_placeholders(tags: Sequence[Tag], text: str) -> list[Tag]:
-    """Return the tags, moved out of the placeholders of a translation: an opening tag before it, others behind it."""
+    """Move tags out of the placeholders of a translation: opening tags before the placeholder, others behind it."""
     spans = Placeholders().spans(text)
     moved: list[Tag] = []
     for tag in tags:
@@ -360,10 +361,10 @@ def _outside_placeholders(tags: Sequence[Tag], text: str) -> list[Tag]:
 
 
 def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequence[Tag]) -> tuple[str, list[Tag]]:
-    """Return a translation and its placed tags, with the spaces that were around the tags in the source.
+    """Return a translation and its placed tags, with the spaces that are around the tags in the source.
 
-    Without its tag, "Run <x/> now" has two spaces in a row, of which a translation usually has one; the tag needs the
-    other one again. A tag alone touches a word only if it does so in the source.
+    The text of "Run <x/> now" has two spaces in a row. Its translation usually has one, so another one is inserted
+    beside the tag. In the result, a tag without contents touches a word only if it touches one in the source.
 
     tags: with positions in `source`. placed: the result of `place_tags`.
     """
@@ -371,17 +372,17 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
     for tag in tags:
         origins[tag.raw, tag.kind, tag.pair].append(tag.position)
     text, end = "", 0
-    follows_whole = -1                                              # position of the end of such a group of tags
+    follows_whole = -1                                              # end of the last group if it was whole; else -1
     result: list[Tag] = []
     for (position, origin), same_place in groupby(
             placed, lambda tag: (tag.position, origins[tag.raw, tag.kind, tag.pair].popleft())):
         group = list(same_place)
         before, after = source[max(origin - 1, 0):origin], source[origin:origin + 1]
         pairs = Counter(tag.pair for tag in group if tag.kind != "alone")
-        whole = None not in pairs and set(pairs.values()) <= {2}        # no tag has its counterpart elsewhere
+        whole = None not in pairs and set(pairs.values()) <= {2}        # no tag of the group has its pair elsewhere
         gap = translation[max(position - 2, end):position]
         if before.isspace() and after.isspace() and len(gap) == 2 and gap.isspace():
-            position -= 1                                           # between two spaces
+            position -= 1                                           # put the tags between the two spaces
         text += translation[end:position]
         end = position
         apart = before.isspace() and (whole or after.isspace()) or whole and after.isspace()
@@ -395,13 +396,13 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
 
 
 def _needs_space(character: str, original: str) -> bool:
-    """Return True if a tag needs a space beside a character of the translation: a letter or digit of a script with
-    spaces. original: character of the source in this place, which is none, or "" at the edge of the sentence."""
+    """Return True if a space must separate a tag from a character of the translation: if this is a letter or digit of a
+    script with spaces, but `original`, the source character at this place ("" at an edge), is another character."""
     return character.isalnum() and not SPACELESS_SCRIPT.match(character) and original != "" and not original.isalnum()
 
 
 def _in_order(tags: Sequence[Tag], old: list[Span], new: list[Span]) -> list[Tag]:
-    """Place each tag at the same share of the units. The order of the tags does not change."""
+    """Place each tag at its relative position in the source, in units. The order of the tags does not change."""
     begins, ends = np.array([begin for begin, _ in old]), np.array([end for _, end in old])
     placed = []
     for tag in tags:

@@ -6,7 +6,7 @@ import re
 
 from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, divide
 
-# Words before a period that does not end a sentence, in lower case, in several European languages.
+# Abbreviations of several European languages, in lower case. A period after them does not end a sentence.
 _ABBREVIATION_LIST = """
 abs approx art bd bspw bzw ca cf corp d.h dept dott dr e.g fig fr hr hrn i.e inc ing inkl jr ltd mlle mme mr mrs ms nr
 o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
@@ -36,10 +36,10 @@ def ends_sentence(text: str, end: int, begin_of_next: int) -> bool:
 
 
 def split_sentences(line: str) -> DividedLine:
-    """Split a line into sentences, at the places where long lines are split."""
+    """Split a line into sentences. Sentence ends are those at which `divide` splits long lines."""
 
     def is_one_sentence(text: str) -> bool:
-        # The white space after a sentence belongs to the match, so a text that ends with it has no second sentence.
+        # A match includes the white space after a sentence. If the text ends there, no second sentence follows.
         return not any(match.end() > 0 and ends_sentence(text, match.start(), match.end())
                        for match in SENTENCE_END.finditer(text))
 

@@ -1,4 +1,4 @@
-"""Helpers of several formats: spans of a text that are replaced, margins of blocks, and strings that are text."""
+"""Helpers of several formats: replace spans of a text, trim blocks, tell text from other strings, wrap, and decode."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from seq2seq.documents.block import MAX_BYTES, MAX_LINES, Block, DocumentError, count_lines, require_count
 
-# Words that programs read: addresses, colours, languages such as en-US, dotted names, camelCase and paths. They are
-# matched with words without white space, for which the time is linear.
+# Words for programs: addresses, colours, language codes such as en-US, dotted names, camelCase and paths. Only words
+# without white space are matched with this expression; for them, it takes linear time.
 _NOT_A_MESSAGE = re.compile(
     r"[a-zA-Z][a-zA-Z0-9+.-]*+:(?://\S++|\S*[/@.]\S*+)|www\.\S++|[^\s@]++@\S++|#[0-9a-fA-F]{3,8}"
     r"|[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[\w$-]++(?:\.[\w$-]++)++"
@@ -17,12 +17,12 @@ _NOT_A_MESSAGE = re.compile(
     r"|[.~]{0,2}/\S*+|\d{4}-\d\d-\d\dT[\d:.]++(?:Z|[+-]\d\d:?\d\d)?|true|false|null", re.ASCII)
 _COLOR = re.compile(r"(?:rgb|hsl)a?\([^()]*+\)")
 _MAX_ASCII_WORD = 60
-"""Maximum length of a word of Latin letters that is text; longer ones are keys, hashes or encoded data."""
+"""Maximum length of an ASCII word that counts as text. Longer words are keys, hashes or encoded data."""
 _NAME = re.compile(r"[\w$.:/-]++", re.ASCII)
 
 
 def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """Return the text with spans replaced. edits: (begin, end, new text), which do not overlap, in any order."""
+    """Return the text with spans replaced. edits: (begin, end, new text) of spans without overlaps, in any order."""
     parts, last = [], 0
     for begin, end, new in sorted(edits, key=lambda edit: edit[:2]):
         parts += [text[last:begin], new]
@@ -33,7 +33,7 @@ def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
 def trim(block: Block) -> tuple[str, Block, str]:
     """Return the white space before a block's text, the block without it, and the white space after it.
 
-    White space on the far side of a tag at the edge belongs to the block.
+    White space between a tag at the edge and the text stays in the block.
     """
     text, tags = block.text, block.tags
     begin = len(text) - len(text.lstrip())
@@ -45,12 +45,12 @@ def trim(block: Block) -> tuple[str, Block, str]:
 
 
 def is_text(text: str) -> bool:
-    """Return True if a string has a letter, and no half of a surrogate pair, which no file could hold."""
+    """Return True if a string has a letter and no half of a surrogate pair, which cannot be encoded."""
     return any(map(str.isalpha, text)) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))
 
 
 def is_message(text: str) -> bool:
-    """Return True if a string of a file that also has other data is text, not an address, identifier or colour."""
+    """Return True if a string is text for people, not an address, identifier, colour or other data for programs."""
     word = text.strip()
     if not is_text(word) or _COLOR.fullmatch(word):
         return False
@@ -62,9 +62,9 @@ def is_message(text: str) -> bool:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Divide a text into lines of up to `width` characters, after spaces and always after a line feed.
+    """Divide a text into lines of up to `width` characters. Joining the lines gives the text.
 
-    Joining the lines gives the text. A longer word is a line of its own.
+    Lines end after spaces, and every line feed ends a line. A word longer than `width` is a line of its own.
     """
     lines = [""]
     for word in re.findall(r"[^ \n]*+(?:\n| ++\n?+)|[^ \n]++", text):
@@ -78,7 +78,7 @@ def decode_text(data: bytes, encoding: str = "utf-8") -> str:
     """Decode a document.
 
     Raises:
-        DocumentError: the document is too large, has too many lines, or has bytes that are not in the encoding.
+        DocumentError: the document is too large, has too many lines, or is not valid in the encoding.
     """
     if len(data) > MAX_BYTES:
         raise DocumentError(f"the document has {len(data):,} bytes, but {MAX_BYTES:,} are the maximum. Divide it.")
@@ -107,6 +107,6 @@ def encode_text(text: str, encoding: str) -> bytes:
 
 
 def join_surrogates(text: str) -> str:
-    r"""Join the halves of surrogate pairs, which are left by escapes such as `\ud83d\ude00`."""
+    r"""Join the halves of surrogate pairs, which are separate after escapes such as `\ud83d\ude00` are decoded."""
     return re.sub("[\ud800-\udbff][\udc00-\udfff]",
                   lambda match: match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)

@@ -1,4 +1,4 @@
-"""Division of a document into sentences, and the translated document from their translations."""
+"""Division of a document into sentences, and assembly of the translated document from their translations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from seq2seq.documents.placement import place_tags, with_spaces
 from seq2seq.documents.sentences import is_translatable, split_sentences
 
 Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
-"""Function that returns the weights of each pair of a sentence and its translation (`placement.place_tags`), or None
-for a pair that cannot be aligned."""
+"""Function that takes pairs of a sentence and its translation, and returns the attention weights of each pair (see
+`placement.place_tags`), or None for a pair that cannot be aligned."""
 
 
 MAX_SENTENCES = 400_000
-"""Maximum number of sentences of a document. Each takes up to 2 kB of memory."""
+"""Maximum number of sentences of a document. Each sentence takes up to 2 kB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Sentence of a block. begin: position in the block's text. tags: with positions in `text`."""
+    """Sentence of a block. begin: position in the block's text. tags: its inline tags, with positions in `text`."""
 
     text: str
     begin: int
@@ -34,8 +34,8 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class _DividedBlock:
-    """Block as its sentences and what stands between them. gaps: white space and tags before the first sentence,
-    between sentences and after the last one; positions of these tags count from the beginning of the gap."""
+    """Block divided into sentences and gaps. gaps: white space and tags before the first sentence, between sentences
+    and after the last sentence. The positions of these tags count from the beginning of their gap."""
 
     block: Block
     sentences: list[Sentence]
@@ -45,8 +45,8 @@ class _DividedBlock:
 def divide_block(block: Block) -> _DividedBlock:
     """Divide a block into sentences.
 
-    A tag at the edge of a sentence belongs to the sentence if its counterpart is inside of the sentence, and otherwise
-    to the gap.
+    A tag at the edge of a sentence belongs to the sentence if its counterpart is inside of the sentence. Otherwise it
+    belongs to the gap between the sentences.
     """
     text = block.text
     texts: list[str] = []
@@ -77,7 +77,7 @@ def divide_block(block: Block) -> _DividedBlock:
             max(positions[tag.pair]) if tag.pair is not None else 0)
         whole = tag.pair is None or low <= begin and high >= end
         if tag.position == begin and (whole or tag.kind == "close"):
-            # Tags at the begin stay in the gap only while no tag of the sentence was before them.
+            # The order of the tags must not change: once a sentence has a tag, no later tag goes to the gap before it.
             (sentence_tags[number] if sentence_tags[number] else gap_tags[number]).append(tag)
         elif tag.position == end and (whole or tag.kind == "open") or gap_tags[number + 1]:
             gap_tags[number + 1].append(tag)
@@ -93,9 +93,9 @@ def divide_block(block: Block) -> _DividedBlock:
 
 
 def _line_ends(block: Block) -> list[int]:
-    """Return the positions of a block at which a line ends, with 0 and the length.
+    """Return the positions at which the lines of a block end, as a list from 0 to the length of its text.
 
-    At a line feed of a block that keeps its lines, the sentence goes on if the next line begins with a small letter.
+    If the block keeps its lines, a line feed ends a line, unless the next line begins with a lower-case letter.
     """
     text = block.text
     ends = {tag.position for tag in block.tags if tag.kind == "break"}
@@ -105,7 +105,7 @@ def _line_ends(block: Block) -> list[int]:
 
 
 def _rewrapped(sentence: str, translation: str) -> str:
-    """Return a translation with as many line feeds as its sentence, at the spaces nearest to the same shares of it."""
+    """Return a translation in which line feeds replace spaces at about the same places as in the sentence."""
     spaces = [match.start() for match in re.finditer(" ", translation)]
     for match in re.finditer("\n", sentence):
         if not spaces:
@@ -120,7 +120,7 @@ def _rewrapped(sentence: str, translation: str) -> str:
 class DividedDocument:
     """Document divided into sentences.
 
-    sentences: texts to translate, on one line each. Sentences without letters are not among them.
+    sentences: texts to translate, with spaces in place of line feeds. Sentences without letters are left out.
     """
 
     def __init__(self, document: Document) -> None:
@@ -154,7 +154,7 @@ class DividedDocument:
 
         Args:
             translations: one for each of `sentences`.
-            align: function that aligns the sentences with inner tags; None: no alignments are known.
+            align: function that aligns the sentences that have tags; None: tags are placed by position.
         """
         tagged = [(sentence.text, translation)
                   for sentence, source, translation in zip(self._translatable, self.sentences, translations,
@@ -186,7 +186,7 @@ def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequenc
     is_changed = texts != [sentence.text for sentence in divided.sentences]
     for index, (gap, gap_tags) in enumerate(divided.gaps):
         if 0 < index < len(texts) and is_changed and not any(tag.kind == "break" for tag in gap_tags):
-            # As many spaces as the target language needs between sentences.
+            # The target language decides whether there is a space between sentences.
             joined = join_translations([("", gap), ("", "")], target_language)
         else:
             joined = gap

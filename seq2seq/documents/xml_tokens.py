@@ -1,7 +1,7 @@
-"""XML as a list of tokens whose raw texts, one after another, are the document.
+"""XML as a list of tokens. Joining their raw texts gives the document.
 
-Expat, the parser of Python, checks the document and tells where each token begins. No tree is built, so depth and size
-cost little, and nothing is written that was not there.
+Python's XML parser, Expat, checks the document and reports where each token begins. No tree is built, so that deep and
+large documents cost little, and unchanged tokens are written byte for byte.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class XmlToken:
     """Piece of an XML document.
 
     raw: text in the document. kind: "alone" is an empty element `<br/>`; "other" is a declaration, a processing
-    instruction or a document type. name: of the element, with its prefix. text: character data without escapes.
-    line: from 1.
+    instruction or a document type. name: name of the element, with its prefix. text: character data with escapes
+    resolved. line: number of its line, from 1.
     """
 
     kind: XmlKind
@@ -49,7 +49,7 @@ def decode_xml(data: bytes) -> tuple[str, str]:
     """Return the text of an XML document and its encoding, with which the text must be encoded again.
 
     Raises:
-        DocumentError: the document is too large, or not in its encoding.
+        DocumentError: the document is too large, or not valid in its encoding.
     """
     require_size(data)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -63,7 +63,7 @@ def decode_xml(data: bytes) -> tuple[str, str]:
 def xml_tokens(text: str) -> list[XmlToken]:
     """Return the tokens of an XML document. Joining their `raw` gives `text`.
 
-    White space outside of the root element belongs to the token before it. A CDATA section is a text.
+    White space outside of the root element belongs to the token before it. A CDATA section is a token of kind "text".
 
     Raises:
         DocumentError: the document is malformed, declares entities, or has too many tags or nests them too
@@ -142,5 +142,5 @@ def xml_tokens(text: str) -> list[XmlToken]:
 
 
 def escape_xml(text: str) -> str:
-    """Escape &, < and > for character data. Characters that XML does not allow are left out."""
+    """Escape &, < and > for character data. Characters that XML does not allow are removed."""
     return re.sub("[&<>]", lambda match: _ESCAPES[match[0]], _FORBIDDEN.sub("", text))

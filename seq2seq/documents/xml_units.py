@@ -1,4 +1,4 @@
-"""XML documents with units of text: elements, blocks of their contents, and edits. Used by XLIFF, TMX, Qt, Android."""
+"""XML documents of XLIFF, TMX, Qt and Android: find elements, turn their contents into blocks, and edit the source."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from seq2seq.documents.spans import replace_spans
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
 Role = Literal["element", "whole", "open", "close", "break"]
-"""Inline element: "element" is a start and an end tag around text; "whole" is one tag with its contents; "open" and
-"close" are such tags that belong together."""
+"""Treatment of an inline element. "element": its start tag and end tag become a pair of tags around text. "whole": the
+element becomes one tag. "open", "close": two elements become a pair of tags. "break": it becomes a line break."""
 Roles = Callable[[XmlToken], tuple[Role, str]]
-"""Function that returns the role of an inline element, and the name that the tags of a pair share."""
+"""Function that returns the role of an inline element, and the name that an "open" and its "close" share."""
 _ATTRIBUTE = re.compile(r"([^\s=/>\"']++)\s*+=\s*+(\"[^\"]*+\"|'[^']*+')")
 
 
 class XmlFile:
-    """XML document as tokens. Elements are named by the index of their first token.
+    """XML document as tokens. An element is identified by the index of its first token.
 
     ends: index of the last token of each element.
     """
@@ -47,7 +47,7 @@ class XmlFile:
         self.root = next(iter(index for index, token in enumerate(self.tokens) if token.kind in ("open", "alone")))
 
     def children(self, parent: int, *names: str) -> Iterator[int]:
-        """Yield the child elements of an element; with names, those of these local names."""
+        """Yield the child elements of an element. If names are given, only children with these local names count."""
         index = parent + 1
         while index < self.ends[parent]:
             if index in self.ends:
@@ -71,14 +71,14 @@ class XmlFile:
                        for token in self.tokens[element:self.ends[element]])
 
     def margin(self, index: int) -> str:
-        """Return the white space before a token if it is a text of its own, such as an indentation."""
+        """Return the white space, such as an indentation, that is the token before a token; "" if there is none."""
         token = self.tokens[index - 1]
         return token.raw if token.kind == "text" and token.raw.isspace() else ""
 
     def content(self, element: int, roles: Roles, decode: Callable[[XmlToken], str] | None = None,
                 keeps_lines: bool = False) -> Block:
-        """Return the contents of an element. decode: function that returns the text of a token; default: `text`.
-        keeps_lines: see `Block`."""
+        """Return the contents of an element as a block. decode: function that returns the text of a token; None: the
+        token's `text` is used. keeps_lines: see `Block`."""
         parts: list[str] = []
         tags: list[tuple[int, str, TagKind, str]] = []
         pairs: dict[int, int] = {}
@@ -99,8 +99,8 @@ class XmlFile:
                 kind, name = roles(token)
                 last = self.ends[index] if kind != "element" else index
             if token.kind == "close" or kind == "close":
-                name = "" if token.kind == "close" else f"={name}"      # elements are "" in the stack
-                while token.kind == "close" and stack[-1][1]:           # markers that end outside of the element
+                name = "" if token.kind == "close" else f"={name}"      # the stack has "" for elements
+                while token.kind == "close" and stack[-1][1]:           # markers not closed in the element
                     stack.pop()
                 if stack and stack[-1][1] == name:
                     pairs[len(tags)] = stack[-1][0]
@@ -118,7 +118,7 @@ class XmlFile:
             place=f"line {self.tokens[element].line}", keeps_lines=keeps_lines)
 
     def escape(self, text: str) -> str:
-        """Escape a text, with the line ends of the document."""
+        """Escape a text. Line feeds become the line ends of the document."""
         return escape_xml(text).replace("\r", "&#13;").replace("\n", self._line_end)
 
     def filled(self, element: int, content: str, **attributes: str) -> tuple[int, int, str]:
@@ -131,12 +131,12 @@ class XmlFile:
         return begin, end, f"{opening}{content}</{token.name}>"
 
     def encode(self, edits: Iterable[tuple[int, int, str]]) -> bytes:
-        """Return the document with edits, in its encoding; characters that it does not have are references."""
+        """Apply edits and encode the document. Characters that its encoding lacks become character references."""
         return replace_spans(self.text, edits).encode(self._encoding, "xmlcharrefreplace")
 
 
 def with_attribute(tag: str, name: str, value: str) -> str:
-    """Return a start tag with an attribute, which replaces the one of this name."""
+    """Return a start tag with an attribute. If the tag has an attribute of this name, its value is replaced."""
     quoted = '"' + escape_xml(value).replace('"', "&quot;") + '"'
     first = re.match(r"<[^\s/>]++", tag)
     for match in _ATTRIBUTE.finditer(tag, first.end() if first else 0):

@@ -43,7 +43,7 @@ class Score:
     value: float
     signature: str
     """For BLEU, chrF and TER: sacreBLEU's signature. For exact match: references, case and unit, in the same format.
-    For a perplexity: its unit; per piece, also the size and the fingerprint of the vocabulary."""
+    For a perplexity: its unit. If the unit is the piece, also the size and the fingerprint of the vocabulary."""
     details: dict[str, Any] = field(default_factory=dict)
     """For BLEU: brevity_penalty, the precisions of 1-grams to 4-grams, and the lengths of hypotheses and references in
     sacreBLEU's tokens. For a perplexity: the sum of -log p in nats, the number of units, and the number of lines."""
@@ -70,8 +70,8 @@ def corpus_scores(
         hypotheses: translations, one per line, detokenised.
         references: one or more streams, each with a line for every hypothesis.
         language: code of the target language; selects the tokeniser of BLEU.
-        metrics: some of bleu, chrf, ter and exact. `exact` is the percentage of hypotheses that equal the same line
-            of a reference stream.
+        metrics: some of bleu, chrf, ter and exact. `exact` is the percentage of hypotheses that are equal to their
+            reference, or to one of their references.
         names: names of the hypotheses and of each reference stream in errors, such as their paths.
         precision: number format of the model that produced the hypotheses, if known.
     Raises:
@@ -115,7 +115,7 @@ def score_pairs(
     """Return the scores of a model on sentence pairs.
 
     Args:
-        metrics: metrics of `corpus_scores` and perplexities. If there are only perplexities, nothing is translated.
+        metrics: metrics of `corpus_scores` and `perplexities`. The model translates only for the first kind.
         translate: function that translates the sources; None: `translator.translate`. Distributed training passes a
             function that divides the lines among the ranks.
         language: code of the target language; None: that of the translator.
@@ -147,8 +147,8 @@ def perplexities(
 ) -> dict[str, Score]:
     """Return the perplexities of the targets, which are exp of the mean -log p per piece, word or character.
 
-    `</s>` counts as a unit, as in the loss and in validation. On the same text, perplexities per word and per
-    character can be compared between all models, those per piece only between models with the same tokenizer. Words are
+    `</s>` counts as a unit, as in the loss and in validation. Perplexities per word and per character can be compared
+    between all models on the same text; perplexities per piece, only if the models have the same tokenizer. Words are
     separated by white space. Pairs that are too long for the model are not scored; a warning reports their number.
 
     Raises:

@@ -17,22 +17,22 @@ from seq2seq.translation.translator import Translator
 
 def compare_systems(system: Path, baseline: Path, source: Path | None, references: Sequence[Path], language: str | None,
                     load: Callable[[Path], Translator], **test: Any) -> dict[str, dict[str, Comparison]]:
-    """Return the comparison of two systems by test set and metric. The name of given files is "".
+    """Return the comparison of two systems by test set and metric. If files are given, the test set is called "".
 
     Args:
         system, baseline: each a model or a file of translations.
         source: text to translate; None if both systems are files of translations, or if `references` is empty.
         references: files of reference translations. Empty: both systems translate the test sets in the recipe of
             `system`.
-        language: code of the target language; None: that of the models, or en for files.
+        language: code of the target language; None: the target language of the model, or "en" without a model.
         load: function that loads a model. test: the arguments `metrics`, `test` and `samples` of `compare`.
     Raises:
-        UserError: a file is missing that the systems need, or two files have different numbers of lines.
+        UserError: a file that the systems need is not given, or two files have different numbers of lines.
     """
     streams = [read_texts(path) for path in references]
     names = [str(system), str(baseline), *map(str, references)]
     tests: dict[str, tuple[list[str], list[list[str]]]] = {"": (read_texts(source) if source else [], streams)}
-    languages = {"": language} if language else {}                              # of the targets, by test set
+    languages = {"": language} if language else {}                              # target languages by test set
     if not references:
         recipe = recipe_with_tests(resolve_model_path(system))
         tests, languages = {}, {name: recipe.languages_of(spec).target for name, spec in recipe.data.test.items()}

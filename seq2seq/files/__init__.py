@@ -1,1 +1,1 @@
-"""Files: compressed ones, JSON, and YAML with line numbers."""
+"""Compressed files, JSON, and YAML with line numbers."""

@@ -24,8 +24,8 @@ COMPRESSED_SUFFIXES = (".gz", ".zst")
 """Suffixes of files that are decompressed while they are read."""
 MAX_LINE_BYTES = 1_000_000
 """Default maximum length of a line in bytes. A sentence has hundreds of bytes. A whole document on one line has tens
-of thousands of bytes. Longer lines come from files without line ends, or from small compressed files made to fill the
-memory."""
+of thousands of bytes. Longer lines come from files without line ends, or from small compressed files that expand
+until the memory is full."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Parser of all JSON that is read from files: bundles, runs, journals, models in other formats, JSONL."""
+"""Parser of the JSON in files: bundles, runs, models in other formats, JSONL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_any_json(contents: bytes | str) -> Any:
     """Parse a JSON text, which may contain lone surrogates and be nested as deeply as Python's parser allows.
 
     Raises:
-        NotJson: as `parse_json`.
+        NotJson: as for `parse_json`, but lone surrogates are no error.
     """
     try:
         # Bytes are decoded here as UTF-8, because json.loads would also accept UTF-16 and UTF-32.
@@ -41,7 +41,7 @@ def read_any_json(contents: bytes | str) -> Any:
 
 
 def _require_usable(value: Any) -> None:
-    """Raise NotJson if a value is nested too deeply, or a text in it contains a lone surrogate."""
+    """Raise NotJson if a value is nested too deeply, or a string in it contains a lone surrogate."""
     level: list[Any] = [value]
     for _ in range(MAX_NESTING + 1):
         inner: list[Any] = []

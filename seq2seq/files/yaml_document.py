@@ -14,7 +14,7 @@ Key = tuple[str | int, ...]
 """Key of a value in a recipe, as a tuple of names and list indices: ("data", "train", 0, "source")."""
 
 _TAG = "tag:yaml.org,2002:"
-# Maximum number of values in a document. In a hostile bundle, a few lines of nested aliases can expand to billions.
+# Maximum number of values in a document. A few lines of nested aliases can expand to billions of values.
 _MAX_VALUES = 100_000
 # Line ends of YAML 1.1 that are not ASCII, and the byte order mark.
 _UNSAFE_CHARACTERS = frozenset("\x85\u2028\u2029\ufeff")
@@ -47,7 +47,7 @@ class Diagnostic(NamedTuple):
 class Document:
     """YAML document as plain dicts, lists and scalars.
 
-    locations: location of each value by key. diagnostics: errors that were found so far.
+    locations: location of each value, by key. diagnostics: errors found so far.
     """
 
     value: Any
@@ -61,8 +61,8 @@ class Document:
         return self.locations[key]
 
     def diagnostic(self, key: Key, text: str) -> Diagnostic:
-        """Return an error message about `key`. If `--set` has set the key, the location already contains it; otherwise
-        the message begins with the key."""
+        """Return an error message about `key`. The message begins with the key, unless the location
+        is a `--set` option, which contains the key."""
         location, dotted = self.location(key), ".".join(str(step) for step in key)
         named = not dotted or location.source.startswith(f"--set {dotted}=")
         return Diagnostic(location, text if named else f"{dotted}: {text}")
@@ -116,7 +116,7 @@ def read_yaml(text: str, source: str, line: int | None = None) -> Document:
     Args:
         text: text of the document.
         source: name of the document in messages.
-        line: line number of all locations; 0: no line; None: each location has its line in the text.
+        line: line number of all locations; 0 means no line number. None: each value has the number of its own line.
     """
     document = Document(None, {(): SourceLocation(source, 1 if line is None else line)})
     try:

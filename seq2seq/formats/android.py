@@ -25,7 +25,7 @@ _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 @dataclass(slots=True)
 class _String:
-    """Element with a text. quoted: the text is in double quotes. cdata: index of the CDATA section that is the text."""
+    """Element with a text. quoted: True if double quotes enclose it. cdata: index of the only CDATA section, if any."""
 
     element: int
     quoted: bool
@@ -35,7 +35,7 @@ class _String:
 
 
 class _Decoder:
-    """Decoder of the escapes of one string. White space outside of quotes is one space."""
+    """Decoder of the escapes of one string. White space outside of double quotes becomes one space."""
 
     def __init__(self) -> None:
         self.quotes = 0
@@ -54,7 +54,7 @@ class _Decoder:
 
 
 class AndroidDocument:
-    """Resources of Android, with the interface `Document`. An xliff:g element is one tag, with its contents."""
+    """Resources of Android, with the interface `Document`. An <xliff:g> element with its contents is one tag."""
 
     def __init__(self, data: bytes) -> None:
         """Parse resources.
@@ -90,7 +90,7 @@ class AndroidDocument:
         quoted = decoder.quotes == 2 and texts[0].lstrip().startswith('"') and texts[-1].rstrip().endswith('"')
         before, block, after = trim(block)
         string = _String(element, quoted, cdata, before, after)
-        if not quoted:                                              # only escaped spaces at the edges are shown
+        if not quoted:                                              # Android shows spaces at the edges only if escaped
             first, last = (texts[0].lstrip(), texts[-1].rstrip()) if texts else ("", "")
             string.before = before if before.strip(" ") or first.startswith(_ESCAPED_SPACE) else ""
             string.after = after if after.strip(" ") or last.endswith(_ESCAPED_SPACE) else ""
@@ -138,7 +138,7 @@ def _role(token: XmlToken) -> tuple[Role, str]:
 
 
 def _html(token: XmlToken, decoder: _Decoder) -> Block:
-    """Return the text of a CDATA section, with its HTML as tags."""
+    """Return a CDATA section as a block. Its HTML tags are the tags of the block."""
     parts: list[str] = []
     tags: list[tuple[int, str, TagKind, str]] = []
     last = length = 0

@@ -1,8 +1,8 @@
 """HTML: blocks of text with inline tags, found by a scanner.
 
 Everything but text comes back byte for byte: tags with their attributes, comments, and the contents of elements that
-are not text (code, scripts, `translate="no"`). Text is translated in runs between block elements, so that a sentence
-with inline tags is translated as a whole.
+are not translated (code, scripts, `translate="no"`). A run is the text, with its inline tags, between two tags of block
+elements. Each run is translated as a whole, so that inline tags do not divide its sentences.
 
 The scanner takes linear time for any input. `html.parser` takes 6 seconds for 30 kB of `<a <a <a` on Python 3.11.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from seq2seq.documents.block import MAX_TAGS, Block, TagKind, decode, pair_tags, require_count, require_size
 from seq2seq.documents.sentences import is_translatable
 
-# As in HTML 5, a quote opens a value only after =.
+# As in HTML 5, a quote begins the value of an attribute only after =.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)"
                   r"(?P<attributes>(?:[^<>=]|=\s*+(?:\"[^\"]*\"|'[^']*'|(?![\"'])))*+)>|<![^<>]*>")
 _WHOLE = {"<!--": "-->", "<?": "?>", "<%": "%>"}
@@ -40,7 +40,7 @@ _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
 @dataclass(slots=True)
 class _Token:
-    """Piece of the source. kind: text, open, close, alone, or other (which separates runs and is never changed)."""
+    """Piece of the source. kind: text, open, close, alone, comment, raw (a script), or other (separates two runs)."""
 
     kind: str
     raw: str
@@ -51,7 +51,7 @@ class HtmlDocument:
     """HTML, with the interface of `block.Document`."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: the document is too large, or not in its encoding."""
+        """Raises DocumentError: the document is too large, has too many tags, or is not valid in its encoding."""
         text, self._encoding = decode_html(data)
         require_count(text.count("<"), MAX_TAGS, "tags")
         self._pieces: list[str | list[_Token]] = []
@@ -82,11 +82,11 @@ class HtmlDocument:
 
 
 def decode_html(data: bytes) -> tuple[str, str]:
-    """Return the text of an HTML document and its encoding: that of its byte order mark, else of `<meta charset>`, else
-    UTF-8.
+    """Return the text of an HTML document and its encoding, which is found by the byte order mark, else by
+    `<meta charset>`. The default is UTF-8.
 
     Raises:
-        DocumentError: the document is too large, or not in this encoding.
+        DocumentError: the document is too large, or not valid in this encoding.
     """
     require_size(data)
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -113,7 +113,7 @@ def _block(run: list[_Token], text: str, place: str) -> Block:
 def _tokens(source: str) -> Iterator[_Token]:
     """Yield the tokens of HTML; concatenating their raw text gives `source`."""
     begin = position = 0
-    endless: set[str] = set()                                                   # beginnings that no end follows
+    endless: set[str] = set()                                                   # keys of _WHOLE without an end
     while (position := source.find("<", position)) >= 0:
         opening = next((one for one in _WHOLE if source.startswith(one, position)), "")
         if opening and opening not in endless:
@@ -155,8 +155,8 @@ def _text(raw: str) -> Iterator[_Token]:
 
 
 def _with_opaque_joined(tokens: list[_Token]) -> list[_Token]:
-    """Replace each element that is not translated, with its contents, by one token; and each tag that separates runs
-    by a token of kind `other`."""
+    """Replace each element that is not translated by one token that includes its contents. Replace each tag that
+    separates runs by a token of kind `other`."""
     ends = _element_ends(tokens)
     result: list[_Token] = []
     index = 0
@@ -176,8 +176,8 @@ def _with_opaque_joined(tokens: list[_Token]) -> list[_Token]:
 
 
 def _element_ends(tokens: list[_Token]) -> dict[int, int]:
-    """Return the index of the end tag for the index of each start tag that has one. Elements that overlap wrongly, as
-    in <b><i></b></i>, end with the element around them and are left out."""
+    """Return the index of the end tag of each element, by the index of its start tag. Start tags without an end tag are
+    left out, and so are elements that overlap wrongly, such as <i> in <b><i></b></i>."""
     ends: dict[int, int] = {}
     stack: list[int] = []
     open_names: dict[str, int] = {}
@@ -205,8 +205,7 @@ def _is_opaque(tokens: list[_Token], begin: int, end: int) -> bool:
 
 
 def _runs(tokens: list[_Token]) -> Iterator[list[_Token]]:
-    """Yield the tokens between separators together, and each separator alone. Inline tags at the edges of a run whose
-    other end is in another run are kept in place, because the order of tags never changes."""
+    """Yield the runs, which are the tokens between two separators, and each separator as a list of its own."""
     run: list[_Token] = []
     for token in tokens:
         if token.kind == "other":

@@ -1,6 +1,6 @@
-"""JSON and ARB: strings that are text are replaced in the source; keys, layout and numbers stay.
+"""JSON and ARB: strings that are text for people are translated. Keys, layout and numbers do not change.
 
-Metadata of ARB, whose keys begin with @, stays:
+The metadata of ARB, which has keys that begin with @, does not change either:
 https://github.com/google/app-resource-bundle/wiki/ApplicationResourceBundleSpecification
 """
 
@@ -21,8 +21,8 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 
 @dataclass
 class _Level:
-    """Object or array. kept: True if its texts stay. key_follows: the next string is a key. value_kept: kept, or the
-    value of the last key stays."""
+    """Object or array. kept: True if its strings must not change. key_follows: True if the next string is a key.
+    value_kept: True if the value of the last key must not change."""
 
     is_object: bool
     kept: bool
@@ -54,7 +54,7 @@ class JsonDocument:
         self._scan()
 
     def _scan(self) -> None:
-        """Find the strings that are text, in JSON that is known to be valid."""
+        """Find the strings that are text for people, in JSON that is known to be valid."""
         levels = [_Level(False, False, False, False)]
         line, counted = 1, 0
         for match in _TOKEN.finditer(self._text):
@@ -78,7 +78,7 @@ class JsonDocument:
                     self._strings.append(match.span())
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. Other characters than ASCII are escaped if the document has only escaped ones."""
+        """See `Document.render`. Non-ASCII characters are escaped if all those of the document are escaped."""
         edits = []
         for (begin, end), new, block in zip(self._strings, translations, self.blocks, strict=True):
             if new != block:

@@ -1,7 +1,7 @@
 """Markdown (CommonMark with tables, front matter and footnotes) as blocks.
 
-markdown-it finds the blocks and their inline tokens; only the spans of changed blocks are replaced in the source, which
-is never rendered again. Each inline rule notes where its token begins and ends.
+markdown-it finds the blocks and their inline tokens. Its inline rules are extended to record where each token begins
+and ends. The document is never rendered from tokens; only the spans of changed blocks are replaced in the source.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _FRONT_MATTER = re.compile(r"(?:---[ \t]*\r?\n(?:(?!---|\.\.\.).*\r?\n)*+(?:---|
 _KEPT = re.compile(r"\[\^[^\]\s]{1,200}\]|\[![A-Za-z]{1,30}\](?:[ \t]*+\n)?|\{%[^%\n]{0,200}%\}|\{\{[^{}\n]{0,200}\}\}"
                    r"|\{[#.][^{}\n]{1,200}\}(?=[ \t]*+\Z)|\$(?![\s$])[^$\n]{1,200}(?<![\s$])\$(?![\d$])")
 _KEPT_FIRST = re.compile(r"\[\^[^\]\s]{1,200}\]:[ \t]*|\[[ xX]\](?=\s)")
-"""Text that is kept: footnotes and alerts, such as [^1] and [!NOTE], templates, ids of headings, and formulas; at the
-beginning, definitions and task boxes."""
+"""Markup that is not translated. _KEPT: footnotes such as [^1], alerts such as [!NOTE], templates, ids of headings and
+formulas. _KEPT_FIRST: definitions of footnotes and task boxes, which stand at the beginning of a text."""
 _KEPT_LINE = re.compile(r"(?:(?::{3,}|!!!|\?\?\?)[^\n]{0,200}|\{:[^\n]{0,200}\}|\{%[^\n]{0,200}%\}|\{\{[^\n]{0,200}\}\}"
                         r"|\$\$[^$]{1,2000}\$\$)[ \t]*+(?:\n|\Z)|(?<=\n):[ \t]+(?=\S)")
-"""Lines of extensions that are kept, such as :::note, and the beginning of the definition of a term."""
+"""Lines of extensions that are not translated, such as :::note, and the colon before the definition of a term."""
 _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _ESCAPES: tuple[re.Pattern[str], ...] = (
     re.compile("(?!)"), re.compile(r"[\\&<]"), re.compile(r"[\\`*\[\]<>&~!]|(?<![^\W_])_|_(?![^\W_])"))
-"""Characters to escape: as few as suffice."""
+"""Characters to escape, from none to many. The first set that makes the parser read the text correctly is used."""
 _LINE_MARKUP = re.compile(r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)|[>|<]|```|~~~|:?-+:?\s*\|"
                           r"|---|\[(?=[^\]]*\]:)|(?:[*_-][ \t]*){3,}$")
 _Kind = Literal["line", "underlined", "heading", "cell", "row"]
-"""Place of a text: "line" begins a line; "underlined" is a heading above a line; "heading" follows #; "row" is a cell
-that begins a line."""
+"""Place of a text. "line": paragraph. "underlined": heading above a line of = or -. "heading": heading after #. "cell":
+cell of a table. "row": cell of a table at the beginning of a line."""
 _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
 _CODE = frozenset({"code", "kbd", "samp", "var"})
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
@@ -57,8 +57,8 @@ _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
 class _Span:
     """Place of a block in the source.
 
-    begin, end: characters. prefix: line end and text before the continuation lines. text, tags: all of the span; core:
-    see `find_core`.
+    begin, end: character offsets. prefix: line end, and indentation or quote marks of the next line. text, tags: of the
+    whole span. core: part of them that is the block; see `find_core`.
     """
 
     begin: int
@@ -77,7 +77,7 @@ class MarkdownDocument:
         """Read a document.
 
         Raises:
-            DocumentError: the document is not UTF-8, or too large.
+            DocumentError: the document is too large, has too much markup, or cannot be decoded (see `decode_text`).
         """
         self._data = data
         self._source, self._encoding = decode_text(data)
@@ -110,7 +110,7 @@ class MarkdownDocument:
         return encode_text("".join([*parts, self._source[last:]]), self._encoding)
 
     def _find_spans(self) -> Iterator[tuple[_Span, int]]:
-        """Yield the spans of text, and their lines."""
+        """Yield the spans of text, and the number of the first line of each span."""
         source = self._source
         start = len(source) - len(source.removeprefix("\ufeff"))
         front = _FRONT_MATTER.match(source, start)
@@ -157,7 +157,7 @@ class MarkdownDocument:
                 yield _Span(begin, end, kind, prefix, content, tags, find_core(content, tags)), first + 1
 
     def _render(self, span: _Span, new: Block) -> str:
-        """Return the source of a span. Text is escaped only if the parser would read it as markup otherwise."""
+        """Return the source of a translated block. Text is escaped only if the parser would read it as markup."""
         begin, end, first, last = span.core
         core = one_line(new.text)
         text = span.text[:begin] + core + span.text[end:]
@@ -182,7 +182,7 @@ class MarkdownDocument:
 
 
 def _renamed(tag: Tag, rename: Callable[[str], str] | None) -> str:
-    """Return the raw text of a tag. rename: changes the marks of emphasis; None writes them as HTML."""
+    """Return the source of a tag. rename: function that changes marks of emphasis; None: they become HTML tags."""
     if tag.raw not in _ELEMENTS:
         return tag.raw
     if rename is None:
@@ -191,7 +191,7 @@ def _renamed(tag: Tag, rename: Callable[[str], str] | None) -> str:
 
 
 def _write(text: str, tags: Sequence[Tag], special: re.Pattern[str], kind: str) -> str:
-    """Return text with tags. special: characters that are escaped."""
+    """Return the source of a text with tags. special: characters to escape."""
     parts: list[str] = []
     last = 0
     starts_line = kind in ("line", "underlined", "row")
@@ -202,7 +202,7 @@ def _write(text: str, tags: Sequence[Tag], special: re.Pattern[str], kind: str) 
         if parts and _breaks_line(parts[-1]):
             part = part.lstrip(" ")
         if kind == "underlined":
-            part = part.replace("|", "&#124;")                           # the line below would make it a table
+            part = part.replace("|", "&#124;")                           # with the line below, | would make a table
         if part and starts_line and not (kind == "row" and part.startswith("|")):
             part = _escape_start(part, is_break)
         parts += [part, raw]
@@ -213,17 +213,17 @@ def _write(text: str, tags: Sequence[Tag], special: re.Pattern[str], kind: str) 
 
 
 def _escape_start(part: str, ends_line: bool) -> str:
-    """Escape a text that begins a line, if it would begin a block, such as a list. ends_line: it is the whole line."""
+    """Escape a text if it would begin a block, such as a list. ends_line: True if the text is a whole line."""
     stripped = part.lstrip()
     match = _LINE_MARKUP.match(stripped)
     if match is None and not (ends_line and stripped.startswith("[")):
-        return part                                                     # a label may go on in the next line
+        return part                                                     # the next line may end the label
     at = len(part) - len(stripped) + (len(match["number"]) if match and match["number"] else 0)
     return f"{part[:at]}\\{part[at:]}"
 
 
 def _reads_as(result: str, text: str, tags: Sequence[Tag], environment: dict[str, Any]) -> bool:
-    """Return True if the parser finds this text and these tags in a source."""
+    """Return True if the parser reads a source, `result`, as this text with these tags."""
     children = _parser().parseInline(result, environment)[0].children or []
     read, found = _inline(children, result)
     expected = [tag.raw for tag in tags]
@@ -233,7 +233,7 @@ def _reads_as(result: str, text: str, tags: Sequence[Tag], environment: dict[str
 
 
 def _without_inner_spaces(text: str, tags: Sequence[Tag]) -> list[Tag]:
-    """Move marks of emphasis over white space inside of them, where Markdown does not accept it."""
+    """Move marks of emphasis so that there is no white space just inside of them, which Markdown does not accept."""
     moved: list[Tag] = []
     for index, tag in enumerate(tags):
         position = tag.position
@@ -251,8 +251,8 @@ def _without_inner_spaces(text: str, tags: Sequence[Tag]) -> list[Tag]:
 
 
 def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
-    """Return tags without the line breaks that have no text before or after them, which would end the paragraph, or
-    that would put ```code``` at the beginning of a line, where it is a block."""
+    """Return all tags but unsuitable line breaks. Without text before or after it, a line break would end the
+    paragraph. Before ```code```, it would turn the code into a code block, because the code would begin a line."""
     kept: list[Tag] = []
     last = 0
     end = len(text.rstrip())
@@ -272,7 +272,7 @@ def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
 
 
 def _fills_line(tag: Tag) -> bool:
-    """Return True if a line with nothing but this tag is not empty."""
+    """Return True if a line that contains only this tag counts as not empty."""
     return not _is_hard_break(tag) and (tag.kind in ("alone", "break") or tag.raw.startswith(("<", "]")))
 
 
@@ -322,7 +322,7 @@ def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...
             end = label = begin + 1
         elif token.type == "link_close":
             raw = source[cursor:end]
-            if raw in ("]", "][]"):                                     # its text, which changes, is its label
+            if raw in ("]", "][]"):                                     # the text, which changes, is the label
                 raw = f"][{source[label:cursor]}]"
             tags.append((length, raw, "close", "["))
         elif token.type.endswith(("_open", "_close")):
@@ -347,7 +347,7 @@ def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...
 
 
 def _end_of_text(line: str, text: str, kind: str) -> int:
-    """Return the end of a text that ends a line, or is followed by the end # of a heading."""
+    """Return the end of a text in its line. Only white space or the closing # of a heading may follow the text."""
     line = line.rstrip(" \t")
     if not line.endswith(text.rstrip(" \t")) and kind == "heading":
         line = line.rstrip("#").rstrip(" \t")
@@ -355,7 +355,7 @@ def _end_of_text(line: str, text: str, kind: str) -> int:
 
 
 def _find_cell(source: str, position: int, end: int, content: str) -> tuple[int, int] | None:
-    """Return the place of the next cell of a table row that has this content; None if there is none."""
+    """Return the span of the next cell with this content in a table row; None if there is none."""
     written = content.replace("|", "\\|")
     while written and (begin := source.find(written, position, end)) >= 0:
         after = source[begin + len(written):end].lstrip(" \t")[:1]
@@ -367,7 +367,7 @@ def _find_cell(source: str, position: int, end: int, content: str) -> tuple[int,
 
 
 def _require_block_sizes(state: StateCore) -> None:
-    """Raise DocumentError if a text is too large, before it is parsed."""
+    """Raise DocumentError if the text of a block is too long. Called before its inline markup is parsed."""
     for token in state.tokens:
         if token.type == "inline":
             require_block_size(len(token.content), f"line {(token.map or [0])[0] + 1}")
@@ -375,7 +375,7 @@ def _require_block_sizes(state: StateCore) -> None:
 
 @cache
 def _parser() -> MarkdownIt:
-    """Return the parser. Each inline token says where it stands: `meta["source"]`."""
+    """Return the parser. Its inline tokens, except text, have their span in the block's source in `meta["source"]`."""
     from markdown_it import MarkdownIt, rules_inline
 
     def placed(rule: Callable[[StateInline, bool], bool]) -> Callable[[StateInline, bool], bool]:

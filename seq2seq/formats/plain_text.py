@@ -1,4 +1,4 @@
-"""Plain text and e-mails: each line is a block; quote marks, white space and line ends stay."""
+"""Plain text and e-mails: each line is a block. Quote marks, white space and line ends do not change."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def decode_text(data: bytes) -> tuple[str, str]:
 
 
 def encode_text(text: str, encoding: str) -> bytes:
-    """Return a text encoded. Halves of surrogate pairs, which no encoding has, become question marks."""
+    """Encode a text. Halves of surrogate pairs, which cannot be encoded, become question marks."""
     return text.encode(encoding, "replace")
 
 
 def one_line(text: str) -> str:
-    """Return a text with each line end, and white space around it, as one space."""
+    """Replace each line end, with the white space around it, by one space."""
     return re.sub(r"\s+", lambda match: " " if len(f"{match[0]}.".splitlines()) > 1 else match[0], text)
 
 
 def has_letters(text: str) -> bool:
-    """Return True if a text has letters, without which there is nothing to translate."""
+    """Return True if a text has letters. A text without letters is not translated."""
     return any(character.isalpha() for character in text)
 
 
@@ -61,7 +61,7 @@ class PlainTextDocument:
         """
         self._data = data
         text, self._encoding = decode_text(data)
-        self._pieces: list[str | None] = []                             # None: the next block
+        self._pieces: list[str | None] = []                             # None: the text of the next block
         self.blocks: list[Block] = []
         for number, match in enumerate(_LINE.finditer(text), 1):
             line = match[1]

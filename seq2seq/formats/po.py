@@ -1,7 +1,7 @@
 """Gettext catalogues, PO and POT.
 
-Messages without a translation are translated and marked as `fuzzy`. Everything else stays: translated and obsolete
-messages, comments, line breaks inside strings. Format: https://www.gnu.org/software/gettext/manual/html_node/PO-Files.html
+Messages without a translation are translated and marked as `fuzzy`. Everything else stays: comments, obsolete messages,
+and messages with a translation. Format: https://www.gnu.org/software/gettext/manual/html_node/PO-Files.html
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in _CON
 _CHARSET = re.compile(rb'"[^"\n]{0,99}?Content-Type:[^"\n]{0,99}?charset=([\w.:-]+)', re.IGNORECASE)
 _NO_PLURALS = re.compile(r"(?m)(?:^|\"|\\n)Plural-Forms:((?:[ ]*nplurals=INTEGER; plural=EXPRESSION;)?[ ]*)(?=\\n|\")")
 _MAX_PLURALS = 10
-# Plural rules of gettext (Plural-Forms), for languages that share one; all others are left to the user.
+# Plural rules of gettext (Plural-Forms) and their languages. For other languages, users write the rule themselves.
 _SLAVIC = "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);"
 _RULES = {
     "nplurals=1; plural=0;": "id ja ko lo ms th vi zh",
@@ -41,25 +41,25 @@ _RULES = {
 }
 _PLURAL_RULES = {language: rule for rule, languages in _RULES.items() for language in languages.split()}
 _WIDTH = 77
-"""Characters of a wrapped line between its quotes, as written by gettext."""
+"""Maximum number of characters between the quotes of a wrapped line, as in files that gettext writes."""
 
 
 @dataclass(slots=True)
 class _Field:
-    """Keyword with its string. begin, end: span in the document, without the line end."""
+    """Keyword with its string. begin, end: span in the document, without the line end. value: the joined strings."""
 
     keyword: str
     line: int
     begin: int
     end: int = 0
-    strings: list[str] = field(default_factory=list)                # of each line
+    strings: list[str] = field(default_factory=list)                # string on each line
     value: str = ""
 
 
 @dataclass(slots=True)
 class _Message:
-    """Message. flags: end of the text `#,` in the document; -1: there is none. begin: of the first line that flags must
-    precede."""
+    """Message. flags: offset after its `#,` in the document; -1 if it has no flags. begin: offset of the first
+    line that must come after a line of flags."""
 
     fields: list[_Field] = field(default_factory=list)
     flags: int = -1
@@ -72,7 +72,7 @@ class _Message:
 
 
 class PoDocument:
-    """Gettext catalogue, with the interface `Document`. Margins of messages, such as line feeds, are not in blocks."""
+    """Gettext catalogue, with the interface `Document`. White space at the edges of messages is not in the blocks."""
 
     def __init__(self, data: bytes) -> None:
         """Parse a catalogue.
@@ -110,8 +110,8 @@ class PoDocument:
         return self._plurals or len(message.find("msgstr"))
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. An empty `Language:` of the header is filled in, and so are `Plural-Forms:` that are
-        empty or the placeholder of xgettext.
+        """See `Document.render`. In the header, an empty `Language:` is filled in. `Plural-Forms:` is filled in if it
+        is empty or has the placeholder that xgettext writes.
 
         Raises:
             DocumentError: the document's encoding does not have a character of a translation.
@@ -141,7 +141,7 @@ class PoDocument:
         return encode_text(replace_spans(self._text, edits), self._encoding)
 
     def _fill(self, message: _Message, texts: list[str]) -> list[tuple[int, int, str]]:
-        """Return the edits that translate a message. texts: of the singular and the plural, or of the only form."""
+        """Return the edits that translate a message. texts: translations of singular and plural, or of one form."""
         old = message.find("msgstr")
         wrapped = max(len(one.strings) for one in message.fields) > 1
         if len(texts) == 1:
@@ -164,7 +164,7 @@ class PoDocument:
 
 
 def _parse(text: str) -> list[_Message]:
-    """Return the messages of a catalogue without the obsolete ones.
+    """Return the messages of a catalogue, except obsolete messages.
 
     Raises:
         DocumentError: a line is malformed, or a message is incomplete.

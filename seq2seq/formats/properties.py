@@ -1,4 +1,4 @@
-r"""Java's .properties: values are replaced; keys, separators and comments stay.
+r"""Java's .properties: values are translated. Keys, separators and comments do not change.
 
 Format: https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/Properties.html#load(java.io.Reader)
 """
@@ -20,13 +20,13 @@ _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in _CONTROLS.items()} | {"\\": "\\\\"})
 _ARGUMENT = re.compile(r"\{\d")
 _WIDTH = 77
-"""Characters of a continued line."""
+"""Maximum number of characters of a line that continues in the next line."""
 
 
 class PropertiesDocument:
-    r"""Properties, with the interface `Document`. Values of several lines are written on several lines.
+    r"""Properties, with the interface `Document`. The translation of a value of several lines has several lines, too.
 
-    The encoding is UTF-8, or else ISO-8859-1. If the file has only ASCII, other characters are written as \uXXXX.
+    Files that are not UTF-8 are read as ISO-8859-1. In ISO-8859-1 and ASCII files, other characters become \uXXXX.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -68,7 +68,7 @@ class PropertiesDocument:
         return encode_text(replace_spans(self._text, edits), "utf-8" if self._encoding == "ascii" else self._encoding)
 
     def _value(self, text: str, continuation: re.Match[str] | None) -> str:
-        """Return a value with escapes. continuation: first continued line of the original."""
+        """Return a value with escapes. continuation: end of the first line of the original if it has several lines."""
         lines = [line.translate(_ESCAPED) for line in (wrap(text, _WIDTH) if continuation else [text])]
         lines = [f"\\{line}" if line.startswith(" ") else line for line in lines]
         value = f"\\{continuation[1]}{continuation[2]}".join(lines) if continuation else lines[0]
@@ -79,9 +79,9 @@ class PropertiesDocument:
 
 
 def _read(value: str) -> tuple[str, bool]:
-    """Return the text of a value, and True if it has doubled apostrophes, as messages with arguments such as {0} have.
+    """Return the text of a value, and True if the value has doubled apostrophes.
 
-    See java.text.MessageFormat. A message with a single apostrophe is left as it is.
+    java.text.MessageFormat requires them in messages with arguments, such as {0}. Other values are returned unchanged.
     """
     doubled = _ARGUMENT.search(value) is not None and "'" not in value.replace("''", "")
     return (value.replace("''", "'") if doubled else value), doubled

@@ -1,4 +1,4 @@
-"""Qt Linguist's .ts: unfinished messages without a translation are filled in and stay unfinished.
+"""Qt Linguist's .ts: unfinished messages without a translation get one, and remain marked as unfinished.
 
 Format: https://doc.qt.io/qt-6/linguist-ts-file-format.html
 """
@@ -29,7 +29,7 @@ class TsDocument:
                                 "file.")
         self.blocks: list[Block] = []
         self._messages: list[tuple[int, int, bool]] = []                        # source, translation, numerus
-        self._forms = 1                                                         # maximum of the numerus forms
+        self._forms = 1                                                         # most numerus forms of a message
         for message, token in enumerate(self._xml.tokens):
             if token.kind == "open" and token.local_name == "message":
                 self._add(message)
@@ -52,7 +52,7 @@ class TsDocument:
             self._messages.append((found["source"], translation, numerus))
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. A missing language is filled in."""
+        """See `Document.render`. A missing target language is filled in."""
         xml = self._xml
         edits: list[tuple[int, int, str]] = []
         for (source, translation, numerus), new, block in zip(self._messages, translations, self.blocks, strict=True):
@@ -72,7 +72,7 @@ class TsDocument:
         return xml.encode(edits)
 
     def _escape(self, text: str) -> str:
-        """Escape a text as lupdate does."""
+        """Escape a text as Qt's lupdate does."""
         return self._xml.escape(text).replace('"', "&quot;").replace("'", "&apos;")
 
 

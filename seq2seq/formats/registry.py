@@ -1,4 +1,4 @@
-"""The formats of documents by name and by the ending of a file's name."""
+"""Formats of documents, by their names and by file suffixes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SUFFIXES = {
     ".ts": "ts", ".properties": "properties", ".json": "json", ".arb": "json", ".docx": "docx", ".pptx": "pptx",
     ".odt": "odt", ".odp": "odt", ".ods": "odt", ".tmx": "tmx",
 }
-"""Format of each ending of a file's name. A .txt is not among them, because it usually has a sentence per line; neither
-is .xml, which says nothing about its contents."""
+"""Format of each file suffix. `.txt` is left out, because such files usually have a sentence per line. `.xml` is left
+out, because it does not tell the format of the contents."""
 
 
 def format_of(name: str) -> str | None:
-    """Return the format of a file by its name; None if the name does not tell one. strings.xml is Android's."""
+    """Return the format that a file's name tells, or None. A file named strings.xml has the format of Android."""
     path = PurePath(name)
     return "android" if path.name.lower() == "strings.xml" else SUFFIXES.get(path.suffix.lower())
 

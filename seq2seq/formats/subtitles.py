@@ -1,7 +1,7 @@
-"""Subtitles: SRT, WebVTT and ASS or SSA. Cues are joined into sentences, and the translation is divided again.
+"""Subtitles: SRT, WebVTT and ASS or SSA. Cues are joined into sentences, and the translations are divided into cues.
 
-A block is a run of cues up to the end of a sentence. The borders between its cues are tags alone. Times, numbers,
-settings, notes and styles stay byte for byte.
+A block is a sequence of cues up to the end of a sentence. A tag of the kind "alone" marks the border between two cues.
+Times, numbers, settings, notes and styles stay byte for byte.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, on
 from seq2seq.recipe.language_codes import main_language
 
 MAX_GAP = 3.0
-"""Seconds between two cues after which a new block begins."""
+"""Longest pause in seconds between two cues of a block."""
 MAX_CUES = 8
 """Maximum number of cues in a block."""
 MAX_SHARE = 2.5
-"""A cue with more than this ratio of its share of characters makes its block be divided by shares."""
+"""Maximum ratio of a cue's share of the translation to its share of the source text, both in characters."""
 _LINE = re.compile(r"([^\r\n]*+)(\r\n|\r|\n|\Z)")
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,:](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}")
@@ -41,8 +41,9 @@ _SPACELESS_TEXT = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u
 class _Cue:
     """Cue, or the part of one that a speaker says.
 
-    begin, end: characters in the source. start, stop: seconds. speaker: differs if another person speaks. core: part of
-    text and tags that is translated, see `find_core`. lines: number of lines. number: of the source line.
+    begin, end: character offsets in the source. start, stop: times in seconds. speaker: speaker and style, if known.
+    line: number of its line in the source. core: part of text and tags that is translated; see `find_core`. lines: the
+    number of its lines of text. starts: True if it begins with a dash or has a tag of a speaker.
     """
 
     begin: int
@@ -59,12 +60,12 @@ class _Cue:
 
     @property
     def words(self) -> str:
-        """Text that is translated."""
+        """Text to translate."""
         return self.text[self.core[0]:self.core[1]]
 
     @property
     def inner_tags(self) -> tuple[Tag, ...]:
-        """Tags in the text that is translated."""
+        """Tags in `words`, with their positions in it."""
         return shift_tags(self.tags[self.core[2]:self.core[3]], self.core[0], self.core[1])
 
 
@@ -78,7 +79,7 @@ class _SubtitleDocument:
         """Read subtitles.
 
         Raises:
-            DocumentError: the document is too large, or not UTF-8.
+            DocumentError: the document is too large, or cannot be decoded (see `decode_text`).
         """
         self._data = data
         self._source, self._encoding = decode_text(data)
@@ -110,7 +111,7 @@ class _SubtitleDocument:
     def _find_cues(self) -> Iterator[_Cue]:
         """Yield the cues without their texts."""
         current: _Cue | None = None
-        last, before_last = "", 0                                       # last line of the cue, and the end before it
+        last, before_last = "", 0                                       # last line of the cue, end of the lines before
         for number, match in enumerate(_LINE.finditer(self._source), 1):
             line, times = match[1], _TIMES.match(match[1])
             if times is None and current is not None and line.strip():
@@ -136,7 +137,7 @@ class _SubtitleDocument:
         return self._line_end
 
     def _divide(self, cue: _Cue) -> Iterator[_Cue]:
-        """Yield a cue with its text, or its parts if several persons speak, each after a dash."""
+        """Yield a cue with its text. If several persons speak, each after a dash, yield one part per person."""
         raw = self._source[cue.begin:cue.end]
         begin = 0
         for match in [*self._markup.finditer(raw), None]:
@@ -203,7 +204,7 @@ class _SubtitleDocument:
         return Block(text, tuple(tags), f"line {cues[0].line}")
 
     def _write(self, cue: _Cue, text: str, tags: Sequence[Tag], spaceless: bool) -> str:
-        """Return the source of a cue with another text."""
+        """Return the source of a cue with a translated text and its tags."""
         begin, end, first, after = cue.core
         if cue.lines > 1 and text:
             place = _nearest(text, len(text) // 2, 0, len(text), spaceless)
@@ -267,7 +268,7 @@ class AssDocument(_SubtitleDocument):
                        number)
 
     def _escape(self, text: str) -> str:
-        text = re.sub(r"\\(?=[Nnh{}])", "\\\\\u2060", text)             # a word joiner, which is not seen
+        text = re.sub(r"\\(?=[Nnh{}])", "\\\\\u2060", text)             # a word joiner, which is invisible
         return text.replace("{", "\\{").replace("\u00a0", "\\h")
 
     def _break(self) -> str:
@@ -284,7 +285,7 @@ def _seconds(groups: Sequence[str | None]) -> float:
 
 
 def _border(index: int) -> str:
-    """Return the tag between two cues of a block. index: of the second one."""
+    """Return the tag between two cues of a block. index: index of the second cue in the block."""
     return f"\x1e{index}\x1e"
 
 
@@ -304,8 +305,8 @@ def _group(cues: Sequence[_Cue]) -> Iterator[list[_Cue]]:
 
 
 def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> list[tuple[str, list[Tag]]]:
-    """Return text and tags of each cue: divided at the borders, or by the cues' shares if that leaves a cue empty or
-    very long. If there are fewer words than cues, the last word is shown in all remaining cues."""
+    """Divide a translated block at the borders, and return text and tags of each cue. If a cue were empty or too long
+    (`MAX_SHARE`), divide by shares of the source. Cues that remain empty repeat the text of the cue before them."""
     text = one_line(new.text)
     if text != new.text:
         new = replace(new, text=text, tags=shift_tags(new.tags, 0, len(text)))
@@ -329,13 +330,13 @@ def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> li
             places.append(min(max(place, words[index]), words[more + index]) if more >= 0 else place)
     divided = list(_split(text, tags, places))
     for index in range(1, len(divided)):
-        if not divided[index][0]:                                       # fewer words than cues: they are shown longer
+        if not divided[index][0]:                                       # fewer words than cues
             divided[index] = (divided[index - 1][0], list(shift_tags(divided[index][1], 0, 0)))
     return divided
 
 
 def _nearest(text: str, place: int, lowest: int, highest: int, spaceless: bool) -> int:
-    """Return the begin of a word nearest to a place, above `lowest`; `place` itself in a text without spaces."""
+    """Return the beginning of the word that is nearest to `place`, or `place` itself in a text without spaces."""
     if spaceless and " " not in text[lowest:highest].strip():
         return min(max(place, lowest), highest)
     begins = [match.end() for match in re.finditer(r"\s+(?=\S)", text) if lowest < match.end() < highest]
@@ -346,7 +347,7 @@ def _nearest(text: str, place: int, lowest: int, highest: int, spaceless: bool) 
 
 
 def _split(text: str, tags: Sequence[Tag], places: Sequence[int]) -> Iterator[tuple[str, list[Tag]]]:
-    """Yield the parts of a text with their tags. A pair around a border is closed before and opened again after it."""
+    """Yield the parts of a text with their tags. Elements open at a border are closed before it and opened after it."""
     closing: dict[int | None, str] = {tag.pair: tag.raw for tag in tags if tag.kind == "close"}
     closing.pop(None, None)
     opened: list[Tag] = []

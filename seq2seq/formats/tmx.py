@@ -23,7 +23,8 @@ class TmxDocument:
 
         Args:
             source_language: language of the texts to translate, such as "en", which includes "en-GB".
-            target_language: units that have it are not in `blocks`. Empty: only `render` leaves them out.
+            target_language: language to translate into. Units that have a text in this language already are not in
+                `blocks`. If it is "", all units are in `blocks`, and only `render` leaves out the translated ones.
         Raises:
             DocumentError: the document is not well-formed, or not TMX.
         """
@@ -46,7 +47,7 @@ class TmxDocument:
                 self._units.append((unit, variant, segment))
 
     def _variant(self, unit: int, language: str) -> int | None:
-        """Return the first tuv in a language; None if there is none."""
+        """Return the first <tuv> element in a language; None if there is none."""
         return next((one for one in self._xml.children(unit, "tuv")
                      if language and _same_language(_language(self._xml.tokens[one]), language)), None)
 

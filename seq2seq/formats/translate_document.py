@@ -1,4 +1,4 @@
-"""Translation of a document: its sentences in one batch, each different one once."""
+"""Translation of a document: all sentences are translated in one call, and equal sentences only once."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from seq2seq.translation.worker_processes import TranslatorPool
 
 
 class DocumentTranslation:
-    """Document whose different sentences are translated once.
+    """Document in which equal sentences are translated once, unless the model uses context (`data.context`).
 
-    sentences: texts to translate, on one line each, all different. places: place of the first occurrence of each, such
-    as `line 12`.
+    sentences: texts to translate, without line feeds. places: place of the first occurrence of each sentence, such as
+    `line 12`.
     """
 
     def __init__(self, data: bytes, format: str, name: str, recipe: Recipe) -> None:
@@ -60,7 +60,7 @@ class DocumentTranslation:
         return Input(io.BytesIO(text), self.name, len(self.sentences), max_line_bytes=len(text) + 1)
 
     def join(self, translations: Sequence[str], align: Align | None) -> bytes:
-        """Return the translated document. translations: one for each of `sentences`. align: see `DividedDocument`."""
+        """Return the translated document; see `DividedDocument.join`. translations: one for each of `sentences`."""
         by_index = dict(zip(dict.fromkeys(self._indices), translations, strict=True))
         return self._document.join([by_index[index] for index in self._indices], self.target_language, align)
 
@@ -70,7 +70,7 @@ def read_document(path: Path | None) -> bytes:
 
     Raises:
         CorpusError: the file cannot be read.
-        DocumentError: it is too large.
+        DocumentError: the file is too large.
     """
     try:
         if path is None:
@@ -85,9 +85,9 @@ def read_document(path: Path | None) -> bytes:
 
 
 def input_format(path: Path | None, format: str | None) -> str | None:
-    """Return the format of an input of the command line; None: lines of text.
+    """Return the format of an input of the command line, or None if it is lines of text.
 
-    format: value of --document; `lines` means lines of text, whatever the name; None: the name decides.
+    format: value of --document. If it is `lines`, the input is lines of text. If it is None, the file's name decides.
     """
     if format is None and path is not None and (format := format_of(path.name)):
         console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
@@ -95,7 +95,7 @@ def input_format(path: Path | None, format: str | None) -> str | None:
 
 
 def require_format(path: Path, format: str | None) -> str:
-    """Return the format of a document: `format`, or else the format that its name tells.
+    """Return the format of a document: `format`, or if this is None, the format that its name tells.
 
     Raises:
         UserError: the name does not tell a format.
@@ -108,8 +108,8 @@ def require_format(path: Path, format: str | None) -> str:
 
 
 def model_recipe(model: Path, target_language: str | None = None) -> Recipe:
-    """Return the recipe in a bundle, in the best bundle of a run, or in a model that was exported to CTranslate2, for
-    a target language (see `Recipe.into`)."""
+    """Return the recipe of a model for a target language (see `Recipe.into`). model: path of a bundle, of a run, whose
+    best bundle is used, or of a model that was exported to CTranslate2."""
     exported = kind_of(model) is None and not (model / BEST).is_dir() and (model / RECIPE).is_file()
     return load_recipe((model if exported else resolve_model_path(model)) / RECIPE, check_files=False).into(
         target_language)
@@ -120,9 +120,9 @@ def protected(translator: LineTranslator | TranslatorPool, model: Path, recipe: 
     """Return a translator that keeps placeholders and terms.
 
     Args:
-        model: path of the translator's model. If its workers are processes, the model is loaded once more in this
-            process when a sentence has to be aligned. Models in CTranslate2 do not align: tags are placed by position.
-        glossary: file; see `Glossary.read`. placeholders: regular expressions of further placeholders.
+        model: path of the translator's model. If worker processes translate, this process also loads the model when a
+            sentence has to be aligned. Models in CTranslate2 do not align, so tags are placed by position.
+        glossary: path of a glossary; see `Glossary.read`. placeholders: regular expressions of further placeholders.
     Raises:
         UserError: the glossary or a placeholder is invalid.
     """

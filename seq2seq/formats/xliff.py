@@ -20,10 +20,10 @@ _FINAL = {"final", "signed-off", "reviewed"}
 
 @dataclass(slots=True)
 class _Unit:
-    """Source with its target. Elements are named as in XmlFile.
+    """Source with its target. Elements are identified by the index of their first token, as in `XmlFile`.
 
-    copied: the source, or in 1.2 the segmented source. holder: element with the state in 2.x, a segment. pieces: the
-    elements of `copied` whose contents are blocks, each with its index in Document.blocks.
+    copied: element that the target copies: <seg-source>, or <source> if there is none. holder: <trans-unit> (1.2) or
+    <segment> (2.x). pieces: elements of `copied` whose contents are blocks, each with its index in Document.blocks.
     """
 
     copied: int
@@ -33,7 +33,7 @@ class _Unit:
 
 
 class XliffDocument:
-    """XLIFF, with the interface `Document`. Native code in bpt, ept, ph and it is part of the tag."""
+    """XLIFF, with the interface `Document`. Native code in <bpt>, <ept>, <ph> and <it> is part of the tag."""
 
     def __init__(self, data: bytes) -> None:
         """Parse a document.
@@ -66,7 +66,7 @@ class XliffDocument:
     def _add(self, holder: int, preserved: bool) -> None:
         """Add a <trans-unit> (XLIFF 1.2) or <segment> (2.x), unless it is translated already.
 
-        preserved: white space around it is kept.
+        preserved: True if `xml:space` is "preserve", so that line feeds are kept.
         """
         found = {self._xml.tokens[child].local_name: child for child in self._xml.children(holder)}
         if "source" not in found or self._xml.tokens[holder].attributes.get("approved") == "yes":
@@ -128,7 +128,7 @@ class XliffDocument:
         return self._xml.encode(edits)
 
     def _fill(self, unit: _Unit, translations: Sequence[Block]) -> list[tuple[int, int, str]]:
-        """Return the edits that write a target, and its state."""
+        """Return the edits that write the target of a unit, and its state."""
         xml = self._xml
         begin, end = xml.span(unit.copied + 1, xml.ends[unit.copied] - 1)
         inner = []

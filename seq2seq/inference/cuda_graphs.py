@@ -1,4 +1,4 @@
-"""CUDA graphs. A CUDA graph is a sequence of kernels with fixed shapes and addresses; one call launches all kernels."""
+"""CUDA graphs: sequences of GPU kernels with fixed shapes and addresses. One call launches all kernels of a graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class CudaGraphs:
-    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, functions without graph are called directly.
+    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, a function without graph is called directly.
 
     The inputs and outputs of a function must be tensors that exist longer than its graph. The function must not wait
     for the GPU, and must change nothing except its outputs. All graphs allocate temporary tensors in the same memory,
@@ -29,10 +29,10 @@ class CudaGraphs:
             self.stream, self.memory = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     def run(self, function: Callable[[], None], key: Key, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
-        """Call a function the first time, capture it as a CUDA graph the second time, and run the graph from then on.
+        """Run a function: directly in the first call for a key, and as a CUDA graph in all later calls.
 
-        key: key of this function in `graphs`. graphs: the captured graphs. This method adds graphs; only the caller
-        deletes them.
+        key: key of this function in `graphs`. graphs: captured graphs by key. The second call for a key captures the
+        graph and adds it. This method never deletes graphs; the caller may delete them.
         """
         if (graph := graphs.get(key)) is None and self.enabled:
             if key not in graphs:
@@ -50,10 +50,10 @@ class CudaGraphs:
         current.wait_stream(self.stream)
 
     def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
-        """Capture the graph of a function without running it. If the capture fails, print a message and return None."""
+        """Capture a function as a graph, without running it. If this fails, print a message and return None."""
         graph = torch.cuda.CUDAGraph()
         try:
-            # The outer stream context restores the current stream if `torch.cuda.graph` raises an error at its end.
+            # If leaving `torch.cuda.graph` raises an error, the outer stream context restores the current stream.
             with self.capturing, torch.cuda.stream(torch.cuda.current_stream(self.stream.device)), torch.cuda.graph(
                     graph, self.memory, self.stream, capture_error_mode="thread_local"):
                 function()

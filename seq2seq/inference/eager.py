@@ -27,8 +27,8 @@ from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, T
 from seq2seq.search.interface import WholeSearch
 from seq2seq.search.topk import topk
 
-# Up to this number of rows, a matrix product takes only as long as reading its weights from memory, so weights with
-# fewer bytes make the product faster.
+# Maximum number of rows for which `PackedLinear` uses int8 weights. With so few rows, a matrix product takes only as
+# long as reading the weights from memory, so weights with fewer bytes make the product faster.
 FEW_ROWS = 6
 
 
@@ -82,9 +82,9 @@ def for_inference(model: Network, precision: str, device: torch.device | None = 
 
 @torch.no_grad()
 def fold_query_preparation(attention: SelfAttention | CrossAttention) -> None:
-    """Replace dot and bilinear attention scores by scaled dot products, with the same results.
+    """Convert dot and bilinear attention scores to scaled dot products with the same results.
 
-    `Weighing.prepare` becomes part of the query projection.
+    The transformation of the queries, `Weighing.prepare`, becomes part of the query projection.
     """
     weighing = attention.weighing
     if weighing.score in ("dot", "bilinear"):
@@ -135,7 +135,7 @@ def packed_operators_work() -> bool:
 class PackedLinear(nn.Module):
     """`nn.Linear` in bf16 on a CPU, with weights in oneDNN's layout.
 
-    For up to `FEW_ROWS` rows, it uses int8 weights with a scale for each output. These have half the bytes of bf16
+    For up to `FEW_ROWS` rows, it uses int8 weights with a scale for each output. They have half the bytes of bf16
     weights, and oneDNN looks up no kernel. With one row, the product takes a third of the time (PyTorch 2.13, AMX).
 
     activation: activation function of the output, "relu" or "none".
@@ -171,11 +171,11 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int8Linear(nn.Module):
-    """`nn.Linear` with weights and inputs in int8, sums in int32 and outputs in fp32, on a CPU.
+    """`nn.Linear` on a CPU with weights and inputs in int8, sums in int32 and outputs in fp32.
 
     It is the output layer of bf16 models. An output layer in fp32 made a decoding step with a beam of 5 take 1.5 times
-    as long (PyTorch 2.13, AVX-512 with bf16). The weights of each output have a scale. Each row of inputs has a scale
-    of its own, so the result of a row does not depend on the other rows of the batch.
+    as long (PyTorch 2.13, AVX-512 with bf16). The weights have a scale for each output. The inputs have a scale for
+    each row, so the result of a row does not depend on the other rows of the batch.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -187,7 +187,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)"""
-        # `vector_norm` is not used, because it is not vectorised: it took half as long as the matrix product.
+        # `vector_norm` could compute max |x|, but it is not vectorised: it took half as long as the matrix product.
         scale = rows.abs().amax(1, keepdim=True).float().clamp_(min=1e-12).div_(127)
         # The conversion to uint8 truncates, so 0.5 is added to round to the nearest integer.
         levels = (rows / scale).add_(INPUT_ZERO_POINT + 0.5).to(torch.uint8)

@@ -34,11 +34,11 @@ class Engine(Stepwise, Protocol):
 
     @property
     def whole_search(self) -> WholeSearch | None:
-        """The engine's own beam search, which supports no hooks; None if the engine has only `start` and `step`."""
+        """Beam search of the engine, without the hooks of `SearchOptions`; None if it has only `start` and `step`."""
 
     @property
     def model(self) -> Seq2Seq:
-        """The same model in PyTorch, which can score all positions of a given target in one call."""
+        """Model of the engine as a PyTorch module, which scores all positions of a given target in one call."""
 
 
 def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
@@ -67,7 +67,7 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
 
 @cache
 def _kernels() -> Path | None:
-    """Return the path of the compiled kernels; compile them on first use. On failure, print why and return None."""
+    """Return the path of the compiled kernels; compile them on first use. If this fails, print why and return None."""
     try:
         return library()
     except CompilationError as error:

@@ -1,9 +1,9 @@
 """Engine for Transformers in int8 on a CPU.
 
-kernels.cpp has one function each for the encoder, a decoder step, a whole beam search and top-k. The result of a row
-does not depend on the other rows of the batch: each row of inputs has its own scale, and sums of integers are exact.
-Attention reads only the keys to which a row may attend, so it needs no masks and no padded sequences. Reordering the
-beam does not copy the KV cache.
+kernels.cpp has functions for the encoder, a decoder step, a whole beam search, and top-k. The result of a row does not
+depend on the other rows of the batch: each row of inputs has its own scale, and sums of integers are exact. Attention
+reads only the keys to which a row may attend, so there are no masks and no padded sequences. Reordering the beam does
+not copy the KV cache.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class _Cache:
 class Int8State:
     """Decoding state. `past` maps hypotheses to cache rows, so reordering hypotheses moves no rows of the KV cache.
 
-    position: position of the next token. used: number of cache rows that were reserved when this state was created.
-        Later cache rows belong to other states.
+    position: position of the next token. used: number of all cache rows that were reserved when this state had been
+        created. Later cache rows belong to other states.
     past: (rows, position) int32, cache row of each earlier position of each hypothesis.
-    memory: bf16, keys and values of cross-attention: memory_stride elements for each decoder layer, then padding. The
-        elements of a layer are the keys of a sentence, (d_model, tokens), its values, (tokens, d_model), the keys of
-        the next sentence, and so on.
+    memory: bf16, keys and values of cross-attention. Each decoder layer takes memory_stride elements; padding follows
+        the last layer. The elements of a layer are the keys of a sentence, (d_model, tokens), its values, (tokens,
+        d_model), the keys of the next sentence, and so on.
     first, count: (rows,) int32, index of the first source token and number of source tokens of each row's sentence.
     """
 
@@ -110,8 +110,8 @@ class Int8State:
 class Int8Engine:
     """Engine that decodes with a `Transformer` whose weights are quantised to int8.
 
-    It uses an eager engine in precision "auto" for searches that need attention weights (`keep_attention`), and to
-    score given targets (`model`).
+    The kernels return no attention weights and do not score given targets. For searches with `keep_attention`, and for
+    `model`, the engine uses an eager engine in precision "auto".
     """
 
     precision = "int8"

@@ -1,11 +1,11 @@
-"""Self-check of compiled kernels: compare every function of `kernels.cpp` with NumPy, and check guard bytes.
+"""Self-check of compiled kernels: compare all functions of `kernels.cpp` with NumPy, and detect writes out of bounds.
 
     python -m seq2seq.inference.kernel_check LIBRARY [--shapes N] [--seed S] [--exact-buffers]
 
-Compilers have bugs: for one loop, g++ 12.2 generated code that wrote one row beyond the end of the result. Before a new
-library is used, kernel_library.py therefore checks it in a separate process. The process prints a line for each checked
-shape. If the check fails, the last line is the fault, and the exit code is 1. With --exact-buffers, output buffers have
-no guard bytes. AddressSanitizer then detects every write outside the buffers.
+Compilers have bugs: for one loop, g++ 12.2 generated code that wrote one row beyond the end of the result. Before
+kernel_library.py uses a new library, it therefore runs this check in a separate process. The check prints a line for
+each checked shape. If it fails, the last line is the fault, and the exit code is 1. Output buffers are surrounded by
+guard bytes, except with --exact-buffers, so that AddressSanitizer can detect every write outside the buffers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Checker:
         return array
 
     def bf16_input(self, values: Array, padding: int = 0) -> Array:
-        """Like `input`, but in bf16. In memory, `padding` NaNs follow, which kernels may read but must not use."""
+        """Like `input`, but in bf16. In memory, `padding` NaNs follow the copy. Kernels may read but not use them."""
         return self.input(np.concatenate([reference.to_bf16(values).ravel(), np.full(padding, 0x7FC0, np.uint16)]),
                           np.uint16)[: values.size].reshape(values.shape)
 
@@ -99,7 +99,7 @@ class Checker:
     # The methods below return random inputs, and reference functions for them.
 
     def random_size(self, largest: int) -> int:
-        """Return a random size from 1 to `largest`; in 40 % of the calls, the maximum is 24 if `largest` is larger."""
+        """Return a random size from 1 to `largest`. In 40 % of the calls, the size is also at most 24."""
         if self.random.random() < 0.4:
             return int(self.random.integers(1, min(largest, 24) + 1))
         return int(self.random.integers(1, largest + 1))
@@ -148,8 +148,8 @@ class Checker:
                      is_decoder: bool, last_outputs: list[int]) -> tuple[Stack, Callable[..., list[Array]]]:
         """Return a random encoder or decoder and its reference function.
 
-        The second argument of the reference function is a function that computes attention from queries, the index of
-        the layer, and projected keys and values (None for cross-attention).
+        The second argument of the reference function is a function that computes attention. Its arguments are the
+        queries, the index of the layer, and the projected keys and values (None for cross-attention).
         """
         d_model = heads * head_size
         structures, references = [], []
@@ -236,7 +236,7 @@ class Checker:
         lengths = self.random.integers(1, longest + 1, self.random_size(8))
         sentences = [self.random.normal(size=(tokens, 2 * features)) for tokens in lengths]
         memory = self.bf16_input(np.concatenate(list(map(reference.transpose_keys, sentences))), KEY_PADDING)
-        # Usually sorted, because the kernel computes successive rows of the same sentence together.
+        # Usually sorted by sentence, because the kernel computes successive rows of a sentence together.
         selected = np.sort(self.random.integers(0, len(lengths), rows)) if self.random.random() < 0.8 else \
             self.random.integers(0, len(lengths), rows)
         first = self.input((lengths.cumsum() - lengths)[selected], np.int32)
@@ -414,7 +414,7 @@ def check(library: Path, shapes: int, seed: int, exact: bool, advance: Callable[
     """Check every function of a library on random shapes.
 
     Args:
-        shapes: number of random shapes. exact: True = no guard bytes. advance: called after each shape.
+        shapes: number of random shapes. exact: True = omit guard bytes. advance: function to call after each shape.
     Raises:
         Fault: a result is wrong, or a guard byte was overwritten; the message names the function and the shape.
     """

@@ -11,12 +11,12 @@ from typing import Any
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
 # Names in the order of the enumeration `Activation` in kernels.cpp.
 ACTIVATIONS = ("relu", "gelu", "silu")
-# PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs in a group. As in kernels.cpp, which
-# describes the layout.
+# PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs in a group. The values are those in
+# kernels.cpp, where the layout is described.
 PANEL, GROUP = 64, 4
 # Log-probability of an impossible continuation, as in kernels.cpp.
 LOG_ZERO = -1e38
-# Zero point of quantised inputs in eager.py, and in kernels.cpp except on AVX2 without VNNI. VNNI instructions multiply
+# Zero point of quantised inputs in eager.py and in kernels.cpp (where it is 0 on AVX2 without VNNI). VNNI multiplies
 # unsigned inputs by signed weights. With VNNI but without AMX, PyTorch 2.13 took 400 times as long for signed inputs.
 INPUT_ZERO_POINT = 128
 # Number of padding elements after the keys and values of cross-attention. Kernels load whole vectors, so they may read

@@ -39,9 +39,9 @@ class CompilationError(Exception):
 def library(directory: Path | None = None) -> Path:
     """Return the path of the compiled and checked kernels; compile them if they are not in the cache.
 
-    A library that fails its self-check is deleted. Unless a busy machine may have caused the failure, the reason is
-    saved in a file with the suffix `.refused`, and later processes raise CompilationError with this reason instead of
-    compiling again. If several processes start at the same time, one compiles the kernels, and the others wait for it.
+    A library that fails its self-check is deleted. If the fault is reproducible, it is saved in a file with the suffix
+    `.refused`, and later processes raise CompilationError with the saved text instead of compiling again. If several
+    processes start at the same time, one of them compiles the kernels, and the others wait.
 
     Args:
         directory: directory of the cache; None: the user's cache directory.
@@ -50,7 +50,7 @@ def library(directory: Path | None = None) -> Path:
             self-check or cannot be saved or loaded.
     """
     if sys.platform == "win32":
-        raise CompilationError("they are compiled on Linux and macOS only")
+        raise CompilationError("the kernels are compiled on Linux and macOS only")
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
         raise CompilationError("there is no C++ compiler (c++, g++ or clang++)")

@@ -273,7 +273,7 @@ void convert_to_bf16(const float* numbers, BFloat16* bf16, long count) {
 
 // Writes keys and values of a source sentence in the layout that attention reads: first the keys, (features, count),
 // then the values, (count, features). Because the keys are transposed, attention computes the scores of WIDTH keys as
-// one vector. The last such vector ends up to WIDTH - 1 elements beyond the keys. A row of `keys_values` contains the
+// one vector. The last vector may extend up to WIDTH - 1 elements beyond the keys. A row of `keys_values` contains the
 // keys of a token for all heads, then the values of the token. Rows are `stride` elements apart.
 void transpose_keys(const float* keys_values, long stride, BFloat16* block, long count, long features) {
     BFloat16* values = block + count * features;
@@ -283,8 +283,8 @@ void transpose_keys(const float* keys_values, long stride, BFloat16* block, long
     }
 }
 
-// Replaces `count` scores by exp(score - maximum) and returns 1 / (sum of the results). Also overwrites the elements
-// after them, up to a multiple of WIDTH.
+// Replaces `count` scores by exp(score - maximum) and returns 1 / (sum of the results). Overwrites the elements after
+// the scores, too, up to a multiple of WIDTH.
 float softmax_terms(float* scores, long count) {
     const float largest = max_of(max_by_lane(scores, count));
     const long filled = (count + WIDTH - 1) / WIDTH * WIDTH;
@@ -465,7 +465,7 @@ constexpr long PANEL = 64, GROUP = 4;
 
 // Quantised inputs are from -127 to 127. INPUT_ZERO_POINT is added to them: 128 if the inputs are unsigned bytes, else
 // 0. same_group repeats a group of inputs in a vector. add_products adds the products of this group and the weights of
-// one output to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights together. With these
+// one output to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights at a time. With these
 // sizes, the sums fill the processor's registers.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
@@ -499,8 +499,8 @@ void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long row
     for (long row = 0; row < rows; ++row) {
         const float* own = numbers + row * size;
         uint8_t* levels_of_row = levels + row * stride;
-        // The maximum of |x| is computed from the bits as integers, which have the same order; NaN is the largest. A
-        // maximum of floats would ignore NaN. The compiler vectorises the maximum of integers.
+        // The bits of |x|, as integers, have the same order as |x|, and the bits of NaN are the largest. A maximum of
+        // floats would ignore NaN. The compiler vectorises the maximum of integers.
         uint32_t largest_bits = bits_of(1e-12f);
         for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
         if (largest_bits >= INFINITY_BITS) {
@@ -595,8 +595,8 @@ constexpr long TILE_ROWS = 16, TILE_BYTES = 64;
 // and they need no configuration. The value 4 was chosen without measurements.
 constexpr long MIN_TILE_ROWS = 4;
 
-// Asks Linux for permission to use tiles, and returns true if this process has the permission. It is necessary because
-// Linux must save larger registers for processes that use tiles.
+// Asks Linux for permission to use tiles, and returns true if this process has the permission. The permission is
+// necessary because Linux must save larger registers for processes that use tiles.
 bool tiles_granted() {
 #if defined(EMULATE_TILES)
     return true;
@@ -608,8 +608,8 @@ bool tiles_granted() {
 }
 
 // Tile configuration of this thread, in the processor's format. It is active during the lifetime of the object. Tiles 0
-// to 3 contain sums, tile 4 inputs and tile 5 weights. Tile 6 contains the last inputs, `last` bytes a row, and tile 7
-// their weights. All sizes are configured in advance, because a new configuration clears all tiles.
+// to 3 contain sums, tile 4 inputs and tile 5 weights. Tile 6 contains the last `last` bytes of each row of inputs, and
+// tile 7 their weights. All sizes are configured in advance, because a new configuration clears all tiles.
 struct TileSizes {
     uint8_t palette = 1, first_row = 0, nothing[14] = {};
     uint16_t bytes[16] = {};
@@ -630,7 +630,7 @@ struct TileSizes {
 
 // Computes the integer products of quantised rows with a panel, (rows, PANEL). The tile configuration determines the
 // number of rows. The outputs of a panel are divided into four tiles. Each tile of inputs is multiplied by the weights
-// of all four, so a panel is read only once for up to 16 rows.
+// of all four tiles of outputs, so a panel is read only once for up to 16 rows.
 void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
     constexpr long BETWEEN_GROUPS = GROUP * PANEL, BETWEEN_SUMS = PANEL * sizeof *sums;
     // Barrier: g++ 12 does not know that loading a tile reads memory.
@@ -663,7 +663,7 @@ void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t*
     _tile_stored(3, sums + PANEL / 4 * 3, BETWEEN_SUMS);
 }
 
-// `product_of_levels` with AMX tiles.
+// Computes the same as `product_of_levels`, with AMX tiles.
 void product_in_tiles(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
                       const float* input_scale, float* result, long result_stride, long rows) {
     // All input tiles have the same number of rows. One configuration is therefore enough.
@@ -755,7 +755,7 @@ struct Activations {
     // Computes the input of the first sublayer. The caller has filled `hidden`.
     void begin() {
         std::copy_n(hidden.get(), rows * d_model, sublayer_input.get());
-        std::fill_n(output.get(), rows * d_model, 0.0f);                        // no output to add before `first`
+        std::fill_n(output.get(), rows * d_model, 0.0f);                        // no sublayer output to add yet
         if (stack.pre_norm) finish_sublayer(stack.first);
     }
 
@@ -1177,8 +1177,8 @@ void step(const Stack* decoder, const float* embedding, const float* positions, 
     });
 }
 
-// The same beam search as `search` in search/beam.py without hooks. Writes the finished hypotheses of each sentence in
-// the order in which they ended.
+// Does the same beam search as `search` in search/beam.py without hooks. Writes the finished hypotheses of each
+// sentence in the order in which they ended.
 //
 // Outputs: finished: (sentences,), number of finished hypotheses of each sentence. totals: (sentences, max_finished),
 // log p. lengths: (sentences, max_finished), number of words without `</s>`. tokens: (sentences, max_finished,

@@ -23,8 +23,8 @@ FLOATING_POINT_PREFIXES = ("F", "BF")
 class SkipInitialization(TorchFunctionMode):
     """Context manager that skips the random initialisation of parameters, for models whose weights come from a file.
 
-    Skipping it also saves a second of import time: on the meta device, random initialisation makes torch import
-    torch._dynamo and sympy.
+    This also saves a second of import time: on the meta device, random initialisation makes torch import torch._dynamo
+    and sympy.
     """
 
     INITIALISERS = frozenset({
@@ -107,12 +107,12 @@ def _differences(stored: Shapes, expected: Mapping[str, tuple[int, ...]]) -> str
              for name, (shape, dtype) in stored.items()}
     wanted = {name: str(shape) for name, shape in expected.items()}
     names = [name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name)]
-    return "; ".join(f"{name} is {found.get(name, 'missing')} there, but {wanted.get(name, 'missing')} in the recipe's "
-                     "model" for name in names[:3]) + ("; …" if len(names) > 3 else "")
+    return "; ".join(f"{name} is {found.get(name, 'missing')} in the bundle, but {wanted.get(name, 'missing')} in the "
+                     "recipe's model" for name in names[:3]) + ("; …" if len(names) > 3 else "")
 
 
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters that a bundle stores, by name; tied parameters occur once."""
+    """Return the parameters that a bundle stores, by name. Tied parameters occur once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 

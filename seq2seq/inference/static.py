@@ -26,7 +26,7 @@ from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
 from seq2seq.search.device_search import Beams, search_on_device
 from seq2seq.search.interface import WholeSearch
 
-# Minimum number of target positions in a bucket. Larger numbers are also powers of 2.
+# Minimum number of target positions in a bucket. The number is always a power of 2.
 MIN_POSITIONS = 32
 # `Bucket.source` is rounded up to a multiple of this number.
 SOURCE_MULTIPLE = 16
@@ -43,7 +43,7 @@ class Bucket(NamedTuple):
 
     @staticmethod
     def of(sentences: int, source: int, positions: int) -> Bucket:
-        """Return the smallest bucket that contains these numbers, which must be at least 1."""
+        """Return the smallest bucket that contains these numbers. Each number must be at least 1."""
         return Bucket(_power_of_two(sentences) if sentences <= MAX_POWER_OF_SENTENCES
                       else -(-sentences // MAX_POWER_OF_SENTENCES) * MAX_POWER_OF_SENTENCES,
                       -(-source // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, max(MIN_POSITIONS, _power_of_two(positions)))
@@ -61,8 +61,8 @@ def _power_of_two(number: int) -> int:
 class StaticCaches:
     """KV caches of a bucket of sentences. As in `TransformerState`, reordering hypotheses changes only `visible`.
 
-    There is a row for each hypothesis: sentences * beam rows. Position p of hypothesis b has slot p * beam + b. Fillers
-    are dummy sentences that complete the number of sentences to that of the bucket. The source of a filler is a single
+    There is a row for each hypothesis: sentences * beam rows. Position p of hypothesis b has slot p * beam + b. If a
+    search has fewer sentences than the bucket, dummy sentences (fillers) are added. The source of a filler is a single
     key of zeros, because attention over no key would be NaN.
 
     keys_values: (layers, 2, sentences, heads, slots, head_size), keys and values of self-attention.
@@ -102,9 +102,9 @@ class StaticCaches:
         self.source_bias[sentences:, 0] = 0
 
     def copy_from(self, other: StaticCaches, sentences: Tensor) -> None:
-        """Copy some of the sentences of `other`, whose search continues in these caches.
+        """Copy sentences of `other` into these caches, to continue their search here.
 
-        sentences: indices of these sentences in `other`, one for each sentence of these caches.
+        sentences: for each sentence of these caches, index in `other` of the sentence to copy.
         """
         slots, source = (min(self.visible.shape[2], other.visible.shape[2]),
                          min(self.source_bias.shape[1], other.source_bias.shape[1]))
@@ -121,7 +121,7 @@ class StaticCaches:
         """Return the logits of the next token of each row, (rows, vocab_size).
 
         last_tokens: (rows,). position: (1,), number of earlier positions. bucket: sizes of the search. Its number of
-            sentences must equal that of `capacity`. It must contain all source tokens and target positions so far.
+            sentences must equal that of the caches. It must contain all source tokens and target positions so far.
         """
         model, heads, slots = self.model, self.model.num_heads, bucket.positions * self.beam_size
         new_slots = self.hypotheses + position * self.beam_size
@@ -174,7 +174,7 @@ class _Buffers:
         self.cuda_graphs.run(partial(self._step, bucket), bucket, self.graphs)
 
     def _step(self, bucket: Bucket) -> None:
-        """Do a step without CUDA graphs. Calls with the same bucket use the same shapes and addresses."""
+        """Do a step: the function that `step` captures. All calls for a bucket use the same shapes and addresses."""
         logits = self.caches.step(self.beams.tokens.flatten(), self.beams.length, bucket)
         rows = self.beams.advance(logits, self.forbidden, self.enough, must_end=True)
         self.caches.select(rows.flatten(), bucket)
@@ -238,7 +238,7 @@ class StaticEngine(EagerEngine):
 
 
 class _StaticDecoder:
-    """Decoder of a search with static KV caches. It changes the bucket when the sizes of the search change."""
+    """Decoder of a search with static KV caches. It changes to another bucket when the sizes of the search change."""
 
     def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket) -> None:
         self.engine, self.buffers, self.bucket = engine, buffers, bucket
@@ -262,7 +262,7 @@ class _StaticDecoder:
         self._move([*unfinished, *others][:sentences], self.bucket.positions)
 
     def _move(self, sentences: Sequence[int], positions: int) -> None:
-        """Change to the bucket for these sentences and this number of positions. All other sentences are dropped."""
+        """Move the search to the bucket for these sentences and positions, and drop all other sentences."""
         before, self.bucket = self.buffers, Bucket.of(len(sentences), self.bucket.source, positions)
         self.buffers = self.engine.buffers_for(self.bucket)
         if self.buffers is not before:

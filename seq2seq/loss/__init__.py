@@ -1,1 +1,1 @@
-"""Losses: hidden states and targets to a scalar and its gradients."""
+"""Training losses, computed from the output of a model and the target tokens."""

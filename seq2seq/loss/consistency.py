@@ -1,7 +1,7 @@
-"""Consistency training, R-Drop: the predictions of two passes with different dropout masks should agree.
+"""Consistency training (R-Drop): the predictions of two passes with different dropout masks should agree.
 
 Wu et al. 2021 (arXiv:2106.14448, equations 1 to 4): L = -log p(y) - log q(y) + a/2 (KL(p || q) + KL(q || p)), where p
-and q are the distributions of the two passes. The loss here is L / 2, so that it has the size of the loss of one pass.
+and q are the distributions of the two passes. The loss here is L / 2, so that it is as large as the loss of one pass.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def loss_of_passes(outputs: Sequence[Output], target: Tensor, tokens: int, label
 
     Args:
         outputs: output of each pass. Outputs of two passes must be of type `Logits`.
-        consistency: weight of the divergence of two passes, a in the equation above. Other arguments: as in
-            `smoothed_cross_entropy`.
+        consistency: a in the equation of the module docstring, the weight of the divergence of two passes.
+        target, tokens, label_smoothing: as in `smoothed_cross_entropy`.
     Returns:
-        The loss. For two passes, `log_probabilities` is the mean of both.
+        The loss. For two passes, `log_probabilities` is the mean over both passes.
     Raises:
         ValueError: the outputs of two passes are not logits over a vocabulary, or come from hard attention.
     """

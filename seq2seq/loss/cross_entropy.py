@@ -1,4 +1,4 @@
-"""Losses as sums over tokens with their counts; the caller divides once to report a mean."""
+"""Losses as sums over tokens, with the number of tokens. To report a mean, the caller divides once."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
         target: (tokens,) int64; targets of IGNORE_INDEX are ignored.
         tokens: number of targets that are not ignored.
         label_smoothing: e; with 0, the loss is the negative log-likelihood.
-        divergence: weight of the divergence of each two consecutive rows (`consistency.py`), which is added.
+        divergence: weight of the divergence of rows 2i and 2i + 1, which is added to the loss (see `consistency.py`).
     """
     bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
     total, log_probabilities = _ChunkedCrossEntropy.apply(logits.hidden, logits.weight, bias, target, label_smoothing,
@@ -161,14 +161,14 @@ def _chunks(tokens: int, weight: Tensor, multiple_of: int = 1) -> list[slice]:
 
 def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, smoothing: float, differentiate: bool,
                             target_logits: Tensor, target_log_p: Tensor) -> None:
-    """Overwrite logits with softmax - (1 - e) one-hot: the gradient of the loss without its last term, -e / vocab_size.
+    """Overwrite logits with softmax - (1 - e) one-hot, the gradient of the loss without its last term, -e / vocab_size.
 
-    Rows that do not count get 0. For log p, but not for the gradient, p is at least the smallest normal number.
+    Rows that are not counted get 0. log p, but not the gradient, is computed from max(p, smallest normal number).
 
     Args:
         logits: (rows, vocab_size). targets: (rows, 1) int64, at least 0. counted: (rows,) bool. smoothing: e.
         differentiate: False: leave the logits unchanged.
-        target_logits, target_log_p: (rows, 1), at least fp32; overwritten with logit and log p of each row's target.
+        target_logits, target_log_p: (rows, 1), at least fp32; overwritten with the logit and log p of each target.
     """
     rows = len(logits) if logits.is_cuda else max(1, CACHED_ELEMENTS // logits.shape[1])
     parts = zip(*(tensor.split(rows) for tensor in (logits, targets, counted, target_logits, target_log_p)),
@@ -190,7 +190,7 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
 
 @functools.cache
 def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
-    """Return the implementation of `overwrite_with_gradient` for this device: the Triton kernel for Nvidia GPUs.
+    """Return the Triton kernel on Nvidia GPUs, except in fp64; elsewhere, return `overwrite_with_gradient`.
 
     The kernel is tested first. If it fails or its results are wrong, warn and return the PyTorch implementation.
     """
@@ -210,7 +210,7 @@ def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[...,
             results.append(torch.cat([logits.float().flatten(), outputs.flatten()]))
         if not torch.allclose(results[0], results[1], rtol=0.02, atol=1e-6):
             raise ArithmeticError("the kernel's results are wrong")
-    except Exception as error:                                                  # from Triton, compiler or driver
+    except Exception as error:                                                  # of Triton, compiler or driver
         if is_out_of_memory(error):
             raise
         console.warn(f"Triton cannot run the loss on {device} in {dtype} ({type(error).__name__}: {error}); PyTorch's "

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 CACHED_ELEMENTS, GPU_ELEMENTS = 125_000, 16_000_000
-"""Number of logits of one distribution that are normalised at once: on a CPU 0.5 MB in fp32, so that both fit into a
-core's cache; on a GPU 64 MB."""
+"""Maximum number of logits of each of the two distributions that are normalised at once. In fp32, they take 0.5 MB on a
+CPU, so that both distributions fit into a core's cache, and 64 MB on a GPU."""
 
 
 def divergence_gradient(logits: Tensor, counted: Tensor, weight: float) -> tuple[Tensor, Tensor]:
@@ -17,9 +17,9 @@ def divergence_gradient(logits: Tensor, counted: Tensor, weight: float) -> tuple
 
     Args:
         logits: (2 * pairs, vocab_size); p and q are the distributions of two consecutive rows.
-        counted: (2 * pairs,) bool, equal for both; other pairs are ignored.
+        counted: (2 * pairs,) bool, equal for both rows of a pair; False: ignore the pair.
     Returns:
-        A scalar, at least fp32; (2 * pairs, vocab_size) in the dtype of the logits.
+        The divergence, a scalar, at least fp32; and the gradient, (2 * pairs, vocab_size), in the dtype of the logits.
     """
     precise = torch.promote_types(logits.dtype, torch.float32)
     gradient = torch.empty_like(logits)

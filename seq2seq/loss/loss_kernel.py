@@ -1,6 +1,6 @@
-"""`overwrite_with_gradient` of loss.py as a Triton kernel, for GPUs.
+"""Triton kernel that does the work of `cross_entropy.overwrite_with_gradient` on Nvidia GPUs.
 
-PyTorch's CPU build has no Triton, so loss.py imports this module only if the device is an Nvidia GPU.
+PyTorch's CPU build has no Triton, so `cross_entropy` imports this module only if the device is an Nvidia GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 # Number of logits that a program processes at once, and its number of warps: 4,096 / (8 * 32) = 16 logits per thread.
-# BLOCK must not be smaller than the number of threads, because a sum would otherwise not synchronise all threads.
+# If BLOCK were smaller than the number of threads, a sum would not synchronise all threads.
 BLOCK, WARPS = 4096, 8
 FP32 = torch.finfo(torch.float32)
 # The running maximum begins with a finite number, because in a block of -inf, -inf - -inf would be NaN.
@@ -23,10 +23,10 @@ LOG_TINY = tl.constexpr(math.log(FP32.tiny))
 
 def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, smoothing: float, differentiate: bool,
                             target_logits: Tensor, target_log_p: Tensor) -> None:
-    """Compute the same as `seq2seq.loss.cross_entropy.overwrite_with_gradient`, in fp32, with one kernel.
+    """Compute the same as `cross_entropy.overwrite_with_gradient`, in fp32, with one kernel. It has the same arguments.
 
-    Arguments: as there, all contiguous; logits in fp32, fp16 or bf16. If a target is vocab_size or more, PyTorch raises
-    an error; the kernel sets log p and the gradient of the row to NaN, so that the trainer skips the step.
+    All tensors must be contiguous, and the logits fp32, fp16 or bf16. If a target is vocab_size or more, the kernel
+    sets log p and the gradient of the row to NaN, so that the trainer skips the step. PyTorch would raise an error.
     """
     rows, vocab_size = logits.shape
     if not rows:
@@ -47,7 +47,7 @@ def _overwrite_row(logits: tl.tensor, vocab_size: tl.tensor, targets: tl.tensor,
     row = tl.program_id(0).to(tl.int64)                                         # offsets may exceed 32 bits
     logits += row * vocab_size
     target = tl.load(targets + row)
-    # Load the target's logit now: the second loop overwrites the row. The sum between them synchronises the threads.
+    # Load the target's logit before the second loop overwrites it. The sums in the first loop synchronise the threads.
     target_logit = tl.load(logits + target, target < vocab_size, float("nan")).to(tl.float32)
     greatest = tl.full((), LOWEST, tl.float32)
     total = tl.where(target < vocab_size, 0.0, float("nan"))                    # sum of exp(logit - greatest)

@@ -13,7 +13,7 @@ def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, 
 
     With respect to the attention weights q, its gradient is an unbiased estimate of the gradient of -E[log p] (Williams
     1992): d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the squared error of the
-    baseline. In a recurrent decoder, a sample also affects later tokens, but its reward ignores their log p.
+    baseline. In a recurrent decoder, a sample also affects log p of later tokens, but the loss ignores this effect.
 
     Args:
         log_probabilities: (tokens,), log p of the targets given the sampled positions.

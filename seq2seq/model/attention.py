@@ -1,8 +1,8 @@
 """Attention: the queries of a sentence attend only to the keys of the same sentence.
 
-att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` computes the weights. If they are
-the softmax of scaled dot products, softmax(q k_n / sqrt(head_size)) (Vaswani et al. 2017, arXiv:1706.03762, equation
-1), PyTorch's fused kernels can compute the attention. These kernels do not return the weights.
+att((K, V), q) = sum_n a_n v_n with weights a = normalise(score(k_n, q)). `Weighing` computes the weights. If the
+weights are softmax(q k_n / sqrt(head_size)) (Vaswani et al. 2017, arXiv:1706.03762, equation 1), PyTorch's fused
+kernels can compute the attention. These kernels do not return the weights.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Weighing(nn.Module):
         return query * math.sqrt(query.shape[-1]) if self.score in ("dot", "bilinear") else query
 
     def make_projection(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """Return a function (rows, d_model) -> (rows, outputs): it applies the linear layer `layer`, and then applies
-        `prepare` to the queries, which are the first d_model outputs."""
+        """Return a function (rows, d_model) -> (rows, outputs). It applies the linear layer `layer`, and then `prepare`
+        to the queries, which are the first d_model outputs."""
         if self.score in ("scaled_dot", "additive"):
             return cast(Callable[[Tensor], Tensor], layer.forward)
         weight, bias = self.prepared_parameters(cast(nn.Linear, layer))
@@ -119,7 +119,7 @@ def additive(query: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     sentence_elements = query[0].numel() * keys.shape[2]
     chunk_size = max(1, MAX_ADDITIVE_ELEMENTS // max(1, sentence_elements))
     chunks = zip(query.split(chunk_size), keys.split(chunk_size), strict=True)
-    # Storing the hidden layer takes head_size times the memory of the scores. If it is large, backward recomputes it.
+    # The hidden layer takes head_size times the memory of the scores. If it is large, the backward pass recomputes it.
     recompute = torch.is_grad_enabled() and sentence_elements * len(query) > MAX_ADDITIVE_ELEMENTS
     return torch.cat([cast(Tensor, checkpoint(scores, *chunk, use_reentrant=False)) if recompute else scores(*chunk)
                       for chunk in chunks])
@@ -135,7 +135,7 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
             (key_tokens, 2, heads, head_size). `Weighing.prepare` has been applied to the query.
         query_sentences, key_sentences: sentences of the queries and of the keys, in the same order.
         causal: True if the query at position i attends only to keys at positions up to i.
-        window: the query at position i attends only to keys at positions i - window to i + window; None: no limit.
+        window: maximum distance between a query and the keys that it attends to; None: no limit.
     Returns:
         (query_tokens, heads, head_size)
     """
@@ -206,13 +206,13 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: 
 
     Args:
         query: (sentences, heads, queries, head_size), from `Weighing.prepare`.
-        keys, values: (sentences, heads, keys, head_size). bias: as in `Weighing.forward`, for all heads.
+        keys, values: (sentences, heads, keys, head_size). bias: as in `Weighing.forward`.
     Returns:
         (sentences, heads, queries, head_size)
     """
     sentences, heads, queries, _ = query.shape
     # In bf16 (PyTorch 2.13), matrix products take 50 microseconds for one sentence; the fused kernel takes 12. For 64
-    # sentences with a beam of 5, matrix products are 20 % faster. A single query per sentence does not fill AMX tiles.
+    # sentences with a beam of 5, matrix products are 20 % faster. They do not fill AMX tiles if queries == 1.
     few = queries == 1 or sentences * heads <= MAX_FUSED_SENTENCES_TIMES_HEADS
     if weighing.is_scaled_dot_product and (query.is_cuda or few):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
@@ -260,7 +260,7 @@ class _PlainAttention(torch.autograd.Function):
 def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> nn.Linear:
     """Return a linear layer with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
 
-    fused: number of matrices in the weight, one below the other. Each is initialised like the weight of its own layer.
+    fused: number of matrices stacked in the weight. Each matrix is initialised like the weight of a separate layer.
     gain: factor by which the bounds of the uniform distribution are multiplied.
     """
     layer = nn.Linear(inputs, outputs)
@@ -271,9 +271,9 @@ def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> n
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; one fused projection computes query, key and value.
+    """Multi-head self-attention. One fused projection computes query, key and value.
 
-    score, normalize: see `Weighing`. window: see `attention`; in decoding, the argument `bias` of a step applies it.
+    score, normalize: see `Weighing`. window: see `attention`. Decoding steps ignore it: their `bias` masks the keys.
     """
 
     def __init__(self, d_model: int, num_heads: int, score: str = "scaled_dot", normalize: str = "softmax",
@@ -303,8 +303,8 @@ class SelfAttention(nn.Module):
         step(hidden, keys, values, new_slots, bias):
             hidden: (rows, d_model)
             keys, values: (sentences, heads, slots, head_size), the KV cache (see `kv_cache.LayerCache`).
-            new_slots: slots to which the step writes the keys and values of this position, one slot for each row of a
-                sentence: a slice, or indices, (beam,) int64.
+            new_slots: slots to which the step writes the keys and values of this position, as a slice or as indices,
+                (beam,) int64. Each row of a sentence has one slot.
             bias: (sentences, heads, beam, slots), 0 for a slot that a row may attend to, -inf for others.
         """
         project, output = self.weighing.make_projection(self.query_key_value), self.output.forward
@@ -325,7 +325,7 @@ class CrossAttention(nn.Module):
     """Multi-head attention of target positions over the source sentence.
 
     score, normalize: see `Weighing`.
-    selection: "soft"; "structured" (see `Weighing`); or "hard", if each head attends to a single source position.
+    selection: "soft", "structured" (see `Weighing`) or "hard". With "hard", each head attends to one source position.
         Outside of training, this is the position with the highest weight. In training, `select_position` samples
         positions, and `forward` also returns a `HardAttentionSample`, from which the loss trains the weights. A linear
         layer predicts the sample's baseline from the hidden state (Mnih and Gregor 2014, arXiv:1402.0030, section 2.3).
@@ -361,7 +361,7 @@ class CrossAttention(nn.Module):
 
     def weights_of(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
         """Return the attention weights of `forward` for the same arguments, (sentences, heads, longest_target,
-        longest_source). With hard attention, they are the distribution from which positions are sampled."""
+        longest_source). With hard attention, the weights are the distribution from which positions are sampled."""
         return attention_weights(self._project(hidden, memory), sentences, memory_sentences, self.weighing)
 
     def _project(self, hidden: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -410,15 +410,15 @@ class CrossAttention(nn.Module):
 def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | None]:
     """Select one key from each distribution over keys, `weights`, (…, keys).
 
-    sample: False: select the most probable key. True: sample a key with probability 1/2; otherwise return the
-        distribution unchanged (soft attention) with a log p of 0. With samples alone, attention gets hardly any
-        gradient until the rest of the model uses its output (Xu et al. 2015, arXiv:1502.03044, section 4.1).
+    sample: False: select the most probable key. True: sample a key, or return the distribution unchanged (soft
+        attention) with a log p of 0, each with probability 1/2. With samples alone, attention gets hardly any gradient
+        until the rest of the model uses attention's output (Xu et al. 2015, arXiv:1502.03044, section 4.1).
     Returns:
         One-hot or unchanged weights, (…, keys); and log p of the sampled keys, (…), or None if `sample` is False.
     """
     if not sample:
         return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None
-    # Of independent exponential random variables with rates `weights`, number i is the smallest with p = weights[i].
+    # Among independent exponential random variables x_i with rates weights[i], x_i is the smallest with p = weights[i].
     sampled = (torch.empty_like(weights).exponential_() / weights.detach()).argmin(-1, keepdim=True)
     log_probability = weights.gather(-1, sampled).clamp(min=torch.finfo(weights.dtype).tiny).log()
     keep_soft = torch.rand_like(log_probability) < 0.5

@@ -33,7 +33,7 @@ class CopySource(NamedTuple):
 
 
 class CopyHead(nn.Module):
-    """Layer that adds a copy distribution over source tokens and a gate to a decoder's output (see `CopyMixture`).
+    """Layer that computes a copy distribution over the source tokens, and a gate (see `CopyMixture`).
 
     The copy distribution `a` comes from a separate attention head. Its query is the decoder state s before the output
     layer, and its keys are projections of the encoder states h. Therefore `a` always sums to 1, and the decoder's
@@ -70,7 +70,7 @@ class CopyHead(nn.Module):
         """Encode the source for `step`. memory: (source_tokens, d_model), h. source: (source_tokens,), token ids."""
         flat = torch.cat([self.key(memory), self.of_source(memory)], 1)
         padded = unpack(flat[:, None, None], sentences)[0]                      # (sentences, 1, longest, d_model + 1)
-        # `</s>` cannot be copied unless it is the only token, because finished hypotheses would soon fill the beam.
+        # Copied `</s>` would fill the beam with finished hypotheses. It can be copied only if it is the only token.
         copyable_tokens = (sentences.offsets.diff() - 1).clamp(min=1)
         copyable = torch.arange(sentences.longest, device=source.device) < copyable_tokens[:, None]
         bias = mask_to_bias(copyable[:, None, None], memory.dtype)

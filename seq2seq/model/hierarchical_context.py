@@ -1,7 +1,7 @@
 """Hierarchical attention over the sentences before the current one (Miculicich et al. 2018, arXiv:1809.01576).
 
-The encoder reads each sentence alone. Then each position t of the current sentence, with hidden state h_t, attends to
-the words of each sentence j of the context, and to these sentences:
+The encoder reads each sentence alone. Then each position t of the current sentence, with hidden state h_t, attends
+first to the words of each context sentence j, with hidden states h_i^j, and then to the context sentences:
 
     s^j = MultiHead(q = f_w(h_t), keys and values h_i^j)        d_t = FFN(MultiHead(q = f_s(h_t), keys and values s^j))
     lambda_t = sigmoid(W_h h_t + W_d d_t)                       h~_t = lambda_t h_t + (1 - lambda_t) d_t
@@ -20,17 +20,17 @@ from seq2seq.model.dropout import Dropout
 from seq2seq.model.packing import Sentences, pack_rows, unpack_rows
 from seq2seq.tokenizers.context import SEPARATOR_ID
 
-# Score of what cannot be attended to. It is finite, so that the weights of a row without keys are no NaN.
+# Attention score of masked keys. It is finite, so that the weights of a query without keys are not NaN.
 MASKED = -1e9
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Sources of a batch, divided at the separators.
+    """Sources of a batch, divided at the separators into segments: the context sentences and the current sentence.
 
-    all: the segments of all sources, contexts included, in the order of their tokens. current: (sources,) int64, index
-    of the last segment of each source. context: (sources, sentences) int64, indices of the segments before it, the
-    nearest first. has_context: (sources, sentences) bool, False where `context` has no segment.
+    all: the segments of all sources, in the order of their tokens. current: (sources,) int64, index of each source's
+    current sentence, its last segment. context: (sources, sentences) int64, indices of each source's context sentences,
+    nearest first. has_context: (sources, sentences) bool, False where a source has fewer context sentences.
     """
 
     all: Sentences
@@ -40,7 +40,7 @@ class Segments:
 
     @staticmethod
     def of(source: Tensor, sentences: Sentences) -> Segments:
-        """source: (tokens,). A separator is the last token of its segment. No sentence may be empty."""
+        """Divide sources, (tokens,), none of them empty. A separator is the last token of its segment."""
         begins = sentences.positions == 0
         begins[1:] |= source[:-1] == SEPARATOR_ID
         starts = begins.nonzero().flatten()
@@ -60,9 +60,9 @@ class Segments:
 
 
 class HierarchicalContext(nn.Module):
-    """Encoder layer that adds the context to the states of the current sentence; see the module.
+    """Encoder layer that adds the context to the states of the current sentence. Equations: see the module docstring.
 
-    The query projection of each multi-head attention contains f_w or f_s.
+    f_w and f_s are parts of the query projections of the two multi-head attentions.
     """
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: nn.Module, dropout: float) -> None:
@@ -80,9 +80,9 @@ class HierarchicalContext(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, hidden: Tensor, segments: Segments) -> tuple[Tensor, Sentences]:
-        """Return the states of the current sentences, (tokens of these, d_model), and these sentences.
+        """Return the states of the current sentences, (current tokens, d_model), and the offsets of these sentences.
 
-        hidden: states of the encoder, (tokens, d_model).
+        hidden: encoder states of all segments, (tokens, d_model).
         """
         current, context, _, _ = self._attend(hidden, segments)
         context = self.dropout(self.feed_forward(context))
@@ -92,15 +92,15 @@ class HierarchicalContext(nn.Module):
         return pack_rows(mixed[:, :sentences.longest], sentences), sentences
 
     def weights(self, hidden: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
-        """Return the weights of the words, (sources, sentences, queries, keys), and of the sentences, (sources,
-        queries, sentences), as means over the heads. Each sum of the weights over the last dimension is 1."""
+        """Return the attention weights over words, (sources, sentences, queries, keys), and over sentences, (sources,
+        queries, sentences), averaged over the heads. The weights of a query sum to 1 over the last dimension."""
         _, _, words, sentences = self._attend(hidden, segments)
         return words.mean(2), sentences.mean(2)
 
     def _attend(self, hidden: Tensor, segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the padded states of the current sentences and what they attend to, both (sources, longest, d_model),
-        the weights of the words, (sources, sentences, heads, queries, keys), and those of the sentences, (sources,
-        queries, heads, sentences)."""
+        """Return the states of the current sentences and the output of the attention over sentences, both padded,
+        (sources, longest, d_model). Also return the attention weights over words, (sources, sentences, heads, queries,
+        keys), and over sentences, (sources, queries, heads, sentences)."""
         padded = unpack_rows(hidden, segments.all)                              # (segments, longest, d_model)
         current = padded.index_select(0, segments.current)
         sources, sentences = segments.context.shape

@@ -19,7 +19,7 @@ from seq2seq.data.batching import Batch
 
 @dataclass(frozen=True)
 class HardAttentionSample:
-    """Sample of source positions in hard attention, in the form that `loss.score_function_loss` needs.
+    """Sample of source positions in hard attention, as `loss.score_function.score_function_loss` needs it.
 
     log_probability: (target_tokens,), log p of the positions sampled for each target token, summed over the heads.
     baseline: (target_tokens,), predicted difference between log p of the target token and the mean log p of the other
@@ -38,7 +38,7 @@ class Logits:
     would need much more memory.
 
     hidden: (tokens, d_model). weight: (vocab_size, d_model). bias: (vocab_size,) or None.
-    attention_sample: sample of the hard attention from which `hidden` was computed; None without a sample.
+    attention_sample: sample of the hard attention from which `hidden` was computed; None if nothing was sampled.
     """
 
     hidden: Tensor
@@ -107,7 +107,7 @@ def mixture_log_probabilities(logits: Tensor, gate_logit: Tensor, weights: Tenso
     log_generate, log_copy = (F.logsigmoid(gate.to(log_probabilities.dtype))[:, None]
                               for gate in (gate_logit, -gate_logit))
     log_probabilities += log_generate
-    # Copying changes only the ids that occur in the source.
+    # Copying changes only the probabilities of ids that occur in the source.
     copied = torch.zeros_like(log_probabilities).scatter_add_(1, pieces, weights.to(log_probabilities.dtype))
     mixed = torch.logaddexp(log_probabilities.gather(1, pieces), copied.gather(1, pieces).log() + log_copy)
     return log_probabilities.scatter_(1, pieces, mixed)
@@ -122,7 +122,7 @@ class State(Protocol):
 
     @property
     def attention(self) -> Tensor | None:
-        """Attention weights of the last step over the source, (rows, longest_source); None without `keep_attention`."""
+        """Attention weights of the last step, (rows, longest_source); None if `keep_attention` is not set."""
 
     def select(self, rows: Tensor) -> State:
         """Return the state with rows reordered, repeated or dropped.

@@ -49,7 +49,7 @@ class TransformerState:
 
     position: position of the next token. begins: index of the first slot of each earlier position.
     slots: number of slots that the steps up to this state have written.
-    written: number of slots that are written in `caches`. It exceeds `slots` if another state continues this one.
+    written: number of slots that are written in `caches`. It exceeds `slots` if a step has continued this state.
     visible: (sentences, beam, all slots), added to the attention scores: 0 for slots that a row may attend to, -inf for
         others.
     source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
@@ -83,7 +83,7 @@ class TransformerState:
                        copy_source=self.copy_source and self.copy_source.select(sentences))
 
     def with_next_position(self) -> TransformerState:
-        """Return the state after the next step. In it, each row has one new slot, to which it may attend.
+        """Return the state after the next step. Each row of that state has one new slot, to which the row may attend.
 
         The new slots begin at index `self.slots`. The caller must write keys and values to the new slots.
         """
@@ -96,14 +96,14 @@ class TransformerState:
                        begins=(*self.begins, self.slots))
 
     def _with_reserved_slots(self) -> TransformerState:
-        """Return this state if its next step's slots exist and are unwritten; else a copy with new, larger caches."""
+        """Return this state if the next step's slots exist and are unwritten, or else a copy with larger caches."""
         sentences, beam, capacity = self.visible.shape
         if self.slots + beam <= capacity and self.written.slots == self.slots:
             return self
         size = -(-(self.slots + GROWTH_STEPS * beam) // SLOT_MULTIPLE) * SLOT_MULTIPLE
 
         def enlarge(old: Tensor) -> Tensor:
-            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # memory may hold NaN, and 0 * NaN = NaN
+            larger = old.new_zeros(*old.shape[:2], size, old.shape[3])          # new_empty may hold NaN; 0 * NaN = NaN
             larger[:, :, : self.slots] = old[:, :, : self.slots]
             return larger
 

@@ -1,6 +1,6 @@
 """Decoder-only Transformer language model.
 
-The decoder of Vaswani et al. 2017 (arXiv:1706.03762) without cross-attention, as in Liu et al. 2018
+It is the decoder of Vaswani et al. 2017 (arXiv:1706.03762) without cross-attention, as in Liu et al. 2018
 (arXiv:1801.10198, section 4.2.3): log p(text) = sum_t log p(y_t | y_0, …, y_{t-1}), where y_0 is `<s>` and the last
 token is `</s>`. The language model has the same interface as the translation models and ignores the source.
 """
@@ -71,7 +71,7 @@ class LanguageModel(nn.Module):
         """See `interface.Stepwise.start`. Only the number of source sentences is used.
 
         Raises:
-            ValueError: `keep_attention` is true, but there is no attention over a source.
+            ValueError: `keep_attention` is true; a language model has no attention over a source.
         """
         if keep_attention:
             raise ValueError("a language model has no attention over a source")
@@ -84,7 +84,7 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
-        """See `interface.Stepwise.step`. steps: the step function of each layer; None: they are made in this call."""
+        """See `interface.Stepwise.step`. steps: the step function of each layer; None: make them in this call."""
         check_length(state.position + 1, self.max_positions)
         after = state.with_next_position()
         hidden = self.embedding[last_tokens] * self.scale + self.positions[state.position]

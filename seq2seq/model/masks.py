@@ -1,4 +1,4 @@
-"""Attention masks; True = the query may attend to the key."""
+"""Attention masks. True means that the query may attend to the key."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def attention_mask(query_sentences: Sentences, key_sentences: Sentences, causal:
     distance = (torch.arange(query_sentences.longest, device=device)[:, None]
                 - torch.arange(key_sentences.longest, device=device))           # (queries, keys)
     allowed = is_token & (distance >= (0 if causal else -cast(int, window)))
-    # With a window, a query in padding may attend to its own position. If it had no key at all, its weights and the
-    # gradients of all keys of the sentence would be NaN.
+    # With a window, a query in padding may attend to its own position. The weights of a query without any key,
+    # and the gradients of all keys of its sentence, would be NaN.
     return allowed if window is None else (allowed & (distance <= window)) | (distance == 0)
 
 
 def mask_to_bias(mask: Tensor, dtype: torch.dtype, masked: float | None = None) -> Tensor:
     """Return the mask as a bias to add to attention scores: 0 where `mask` is True, `masked` elsewhere.
 
-    masked: bias of masked keys. None: a large negative number. With -inf, weights of a query without keys are NaN.
+    masked: bias of masked keys; None: a large negative number. With -inf, a query without keys would have NaN weights.
     """
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(
         ~mask, torch.finfo(dtype).min / 2 if masked is None else masked)

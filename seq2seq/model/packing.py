@@ -23,7 +23,7 @@ class Sentences:
 
     offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
     positions: (tokens,) int64, position of each token in its sentence, from 0.
-    longest: number of tokens of the longest sentence, or a larger number. Reading this int does not wait for the GPU.
+    longest: number of tokens of the longest sentence, or more. It is an int, so reading it does not wait for the GPU.
     """
 
     offsets: Tensor
@@ -108,8 +108,8 @@ def check_length(length: int, max_positions: int) -> None:
         raise ValueError(f"a sentence has {length} tokens; this model supports at most {max_positions}")
 
 
-# Packing, unpacking and their backward passes are gather operations. In PyTorch, the backward pass of indexing is a
-# scatter operation: it is slow on CPUs, and the order of its additions may differ between runs.
+# Packing, unpacking and their backward passes are gather operations here. PyTorch's own backward pass of indexing is a
+# scatter operation, which is slow on CPUs and may add numbers in a different order in each run.
 
 
 def _gather_padded(flat: Tensor, sentences: Sentences) -> Tensor:

@@ -1,6 +1,6 @@
 """Pointer networks (Vinyals et al. 2015, arXiv:1506.03134): the output is a sequence of positions of the input.
 
-p(c_m = n) = softmax_n(v^T tanh(W x_n + U h_m)): x_n are the encoder states, including the state of `</s>`, and h_m is
+p(c_m = n) = softmax_n(v^T tanh(W x_n + U h_m)), where x_n are the encoder states, including that of `</s>`, and h_m is
 the state of the decoder. The input of the decoder is the encoder state at the previous output position, c_{m-1}.
 """
 
@@ -62,7 +62,7 @@ class PointerState:
 class PointerNetwork(nn.Module):
     """Pointer network: a bidirectional recurrent encoder, and a recurrent decoder that points at encoder states.
 
-    The target vocabulary has END_ID + max_positions ids: special symbols, and one for each source token before `</s>`.
+    The target vocabulary has END_ID + max_positions ids: special symbols, and one id per source position before `</s>`.
 
     Args:
         d_model: width of the embeddings, of the encoder states (both directions together) and of the decoder; even.
@@ -91,8 +91,8 @@ class PointerNetwork(nn.Module):
         """Return log p of all target ids, (target_tokens, END_ID + longest_source). See `interface.Seq2Seq`."""
         source, target = source_and_target(batch, self.max_positions)
         memory = self.encode(batch.source, source)
-        # The decoder's input is the encoder state that the previous target token points at. Encoder states are numbered
-        # from 1 here, because row 0 is `start_state`, the input of the first step.
+        # The decoder's input is the encoder state that the previous target token points at. `rows` counts encoder
+        # states from 1, because row 0 is `start_state`, the input of the first step.
         begins = source.offsets.long().index_select(0, target.sentence)
         rows = (begins + batch.target_input - FIRST_POSITION_ID).clamp(0, len(memory) - 1) + 1
         inputs = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),

@@ -50,7 +50,7 @@ class Encoder(nn.Module):
     @staticmethod
     def last_backward_outputs(outputs: Tensor, sentences: Sentences) -> Tensor:
         """Return the last outputs of the backward direction: (tokens, outputs) -> (sentences, outputs / 2)"""
-        begins = sentences.offsets[:-1].long().clamp(max=len(outputs) - 1)      # empty ones begin at len(outputs)
+        begins = sentences.offsets[:-1].long().clamp(max=len(outputs) - 1)      # empty sentences begin at the end
         return outputs[:, outputs.shape[1] // 2 :].index_select(0, begins)
 
 
@@ -65,8 +65,8 @@ class Cell(nn.Module):
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
         self.gates, self.vectors = (3, 1) if cell == "gru" else (4, 2)
-        # All gates are initialised as one matrix. With one matrix for each gate, initial weights would be sqrt(2) times
-        # as large, and the model would learn more slowly than torch.nn.GRU (tests/training/test_learning.py).
+        # All gates are initialised as one matrix. With one matrix for each gate, initial weights of a GRU would be
+        # sqrt(2) times as large, and it would learn more slowly than torch.nn.GRU (tests/training/test_learning.py).
         self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:
@@ -159,8 +159,8 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
 class RecurrentState:
     """Decoding state.
 
-    hidden: (layers, vectors, rows, units), states of the cells: h, and c of an LSTM. output: (rows, units), vector from
-        which the last step computed the logits; input feeding passes it to the next step.
+    hidden: (layers, vectors, rows, units), states of the cells: h of a GRU, h and c of an LSTM.
+    output: (rows, units), vector from which the last step computed the logits; input feeding passes it on to the next.
     attention: (rows, longest_source), attention weights of the last step, averaged over the heads.
     copy_source: encoded source of the copy mechanism, if the model has one.
     """

@@ -2,7 +2,7 @@
 
 Each key i is selected (z_i = 1) or not, with p(z) proportional to exp(sum_i s_i z_i + sum_i t[z_i, z_{i+1}]), where s_i
 is the attention score of the key and t are learned pairwise potentials. The weight of a key is its marginal p(z_i = 1),
-computed by the forward-backward algorithm in log space. Without pairwise potentials, it is the sigmoid of the score.
+computed by the forward-backward algorithm in log space. If all t are 0, the weight is the sigmoid of the score.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 def chain_marginals(scores: Tensor, pairwise: Tensor, is_key: Tensor) -> Tensor:
     """Return the marginals p(z_i = 1) of a linear chain.
 
-    A message between neighbours is one number, the log odds of z_i = 1. The odds a_i from the keys up to i are
-    a_{i+1} = s_{i+1} + f(a_i), where f(a) = log (e^t01 + e^(a + t11)) - log (e^t00 + e^(a + t10)).
+    A message between neighbours is one number. From the keys up to i, the log odds of z_i = 1 are a_i, and
+    a_{i+1} = s_{i+1} + f(a_i), where f(a) = log (e^t01 + e^(a + t11)) - log (e^t00 + e^(a + t10)) is the message.
 
     Args:
         scores: (…, keys). pairwise: t, (2, 2), or (…, 2, 2) that broadcasts with the dimensions before the keys.
@@ -38,7 +38,7 @@ def chain_marginals(scores: Tensor, pairwise: Tensor, is_key: Tensor) -> Tensor:
 
 
 def _message(odds: Tensor, not_not: Tensor, not_then: Tensor, then_not: Tensor, then_then: Tensor) -> Tensor:
-    """Return the log odds of a key that a neighbour with these log odds contributes. `not_then` is the potential of the
-    neighbour not being selected and the key being selected."""
+    """Return the message of a neighbour to a key. odds: log odds of the neighbour. not_then: pairwise potential if the
+    neighbour is not selected and the key is selected."""
     selected = not_then + F.softplus(odds + then_then - not_then)
     return selected - not_not - F.softplus(odds + then_not - not_not)

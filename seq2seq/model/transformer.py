@@ -27,7 +27,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.
 
 
 class FeedForward(nn.Module):
-    """FFN(z) = W_2 activation(W_1 z + b_1) + b_2 (equation 2)."""
+    """Feed-forward sublayer, FFN(z) = W_2 activation(W_1 z + b_1) + b_2 (equation 2)."""
 
     def __init__(self, d_model: int, feed_forward: int, activation: str) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ StepFunction = Callable[..., Any]
 
 
 class EncoderLayer(nn.Module):
-    """With post-norm: Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z)). Pre-norm: see `Residual`.
+    """Encoder layer. With post-norm: Z = norm(H + MultiHead(H, H, H)); H' = norm(Z + FFN(Z)). Pre-norm: see `Residual`.
 
     causal: True to mask the keys after the position of the query, as in the layers of a language model.
     """
@@ -108,10 +108,9 @@ class EncoderLayer(nn.Module):
         return cast(Tensor, self.feed_forward_residual(hidden, self.feed_forward))
 
     def make_step_function(self) -> StepFunction:
-        """For a causal layer: return the function that computes one position of each row.
+        """Return the function that computes one position of each row. The layer must be causal.
 
-        `make_step_function` looks up the modules once. Looking them up in every step would take a fifth of the time of
-        decoding a single sentence.
+        The modules are looked up once, because in single-sentence decoding, looking them up takes a fifth of the time.
 
         step(hidden, cache, new_slots, bias):
             hidden: (rows, d_model)
@@ -129,7 +128,8 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """I = norm(H + masked MultiHead(H, H, H)); Z = norm(I + MultiHead(I, memory, memory)); H' = norm(Z + FFN(Z))."""
+    """Decoder layer. With post-norm: I = norm(H + masked MultiHead(H, H, H)); Z = norm(I + MultiHead(I, memory,
+    memory)); H' = norm(Z + FFN(Z)). Pre-norm: see `Residual`."""
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
                  pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
@@ -185,11 +185,11 @@ class Transformer(nn.Module):
         max_positions: maximum length of a sentence in tokens, `</s>` included.
         score, normalize: attention weights of every layer, see `attention.Weighing`.
         window: maximum distance between query and key in self-attention; None: no limit.
-        selection: cross-attention of the last decoder layer, see `attention.CrossAttention`; it is soft in the others.
+        selection: cross-attention of the last decoder layer, see `attention.CrossAttention`. Other layers: "soft".
         copy: True to use the copy mechanism, see `copy_mechanism.CopyHead`.
         tied_decoder_layers: True if all decoder layers are the same module.
-        context: "hierarchical" if the encoder reads the context as `HierarchicalContext` does; "concatenate" if the
-            context is a part of the sentence.
+        context: "hierarchical": the encoder reads the context with `HierarchicalContext`. "concatenate": the encoder
+            reads the context, if any, as a part of the sentence.
     """
 
     def __init__(
@@ -239,8 +239,8 @@ class Transformer(nn.Module):
         return cast(Tensor, self.encoder_norm(hidden))
 
     def read(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
-        """Return what the decoder attends to, (tokens, d_model), and its sentences: the encoded source, in which
-        hierarchical attention has replaced the context."""
+        """Return the states that cross-attention attends to, (tokens, d_model), and the sentences they belong to.
+        With hierarchical context, these are the states of the current sentences only."""
         if self.hierarchy is None:
             return self.encode(source, sentences), sentences
         segments = Segments.of(source, sentences)
@@ -275,7 +275,7 @@ class Transformer(nn.Module):
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
-        """See `interface.Stepwise.step`. steps: the step function of each layer; None: they are made in this call."""
+        """See `interface.Stepwise.step`. steps: the step function of each layer; None: make them in this call."""
         check_length(state.position + 1, self.max_positions)
         after = state.with_next_position()
         embedded = self.target_embedding.index_select(0, last_tokens)

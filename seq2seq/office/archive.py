@@ -13,8 +13,8 @@ from seq2seq.documents.block import MAX_BYTES, DocumentError
 
 MAX_MEMBERS = 10_000
 MAX_RATIO = 500
-"""Maximum ratio of the unpacked to the packed size, for archives of more than 10 MB unpacked. Office files have 5 to
-50."""
+"""Maximum ratio of the unpacked to the packed size, for archives of more than 10 MB unpacked. Office files have ratios
+of 5 to 50."""
 _LOCAL, _CENTRAL, _END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
@@ -26,7 +26,7 @@ class Archive:
         """Read the directory of an archive.
 
         Raises:
-            DocumentError: the data are no zip archive, or the archive is damaged, encrypted, too large, or hostile.
+            DocumentError: the data are not a zip archive, or the archive is damaged, encrypted, too large or hostile.
         """
         if data.startswith(_OLE):
             raise DocumentError("the document is in the old binary format of Office, or is encrypted with a password. "
@@ -67,7 +67,7 @@ class Archive:
         self._ends = self._find_ends(members)
 
     def _find_ends(self, members: list[zipfile.ZipInfo]) -> dict[int, int]:
-        """Return the end of each member, header included, for its begin."""
+        """Return the end of each member, by the offset of its header."""
         begins = sorted(info.header_offset for info in members)
         if len(set(begins)) < len(begins):
             raise DocumentError("a member of the archive overlaps with another member of the archive.")
@@ -95,7 +95,7 @@ class Archive:
         """Return a member, unpacked.
 
         Raises:
-            DocumentError: the member is missing or damaged, or larger than the directory says.
+            DocumentError: the member is missing or damaged, or the directory of the archive has another size for it.
         """
         if name not in self._members:
             raise DocumentError(f"the document has no {name}. It is damaged, or of another format.")
@@ -111,7 +111,7 @@ class Archive:
         return content
 
     def replace(self, changed: Mapping[str, bytes]) -> bytes:
-        """Return the archive with some members replaced. All others keep their bytes, packed as they are."""
+        """Return the archive with some members replaced. The packed bytes of all other members do not change."""
         data = self._data
         by_offset = sorted(self._members.values(), key=lambda info: info.header_offset)
         parts = [data[:by_offset[0].header_offset]]
@@ -151,7 +151,7 @@ class Archive:
 
 
 def _describe(header: bytearray, flags_at: int, sizes_at: int, fields: tuple[int, int, int]) -> None:
-    """Write checksum and sizes of a member into its header, and its method of compression."""
+    """Write the compression method, the checksum and the sizes of a member into its header."""
     flags, method = struct.unpack_from("<HH", header, flags_at)
     struct.pack_into("<HH", header, flags_at, flags & ~8, 8 if method else 0)     # bit 3: sizes follow the data
     struct.pack_into("<III", header, sizes_at, *fields)

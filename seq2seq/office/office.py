@@ -15,7 +15,7 @@ from seq2seq.office.archive import Archive
 from seq2seq.office.paragraphs import Item, Names, Paragraph, Piece, make_paragraph
 
 MAX_NESTED_PARAGRAPHS = 8
-"""Paragraphs inside of paragraphs, such as text boxes, are translated down to this depth."""
+"""Maximum depth at which paragraphs inside of paragraphs, such as text boxes, are translated."""
 _LOOKS = re.compile(r'\s(?:lang|altLang|dirty|err|smtClean|noProof|bmk|kumimoji|w:hint)="[^"]*"')
 """Attributes of run properties that do not change the look of text."""
 _SPACES = re.compile(r"[ \t\r\n]+")
@@ -23,7 +23,7 @@ _SPACES = re.compile(r"[ \t\r\n]+")
 
 @dataclass
 class _Part:
-    """XML member of the archive. ends: index of the end of each element, for that of its start."""
+    """XML member of the archive. ends: index of the end tag of each element, by the index of its start tag."""
 
     name: str
     tokens: list[XmlToken]
@@ -62,7 +62,7 @@ class _OfficeDocument:
             raws = [token.raw for token in part.tokens]
             is_changed = False
             pairs = list(zip(part.paragraphs, remaining, strict=False))
-            # Paragraphs inside of others come first, because the outer one contains their text.
+            # Inner paragraphs are rendered before the paragraphs around them, which contain their XML.
             for paragraph, translation in sorted(pairs, key=lambda pair: pair[0].end):
                 if (translation.text, translation.tags) == (paragraph.block.text, paragraph.block.tags):
                     continue
@@ -77,7 +77,7 @@ class _OfficeDocument:
         raise NotImplementedError
 
     def _items(self, part: _Part, begin: int, end: int) -> tuple[int, int, list[Item]]:
-        """Return the items of a paragraph, and the tokens that are replaced. begin, end: tokens inside of it."""
+        """Return begin and end of the tokens to replace, and their items. begin, end: range of all inner tokens."""
         raise NotImplementedError
 
     def _is_skipped(self, token: XmlToken) -> bool:
@@ -101,7 +101,7 @@ class _OfficeDocument:
                 ends[stack.pop()] = index
         part = _Part(name, tokens, ends, encoding, [])
         index = 0
-        opened: list[int] = []                                          # ends of the paragraphs around
+        opened: list[int] = []                                          # ends of the enclosing paragraphs
         while index < len(tokens):
             token = tokens[index]
             while opened and opened[-1] <= index:
@@ -124,12 +124,12 @@ class _RunDocument(_OfficeDocument):
 
     _format = ""
     _types = ""
-    _empty = ""
-    """Type of a part that documents without text have, too."""
     """Regular expression of the content types of the parts with text."""
+    _empty = ""
+    """Part of a content type that is in every document of the format, so that documents without text are accepted."""
     _prefix = ""
     _containers: frozenset[str] = frozenset()
-    """Elements around runs that belong to the text."""
+    """Elements around runs whose runs are part of the paragraph's text."""
     _dropped: frozenset[str] = frozenset()
     """Elements without meaning for a translation, such as marks of the spelling checker."""
 
@@ -147,7 +147,7 @@ class _RunDocument(_OfficeDocument):
     def _items(self, part: _Part, begin: int, end: int) -> tuple[int, int, list[Item]]:
         tokens, ends, prefix = part.tokens, part.ends, self._prefix
         items: list[Item] = []
-        containers: list[tuple[int, int]] = []                          # end tag of the element, first token of the end
+        containers: list[tuple[int, int]] = []                          # end tag, first token after the contents
         index, stop = begin, end
         while index < end:
             token = tokens[index]
@@ -181,7 +181,7 @@ class _RunDocument(_OfficeDocument):
         return begin, stop, items
 
     def _inside(self, part: _Part, index: int) -> tuple[int, int]:
-        """Return the first token inside of an element around runs, and the first one of its end."""
+        """Return the range of the contents of an element around runs. It is empty if they are not text."""
         tokens, ends = part.tokens, part.ends
         if tokens[index].local_name == "fldSimple" and not re.match(
                 r"\s*HYPERLINK\b", tokens[index].attributes.get(f"{self._prefix}instr", "")):
@@ -197,7 +197,7 @@ class _RunDocument(_OfficeDocument):
         return (first, close) if tokens[index].local_name != "sdt" else (index, index)
 
     def _run_items(self, part: _Part, begin: int, end: int) -> list[Item]:
-        """Return the items of a run. begin, end: tokens inside of it."""
+        """Return the items of a run. begin, end: range of the tokens inside of the run."""
         tokens, ends = part.tokens, part.ends
         items: list[Item] = []
         properties = style = ""
@@ -281,7 +281,7 @@ class OdtDocument(_OfficeDocument):
         return ["content.xml", *names & {"styles.xml"}]
 
     def _is_skipped(self, token: XmlToken) -> bool:
-        # Cells of numbers, dates and formulas have their text as a copy of the value.
+        # The text in cells of numbers, dates and formulas is only a copy of their value.
         cell = token.name == "table:table-cell" and (
             token.attributes.get("office:value-type", "string") != "string" or "table:formula" in token.attributes)
         return cell or super()._is_skipped(token)
@@ -317,7 +317,7 @@ class OdtDocument(_OfficeDocument):
 
 
 def _order(name: str) -> tuple[bool, str, int]:
-    """Return the key that sorts the parts: the document first, and slides by their numbers."""
+    """Return the sort key of a part. The main text comes first, and slides are in the order of their numbers."""
     match = re.fullmatch(r"(.*?)(\d{0,9})\.xml", name)
     kind, number = (match[1], int(match[2] or 0)) if match else (name, 0)
     return not kind.endswith(("word/document", "/slides/slide")), kind, number

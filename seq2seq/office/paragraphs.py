@@ -1,9 +1,9 @@
-"""Paragraphs of office documents: clean text with tags, and the translated text as runs again.
+"""Paragraphs of office documents: runs become text with tags, and the translated text becomes runs again.
 
 A run of Word and PowerPoint is a text with properties, such as bold. The properties of most characters of a paragraph
-are its basis; text with other properties stands between a pair of tags, whose opening tag is the element of the
-properties. Consecutive runs with equal properties are one text. Elements around runs, such as links, are pairs of tags;
-everything else in a paragraph, such as an image, a field or a tab, is a tag alone.
+are called its basis. Text with other properties is enclosed in a pair of tags, whose opening tag is the XML of these
+properties. Consecutive runs with equal properties are one text. Elements around runs, such as links, are pairs of tags.
+Everything else in a paragraph, such as an image, a field or a tab, is a tag of the kind "alone".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 class Piece:
     """Piece of a paragraph.
 
-    properties: XML of the run's properties; None for a piece that is not inside of a run. begin, end: tokens.
+    properties: XML of the run's properties; None for a piece outside of runs. begin, end: range of its tokens.
     """
 
     properties: str | None
@@ -38,9 +38,9 @@ class Piece:
 class Item:
     """Text or element of a paragraph, in the order of the document.
 
-    kind: "open" and "close" are the ends of an element around runs; "break" is a tab or a line break, which separates
-    words; "mark" is another element, the order of which never changes. style: properties of the run, without those
-    that do not change its look. field: part of a complex field that the item is.
+    kind: "open" and "close" are the tags of an element around runs; "break" is a tab or a line break, which separates
+    words; "atom" and "mark" are other elements. The order of marks never changes. style: properties of the run, except
+    those that do not change its look. field: if the item is part of a complex field, the kind of this part.
     """
 
     kind: Literal["text", "open", "close", "break", "atom", "mark"]
@@ -52,7 +52,7 @@ class Item:
 
 @dataclass(slots=True)
 class Names:
-    """Names of the elements of runs and texts. run: "" if text stands in the paragraph itself, as in ODT."""
+    """Names of the elements of runs and texts. run: "" for ODT, which has no runs. preserve: use xml:space."""
 
     run: str
     text: str
@@ -63,8 +63,8 @@ class Names:
 class Paragraph:
     """Paragraph with a block.
 
-    begin, end: tokens between the start tag, with the properties of the paragraph, and the end. text, tags: of the
-    whole paragraph; core: part of them that is the block, see `find_core`. items: element of each tag.
+    begin, end: range of the tokens that `render` replaces; the properties of the paragraph come before it. text, tags:
+    those of the whole paragraph. core: part of them that is the block; see `find_core`. items: item of each tag.
     """
 
     begin: int
@@ -82,7 +82,7 @@ class Paragraph:
         self.block = Block(self.text[begin:end], shift_tags(self.tags[first:last], begin, end), self.place)
 
     def render(self, translation: Block, raws: Sequence[str], names: Names) -> str:
-        """Return the XML of the paragraph's contents. raws: current text of each token of the document."""
+        """Return the XML of the paragraph's contents. raws: current XML of each token of the part."""
         begin, end, first, last = self.core
         writer = _Writer(self, raws, names)
         writer.write(self.text[:begin], self.tags[:first], range(first))
@@ -105,7 +105,7 @@ class _Writer:
         self._after_break = False
 
     def write(self, text: str, tags: Sequence[Tag], indices: Sequence[int]) -> None:
-        """Write text with tags. indices: of the tags in the paragraph."""
+        """Write text with tags. indices: index of each tag in the paragraph."""
         last = 0
         for tag, index in zip(tags, indices, strict=True):
             item = self._paragraph.items[index]
@@ -116,7 +116,7 @@ class _Writer:
         self._text(text[last:])
 
     def finish(self) -> str:
-        """Return the XML."""
+        """Close the last run and return the XML."""
         self._switch(None)
         return "".join(self._parts)
 
@@ -160,7 +160,7 @@ class _Writer:
 
 
 def _escape_spaces(text: str, first: bool) -> str:
-    """Escape text of ODT, which ignores all spaces but the first of several, and those that begin a paragraph."""
+    """Escape text and spaces. ODT ignores spaces that begin a paragraph, and all but the first space in a row."""
     def spaces(match: re.Match[str]) -> str:
         keep = "" if first and match.start() == 0 else " "
         count = len(match[0]) - len(keep)
@@ -170,7 +170,7 @@ def _escape_spaces(text: str, first: bool) -> str:
 
 
 def make_paragraph(begin: int, end: int, items: list[Item], tokens: Sequence[XmlToken], place: str) -> Paragraph | None:
-    """Return the paragraph of items; None if it has no letters. place: for messages."""
+    """Return the paragraph that has these items; None if it has no letters. place: its place, for messages."""
     if not any(character.isalpha() for item in items if item.kind == "text" for character in item.text):
         return None
     items = _with_fields_joined(items, tokens)
@@ -184,8 +184,8 @@ def make_paragraph(begin: int, end: int, items: list[Item], tokens: Sequence[Xml
 
 
 def _bases(items: list[Item]) -> dict[int, str]:
-    """Return the properties of most characters in each element around runs, by the index of its start (-1: in the
-    paragraph)."""
+    """Return the basis of the paragraph, with the key -1, and of each element around runs, with the index of the item
+    that opens the element as the key."""
     counts: dict[int, Counter[str]] = {-1: Counter()}
     parents: dict[int, int] = {}
     stack = [-1]
@@ -205,7 +205,7 @@ def _bases(items: list[Item]) -> dict[int, str]:
 
 
 class _Builder:
-    """Text and tags of a paragraph, made of its items."""
+    """Builder of the text and tags of a paragraph from its items."""
 
     def __init__(self, tokens: Sequence[XmlToken], basis: str) -> None:
         self.text = ""
@@ -214,7 +214,7 @@ class _Builder:
         self._tokens = tokens
         self._bases = [basis]
         self._pairs: list[int] = []                 # numbers of the pairs of the open elements
-        self._waiting: list[Item] = []              # elements alone that may be inside or after the current style
+        self._waiting: list[Item] = []              # elements that may become tags inside or after the open style
         self._style: int | None = None              # number of the pair of the open style
         self._style_text = ""
         self._texts: list[str] = []
@@ -222,7 +222,7 @@ class _Builder:
         self._ends_in_space = True
 
     def add(self, item: Item, basis: str) -> None:
-        """Add an item. basis: of the text in the element that the item opens."""
+        """Add an item. basis: basis of the element that the item opens."""
         if item.kind == "text":
             self._add_text(item)
         elif item.kind in ("open", "close"):
@@ -260,7 +260,7 @@ class _Builder:
             self._style = None
 
     def flush(self) -> None:
-        """Add the elements that are waiting, and complete the text."""
+        """Add the waiting elements, and complete the text."""
         self._flush_waiting()
         self.text = "".join(self._texts)
 
@@ -285,9 +285,9 @@ class _Builder:
 
 
 def _with_fields_joined(items: list[Item], tokens: Sequence[XmlToken]) -> list[Item]:
-    """Replace each complex field that is complete by one element, and a link by an element around its text. The parts
-    of an incomplete field, as of a table of contents, are marks."""
-    ends: dict[int, tuple[int, int]] = {}                               # begin: (separator, end)
+    """Replace each complete complex field by one item, or if it is a link, by an element around its text. The parts of
+    an incomplete field, such as a table of contents, become marks."""
+    ends: dict[int, tuple[int, int]] = {}                               # (separator, end), by begin
     stack: list[tuple[int, int, int]] = []                              # begin, separator, container
     containers = [-1]
     for index, item in enumerate(items):

@@ -12,10 +12,10 @@ from seq2seq.translation.line_translator import Translation
 
 
 def adherence(glossary: Glossary, sources: Sequence[str], translations: Sequence[str]) -> dict[str, Score]:
-    """Return the percentages of terms in the sources whose translations are in the translations of the sentences.
+    """Return the percentage of the terms in the sources whose prescribed translations are in the translations.
 
-    terms_exact counts translations in the form of the glossary, in small letters or capitals; terms counts every
-    inflection. The number of terms is in the signatures. There are no scores if the sources contain no term.
+    `terms_exact` counts only the form in the glossary, ignoring case. `terms` counts every inflection. The signatures
+    contain the number of terms. If the sources contain no term, there are no scores.
     """
     total = 0
     kept = {"terms_exact": 0, "terms": 0}
@@ -31,10 +31,10 @@ def adherence(glossary: Glossary, sources: Sequence[str], translations: Sequence
 
 
 class GlossaryEvaluation:
-    """Translation of test sets with a glossary, and the adherence of each."""
+    """Translator of test sets that also scores the adherence of the translations to a glossary."""
 
     def __init__(self, translator: ProtectedTranslator) -> None:
-        """translator: it has a glossary."""
+        """translator: translator with a glossary."""
         self._translator = translator
         self._results: list[dict[str, Score]] = []
 
@@ -46,5 +46,5 @@ class GlossaryEvaluation:
         return n_best
 
     def next_scores(self) -> dict[str, Score]:
-        """Return the adherence of the first translated test set for which this has not been called yet."""
+        """Return the scores of the next test set, in the order in which the test sets were translated."""
         return self._results.pop(0)

@@ -14,7 +14,7 @@ from seq2seq.protection.words import MIN_STEM, SPACELESS_CHARACTER, lemmas, same
 
 MAX_ENTRIES, MAX_TERM_CHARACTERS, MAX_BYTES = 200_000, 300, 50_000_000
 KEEP = frozenset(["do not translate", "dnt", "keep"])
-"""Values of the third column of terms that are the same in all languages."""
+"""Notes in the third column that keep a term as it is, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FoundTerm:
 
 
 class Glossary:
-    """Terms, and their search in text."""
+    """Terms of a glossary, and the search for them in text."""
 
     def __init__(self, terms: Sequence[Term], source_language: str, target_language: str) -> None:
         self.source_language, self.target_language = source_language, target_language
@@ -50,8 +50,8 @@ class Glossary:
         """Read a glossary: a table with the columns term, translation and an optional note, separated by tabs, or by
         commas if the name ends in .csv.
 
-        The note `do not translate`, or a translation that is missing, keeps the term as it is. Several lines of one
-        term are alternatives. Empty lines and lines that begin with # are skipped.
+        If the note is `do not translate`, or the translation is missing, the term must stay as it is. Several lines
+        with the same term are alternative translations. Empty lines and lines that begin with # are skipped.
 
         Raises:
             UserError: the file cannot be read, or a line is not an entry.
@@ -98,8 +98,8 @@ class Glossary:
                         target_language)
 
     def find(self, text: str) -> list[FoundTerm]:
-        """Return the terms of a text, in order; they do not overlap, and of several that begin at a word the longest is
-        taken. A term also matches in another inflection, and in capitals if it is in small letters."""
+        """Return the terms in a text, in order and without overlaps. Of several that begin at one word, the longest is
+        returned. Other inflections match, too. Capitals in the text match a term in lower case."""
         spans = words(text)
         found: list[FoundTerm] = []
         index = 0
@@ -114,7 +114,7 @@ class Glossary:
         return found
 
     def _keys(self, word: str) -> set[str]:
-        """Return keys of which any two forms of one word share one (see `words.same_word`)."""
+        """Return lookup keys of a word. Two forms of one word share at least one key (see `words.same_word`)."""
         return {*lemmas(word, self.source_language), word.lower()[:MIN_STEM]}
 
     def _entry_at(self, text: str, spans: list[Span], index: int) -> tuple[int, Term] | None:
@@ -132,8 +132,7 @@ class Glossary:
     def missing(self, found: Sequence[FoundTerm], translation: str, exact: bool = False) -> list[Term]:
         """Return the terms whose translations occur less often in a translation than the terms in the source.
 
-        exact: True: count only translations in the form of the glossary, in small letters or capitals; False: count
-            every inflection.
+        exact: True: count only the form in the glossary, ignoring case; False: count every inflection.
         """
         needed: dict[Term, int] = defaultdict(int)
         for one in found:
@@ -162,8 +161,8 @@ def _words(text: str) -> list[str]:
 
 
 def _matches(term_word: str, word: str, language: str) -> bool:
-    """Return True if a word of a text matches a word of a term. Words with capitals after the first letter, such as
-    abbreviations, must be the same; a capital letter at the begin of the term must be one in the text, too."""
+    """Return True if a word of a text matches a word of a term. If the term's word has capitals after the first letter,
+    as abbreviations have, both must be identical. If it begins with a capital, the word of the text must, too."""
     if term_word == word or SPACELESS_CHARACTER.match(term_word):
         return term_word == word
     if term_word[1:] != term_word[1:].lower() or term_word[0].isupper() and not word[0].isupper():

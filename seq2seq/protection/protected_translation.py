@@ -1,9 +1,10 @@
 """Translation that keeps placeholders and terms.
 
-A sentence is first translated as it is, with the terms inline if the model was trained for that. If the translation has
-lost or invented a placeholder, it is translated again with a number in place of each placeholder, because models copy
-numbers; if a number is lost, too, the sentence is translated without its placeholders, and they are put where the words
-beside them went. Terms that the translation lacks become required phrases of another search (`Request.required`).
+A sentence is first translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
+translation lost or invented a placeholder, the sentence is translated again with a number in place of each placeholder,
+because models copy numbers. If the translation lacks terms, they become required phrases of another search
+(`Request.required`). If placeholders are still wrong, the sentence is translated without them, and they are inserted by
+word alignment.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from seq2seq.translation.requests import Request, number_requests
 from seq2seq.translation.word_confidence import Word
 
 STAND_INS = (37, 43, 58, 64, 73, 89, 92, 46, 57, 68, 79, 83, 94, 39, 52, 61)
-"""Numbers that stand for placeholders; those that the sentence contains are not used. Models know numbers of two digits
-best, and spell numbers of this size rarely in words."""
+"""Numbers that replace placeholders. Numbers that the sentence contains are not used. Models know two-digit numbers
+best, and rarely write numbers of this size in words."""
 _QUOTES = ('""', "''", "``", "`'", "“”", "‘’", "„“", "‚‘", "«»", "»«", "()", "[]", "<>")
 _NUMBER = re.compile(r"\d+")
 _MARKERS = re.compile("|".join(TERM_MARKERS))
@@ -42,7 +43,7 @@ class BlockTranslator(Protocol):
 
     @property
     def context(self) -> int:
-        """Number of sentences before a line that the model sees."""
+        """Number of sentences before a line that the model reads as its context."""
 
     def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
@@ -61,11 +62,11 @@ class _Line:
 
 @dataclass(frozen=True)
 class ProtectedTranslator:
-    """Translator whose translations have the placeholders of their sources, and if possible the terms of a glossary.
+    """Translator whose translations keep all placeholders of their sources and, if possible, the terms of a glossary.
 
     translator: a `LineTranslator` or `TranslatorPool`. terms_inline: True if the model was trained with terms in its
-    source text (`data.augmentation.terms`). align: function that aligns sentences with their translations
-    (`DividedDocument.join`); None: placeholders are placed by position. retries: False: lost terms are only reported.
+    source text (`data.augmentation.terms`). align: function that aligns sentences with their translations; None:
+    placeholders are placed by position. retries: True to search again for lost terms; False to only report them.
     """
 
     translator: BlockTranslator
@@ -140,13 +141,13 @@ class ProtectedTranslator:
 
     def _with_numbers(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
                       ) -> list[list[Translation]]:
-        """Translate with a number in place of each placeholder. A line whose numbers are lost keeps its result."""
+        """Translate with a number in place of each placeholder. If numbers are lost, the earlier result is kept."""
         requests, used = [], []
         for line in lines:
             text, numbers = self._numbered(line.request.text)
             used.append(numbers)
             requests.append(replace(line.request, text=text if numbers else ""))
-        # Without the safety net, which would force a lost number into the translation, wherever it goes.
+        # The safety net is off, because it would force a lost number into the translation, at any position.
         found = self._retry(requests, {**decoding, "safety_net": False})
         retried = []
         for line, numbers, before, after in zip(lines, used, results, found, strict=True):
@@ -156,8 +157,8 @@ class ProtectedTranslator:
         return retried
 
     def _numbered(self, text: str) -> tuple[str, dict[str, str]]:
-        """Return a text with numbers in place of its placeholders, and the placeholder of each number. There are none
-        if the text has more placeholders than numbers are known."""
+        """Return a text with numbers in place of its placeholders, and the placeholder of each number. If there are too
+        few numbers, the text is returned unchanged, with an empty dictionary."""
         spans = self.placeholders.spans(text)
         present = set(_NUMBER.findall(text))
         free = [str(number) for number in STAND_INS if str(number) not in present][:len(spans)]
@@ -165,7 +166,7 @@ class ProtectedTranslator:
             return text, {}
         parts, last = [], 0
         for (begin, end), number in zip(spans, free, strict=True):
-            # A number beside a digit or a letter would be another number, or a word that models rarely copy.
+            # A number beside a digit would be read as another number.
             before = " " if text[begin - 1:begin].isdigit() else ""
             after = " " if text[end:end + 1].isdigit() else ""
             parts += [text[last:begin], before, number, after]
@@ -174,7 +175,7 @@ class ProtectedTranslator:
             number: text[begin:end] for number, (begin, end) in zip(free, spans, strict=True)}
 
     def _without_placeholders(self, text: str) -> tuple[str, list[Tag]]:
-        """Return a text without its placeholders, and these as tags, with the quotes or brackets around them."""
+        """Return a text without its placeholders, and a tag for each, with the quotes or brackets around it."""
         parts: list[str] = []
         tags, last, length = [], 0, 0
         for begin, end in _with_quotes(text, self.placeholders.spans(text)):
@@ -191,7 +192,7 @@ class ProtectedTranslator:
         return "".join([*parts, rest]), tags
 
     def _margins(self, text: str) -> tuple[str, str, str]:
-        """Return what comes before the text that is translated, this text, and what comes behind it: white space, and
+        """Return the left margin of a text, the part to translate, and the right margin. Margins are white space, and
         placeholders at the edges that a colon separates, such as `%s: ` and `: {error}`."""
         before, core, after = split_margins(text)
         spans = _with_quotes(core, self.placeholders.spans(core))
@@ -205,7 +206,7 @@ class ProtectedTranslator:
 
     def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
                    ) -> list[list[Translation]]:
-        """Translate without placeholders, and place them by alignment."""
+        """Translate without placeholders, and insert the placeholders by word alignment."""
         margins = [self._margins(line.request.text) for line in lines]
         stripped = [self._without_placeholders(core) for _, core, _ in margins]
         found = self._retry([replace(line.request, text=text) for line, (text, _) in zip(lines, stripped, strict=True)],
@@ -219,7 +220,7 @@ class ProtectedTranslator:
             placed = place_tags(text, tags, translation, one)
             restored = begin + _inserted(translation, placed, core, [tag.raw for tag in tags]) + end
             if not after or not self._same(line, restored):
-                restored = line.request.text                                    # the last resort
+                restored = line.request.text                                    # last resort: the source
             retried.append([replace((after or before)[0], text=restored, words=())])
         return retried
 
@@ -231,8 +232,8 @@ class ProtectedTranslator:
 
     def _with_terms(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
                     ) -> list[list[Translation]]:
-        """Translate with the lost terms as required phrases. If the terms were inline, the source words come back, and
-        all terms are required, because a model that did not write an inline term misunderstood the sentence."""
+        """Translate with the lost terms as required phrases. If the terms were inline, the plain source is translated
+        and all terms are required, because a model that loses an inline term has misunderstood the sentence."""
         requests = [replace(line.request, required=(*line.request.required, *(
             dict.fromkeys(found.term.translations[0] for found in line.terms) if self.terms_inline else
             self._lost_terms(line, before[0].text)))) for line, before in zip(lines, results, strict=True)]
@@ -247,7 +248,7 @@ class ProtectedTranslator:
         return [replace(one, lost_terms=self._lost_terms(line, one.text)) for one in n_best]
 
     def _retry(self, requests: Sequence[Request], decoding: DecodingOptions) -> list[list[Translation]]:
-        """Return the translations of further requests; an empty list for one whose constraints cannot be met."""
+        """Return the translations of further requests: an empty list if a request's constraints cannot be met."""
         if not requests:
             return []
         try:
@@ -261,7 +262,7 @@ class ProtectedTranslator:
 
 
 def _with_quotes(text: str, spans: Sequence[Span]) -> list[Span]:
-    """Return the spans, each with the quotes or brackets around it."""
+    """Return the spans, each extended by the quotes or brackets directly around it."""
     wider: list[Span] = []
     for begin, end in spans:
         free = begin > (wider[-1][1] if wider else 0)
@@ -276,7 +277,7 @@ def _without_markers(text: str) -> str:
 
 
 def _restored(text: str, numbers: dict[str, str]) -> str | None:
-    """Return a translation with the placeholders instead of their numbers; None if a number does not occur once."""
+    """Return a translation with placeholders in place of their numbers; None unless each number occurs exactly once."""
     spans = [match.span() for match in _NUMBER.finditer(text)]
     places = {number: [span for span in spans if text[slice(*span)] == number] for number in numbers}
     if any(len(found) != 1 for found in places.values()):
@@ -296,9 +297,9 @@ def _restored_words(words: Sequence[Word], numbers: dict[str, str]) -> tuple[Wor
 def _inserted(text: str, tags: Sequence[Tag], source: str, placeholders: Sequence[str]) -> str:
     """Return the text with the placeholders inserted, with spaces around them where the source has them.
 
-    tags: placeholders with their positions in `text`. placeholders: in the order of the source.
+    tags: placeholders with their positions in `text`. placeholders: the same ones, in the order of `source`.
     """
-    margins: dict[str, deque[tuple[str, str]]] = defaultdict(deque)             # characters before and after each
+    margins: dict[str, deque[tuple[str, str]]] = defaultdict(deque)             # source characters around each
     position = 0
     for raw in placeholders:
         begin = source.index(raw, position)

@@ -14,7 +14,7 @@ class TranslationWarnings:
     only counted."""
 
     def __init__(self, name: str, places: Sequence[str] | None = None) -> None:
-        """name: name of the input. places: places of the sentences of a document; None: the input has lines."""
+        """name: name of the input. places: place of each sentence of a document; None if the input is lines."""
         self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too", places)
         self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", places)
         self.terms = LineWarnings(name, "translations lack a term of the glossary", places)

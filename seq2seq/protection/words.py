@@ -1,4 +1,4 @@
-"""Comparison of words up to their inflection."""
+"""Comparison of words that ignores their inflection."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\
 _WORD = re.compile(f"[{_SPACELESS}]|[^\\W_{_SPACELESS}]+(?:['’][^\\W_{_SPACELESS}]+)*")
 SPACELESS_CHARACTER = re.compile(f"[{_SPACELESS}]")
 MIN_STEM = 4
-"""Minimum length of the part in which two words agree that count as forms of one word."""
+"""Minimum length of the common beginning of two forms of one word, if the language has no lemmatizer."""
 MAX_ENDING = 3
-"""Maximum length of the different endings of two forms of one word."""
+"""Maximum length of an ending after the common beginning, if the language has no lemmatizer."""
 
 
 def words(text: str) -> list[Span]:
@@ -48,8 +48,8 @@ def lemmas(word: str, language: str) -> frozenset[str]:
 
 
 def same_word(word: str, other: str, language: str) -> bool:
-    """Return True if two words are forms of one word: of a common lemma or, without a lemmatizer for the language,
-    with different endings."""
+    """Return True if two words are forms of one word: if they have a common lemma or, without a lemmatizer for the
+    language, differ only in their endings."""
     if word.lower() == other.lower():
         return True
     if _lemmatizer(language):

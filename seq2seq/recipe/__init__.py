@@ -1,7 +1,7 @@
 """Recipes: typed schema, loading with all errors reported at once, and comparison. This package does not import torch.
 
-Names are imported on first use, because the help text of a command needs only the names of the model sizes. Importing
-the schema would make it slower.
+Names are imported on first use: the help text of a command needs only the names of the model sizes, and importing the
+schema would slow the command down.
 """
 
 from importlib import import_module

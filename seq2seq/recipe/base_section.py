@@ -8,7 +8,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 MAX_POSITIONS = 65_536
 """Maximum value of `model.max_positions` and `model.window`, in pieces. With this number of positions and d_model 512,
-the table of sinusoidal positions has 134 MB, and computing it takes 0.7 GB of memory."""
+the table of sinusoidal positions takes 134 MB, and computing it takes 0.7 GB of memory."""
 MAX_TOKENS = 1_000_000
 """Maximum value of the keys of `decoding` that count tokens or pieces, such as `decoding.batch_tokens`."""
 Positions = Annotated[int, Field(gt=0, le=MAX_POSITIONS)]

@@ -27,7 +27,7 @@ class DecodingSection(Section):
     """Number of hypotheses kept for each sentence; 1 is greedy search. Ignored with `sampling`."""
     patience: Annotated[float, Field(ge=1, le=100)] = 1.0
     """The search for a sentence stops when `patience` * `beam_size` hypotheses are finished (Kasai et al. 2022). A
-    model with sharp distributions needs a value above 1. Otherwise `beam_size` improbable hypotheses can finish before
+    model with sharp distributions needs a value above 1, because `beam_size` improbable hypotheses can finish before
     the best one."""
     length_penalty: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Exponent of the length penalty, a divisor of the log-probability of a hypothesis. 0 turns the penalty off; search
@@ -44,8 +44,8 @@ class DecodingSection(Section):
     """Maximum length of a translation in pieces. The limit by `max_length_ratio` also applies. Not set: only the limit
     by `max_length_ratio` applies."""
     max_length_ratio: PositiveFloat = 2.0
-    """A translation has at most `max_length_ratio` * (number of source tokens) + `max_length_offset` tokens. Tokens are
-    the pieces and `</s>`, on both sides."""
+    """A translation has at most `max_length_ratio` * (number of source tokens) + `max_length_offset` tokens. Both
+    numbers of tokens include `</s>`."""
     max_length_offset: Pieces = 20
     """Constant part of the maximum length of a translation, in tokens; see `max_length_ratio`."""
     no_repeat_ngram: Pieces = 0
@@ -65,7 +65,7 @@ class DecodingSection(Section):
     """Penalty of diverse beam search, in nats. A piece gets this penalty once for each hypothesis of an earlier group
     that chose the same piece in the same step."""
     sampling: bool = False
-    """Sample translations instead of searching for the most probable ones. `n_best` is the number of samples."""
+    """Sample translations instead of searching for the most probable ones: `mbr` samples, or `n_best` if `mbr` is 0."""
     temperature: PositiveFloat = 1.0
     """Softmax temperature for sampling: values below 1 sharpen the distribution, values above 1 flatten it."""
     top_k: Pieces = 0
@@ -78,10 +78,10 @@ class DecodingSection(Section):
     """Seed of the samples. The samples of a line depend on the seed and on the line number."""
     mbr: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of candidates for minimum-Bayes-risk decoding, which chooses the candidate with the highest mean chrF
-    against all candidates. They are samples with `sampling`, else the best hypotheses of the beam. 0 turns it off."""
+    against all candidates. Candidates are samples with `sampling`, else hypotheses of the beam. 0 turns it off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Number of translations per sentence. In beam search the maximum is `beam_size`; if `mbr` is not 0, the maximum is
-    `mbr`. With `sampling`, number of samples."""
+    """Number of translations per sentence. If `mbr` is not 0, the maximum is `mbr`; otherwise, the maximum in beam
+    search is `beam_size`."""
     safety_net: bool = True
     """Check each translation for faults: empty output, loops, impossible length, copied source text, missing numbers or
     addresses. If a translation has faults, retry with other options and keep the translation with fewer faults. Samples

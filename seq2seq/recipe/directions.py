@@ -1,6 +1,6 @@
 """Several directions in one model: each source begins with a token of its target language, such as `>>de<<`.
 
-Johnson et al. 2017, arXiv:1611.04558; the form of the tokens is that of the OPUS-MT models.
+The method is from Johnson et al. 2017 (arXiv:1611.04558). The tokens have the same form as in the OPUS-MT models.
 """
 
 from typing import Any
@@ -16,21 +16,21 @@ def language_token(code: str) -> str:
 
 
 def language_tokens(data: Data, languages: Languages) -> list[str]:
-    """Return the token of each target language of the training corpora; none if there is only one."""
+    """Return the tokens of the target languages of the training corpora; [] if there is only one target language."""
     targets = list(dict.fromkeys(direction.target for direction in directions_of(data, languages)))
     return [language_token(target) for target in targets] if len(targets) > 1 else []
 
 
 def directions_of(data: Data, languages: Languages) -> tuple[Languages, ...]:
-    """Return the different directions of the training corpora; that of the recipe, if it is one of them, is first."""
+    """Return the distinct directions of the training corpora. If `languages` is one of them, it is first."""
     found = dict.fromkeys((corpus.languages or languages).pair_or_text for corpus in data.train)
     ordered = sorted(found, key=lambda pair: pair != languages.pair_or_text)
     return tuple(Languages(source=source, target=target) for source, target in ordered)
 
 
 def with_language_tokens(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return an unvalidated recipe in which each corpus without a tag has its language token as tag, if the training
-    corpora have several target languages."""
+    """Return an unvalidated recipe with language tokens as tags: if the training corpora have several target languages,
+    every corpus without a tag gets the token of its target language."""
     data = recipe.get("data")
     train = data.get("train") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(train, list | tuple):
@@ -59,14 +59,14 @@ def with_language_tokens(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_directions(recipe: Any) -> None:
-    """Raise RecipeValueError if languages, tag or context of a corpus do not fit the `Recipe`."""
+    """Raise RecipeValueError if directions, tags or document context do not fit the other keys. recipe: a `Recipe`."""
     data, languages, task = recipe.data, recipe.languages, recipe.task
     tokens = language_tokens(data, languages)
 
     def check(key: tuple[str | int, ...], corpus: Corpus) -> None:
         refuse_if(corpus.languages and (task is not TRANSLATION or corpus.languages.source is None),
-                  ("data", *key, "languages"), "only a model that translates has several directions; give both source "
-                  "and target")
+                  ("data", *key, "languages"), "only corpora of a translation model can have `languages`; give "
+                  "both source and target")
         token = language_token((corpus.languages or languages).target)
         refuse_if(tokens and token not in tokens, ("data", *key), f"no training corpus has the target language of "
                   f"{token}")
@@ -76,7 +76,7 @@ def check_directions(recipe: Any) -> None:
     for key, corpus in data.corpora_with_keys():
         check(key, corpus)
     refuse_if(tokens and language_token(languages.target) not in tokens, "languages.target",
-              f"no training corpus has this target language; they have {' and '.join(tokens)}")
+              f"no training corpus has this target language; they have the tokens {' and '.join(tokens)}")
     unfit = {"data.train": len(recipe.directions) > 1, "data.augmentation": recipe.data.augmentation,
              "model.type": recipe.task is not TRANSLATION, "tokenizer.type": recipe.tokenizer.type == "words",
              "training.teachers": recipe.training.teachers.count, "model.copy": recipe.model.copy}

@@ -19,9 +19,8 @@ BASE_SECTIONS = ("model", "training")
 # Keys from `_paths` whose value is a directory, relative to the recipe. The others name files, relative to data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
 MAX_RECIPE_BYTES = 4_000_000
-"""Maximum size of a recipe file in bytes. Reading stops there, because a pipe or a device such as /dev/zero may never
-end."""
-# Keys of `tokenizer` that must fit the initial model's tokenizer. Fine-tuning copies them from that model's recipe.
+"""Maximum size of a recipe file in bytes. Larger files are not read on: a device such as /dev/zero never ends."""
+# Keys of `tokenizer` that must match the tokenizer of the `start_from` model. They are copied from its recipe.
 INHERITED_TOKENIZER_KEYS = ("type", "joint")
 
 
@@ -258,8 +257,7 @@ def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 
 def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, Any, str | int]]:
-    """Yield (key, section or list, last part of the key) for each path of an unvalidated recipe, except `model.base`.
-    """
+    """Yield (key, section or list that contains the path, last part of the key) for each path except `model.base`."""
     tokenizer = recipe.get("tokenizer")
     if isinstance(tokenizer, dict) and isinstance(tokenizer.get("taken_from"), str):
         yield ("tokenizer", "taken_from"), tokenizer, "taken_from"
@@ -286,7 +284,7 @@ def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> dict[Key,
     """Make paths given by --set absolute, because they are relative to the working directory and not to the recipe.
 
     Returns:
-        The paths as the user wrote them, by key.
+        The values of these paths as the user wrote them, by key.
     """
     written: dict[Key, str] = {}
     overridden = {tuple(str(step) for step in key) for key in keys}

@@ -42,8 +42,8 @@ _PATTERNS = {
 
 
 def explain(error: ValidationError, document: Document, prefix: Key = ()) -> Iterator[Diagnostic]:
-    """Yield a diagnostic, with its location in the document, for each of pydantic's errors. prefix: key of a section
-    that has keys of the whole recipe in it."""
+    """Yield a diagnostic, with its location in the document, for each of pydantic's errors. prefix: key put before the
+    key of each error, such as `training.teachers` for errors in the recipe of the teachers."""
     for detail in error.errors(include_url=False):
         key: Key = detail["loc"]
         if detail["type"] == "too_short" and detail["input"]:

@@ -36,7 +36,7 @@ class ModelSection(Section):
     """Number of decoder layers."""
     tied_decoder_layers: bool = False
     """All decoder layers of a `transformer` share their weights (Dabre and Fujita 2019, arXiv:1807.05353). The model is
-    smaller and as fast as without."""
+    smaller, but not faster."""
     num_heads: Annotated[int, Field(gt=0, le=256)] = 8
     """Number of attention heads. It must divide `d_model`. More heads need more memory for attention scores."""
     score: Literal["scaled_dot", "dot", "additive", "bilinear"] | None = None
@@ -46,7 +46,7 @@ class ModelSection(Section):
     selection: Literal["soft", "hard", "structured"] = "soft"
     """`soft`: attention to the weighted mean of all positions. `hard`: attention to a single source position, which is
     sampled in training. `structured` (Kim et al. 2017, arXiv:1702.00887): the weights are the marginals of a linear
-    chain over the source positions, in which neighbours are selected together or not. `hard` and `structured` apply to
+    chain in which the selection of a source position also depends on its neighbours. `hard` and `structured` apply to
     the cross-attention of the last decoder layer of a `transformer`, and to the attention of an `rnn`; all other
     attention is soft."""
     window: Positions | None = None
@@ -62,8 +62,8 @@ class ModelSection(Section):
     greedy search."""
     context: Literal["concatenate", "hierarchical"] = "concatenate"
     """Use of `data.context`. `concatenate`: source and context are one sequence (Tiedemann and Scherrer 2017,
-    arXiv:1708.05943). `hierarchical`: the encoder reads each sentence alone; then each position attends to the words of
-    each sentence of the context, and to these sentences (Miculicich et al. 2018, arXiv:1809.01576)."""
+    arXiv:1708.05943). `hierarchical`: the encoder reads each sentence alone. Then each position attends to the words of
+    each context sentence, and to the resulting sentence vectors (Miculicich et al. 2018, arXiv:1809.01576)."""
     feed_forward: Annotated[int, Field(gt=0, le=1_000_000)] = 2048
     """Hidden width of the feed-forward sublayers."""
     dropout: Share = 0.1
@@ -108,8 +108,8 @@ class ModelSection(Section):
     @model_validator(mode="after")
     def _reject_unused_keys(self) -> "ModelSection":
         if self.tied_decoder_layers and self.selection != "soft":
-            raise RecipeValueError("tied_decoder_layers", f"selection: {self.selection} is for the last layer alone. "
-                                   "Leave one out.")
+            raise RecipeValueError("tied_decoder_layers", f"selection: {self.selection} affects only the last layer. "
+                                   "Leave one of the two keys out.")
         decoder_keys = ("tied_decoder_layers", "context")
         transformer_keys = ("window", "feed_forward", "activation", "norm", "positions", *decoder_keys)
         unused = {"transformer": ("cell", "input_feeding"), "rnn": transformer_keys,

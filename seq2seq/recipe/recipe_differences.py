@@ -18,7 +18,7 @@ logging or hardware."""
 
 KEYS_WITHOUT_EFFECT = ("max_line_bytes", "license", "url")
 """Keys of a corpus that may also change when a run is resumed, because they do not change the text of the corpus: a
-line above the limit is an error, and licence and address only describe the corpus."""
+line longer than `max_line_bytes` is an error, and `license` and `url` only describe the corpus."""
 
 
 @dataclass(frozen=True)

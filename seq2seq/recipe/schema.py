@@ -45,7 +45,7 @@ class Recipe(Section):
     name: RunName
     """Name of the run, which is saved in `runs/<name>`."""
     license: OneLine | None = None
-    """Licence under which you publish the model, for its model card, such as `cc-by-4.0`. Not set: not stated."""
+    """Licence under which you publish the model, such as `cc-by-4.0`, for its model card. Not set: `not stated`."""
     languages: Languages
     """Language codes of source and target."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
@@ -59,13 +59,13 @@ class Recipe(Section):
     metrics: Annotated[tuple[Metric, ...], Field(strict=False, min_length=1)] | None = None
     """Metrics of translations: BLEU, chrF, TER, or `exact`, the percentage of lines that equal their reference.
     Validation skips TER, which is slow. Not set: BLEU, chrF and TER. A language model has the metrics `perplexity`,
-    `word_perplexity` and `character_perplexity`, and by default all of them."""
+    `word_perplexity` and `character_perplexity`, and uses all three if this key is not set."""
     training: TrainingSection = TrainingSection()
     """Optimizer, batches, validation and checkpoints."""
     decoding: DecodingSection = DecodingSection()
     """Options of search and sampling."""
     expected: dict[str, dict[Metric, Annotated[tuple[float, float], Field(strict=False)]]] = {}
-    """Lowest and highest expected score, by test set and metric. `train` and `evaluate` warn if one is outside."""
+    """Lowest and highest expected score, by test set and metric. `train` and `evaluate` warn about other scores."""
 
     _directory: Path = PrivateAttr(default_factory=Path.cwd)
 
@@ -104,7 +104,7 @@ class Recipe(Section):
         model: ModelSection | None = info.data.get("model")
         tokenizer: TokenizerSection | None = info.data.get("tokenizer")
         refuse_if(training.start_from is not None and tokenizer and tokenizer.taken_from is not None, "start_from",
-                  "its tokenizer is used for fine-tuning. Leave tokenizer.taken_from out.")
+                  "fine-tuning uses the tokenizer of this model. Leave tokenizer.taken_from out.")
         if model:
             pointer = model.task is POINTING
             refuse_if(pointer and training.label_smoothing, "label_smoothing", "a pointer does not support label "
@@ -145,7 +145,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_languages_and_sides(self) -> "Recipe":
-        """Check the keys that depend on the task: languages, sides of corpora, metrics and `tokenizer.joint`."""
+        """Check the rules that involve the task or several sections and have no field validator."""
         monolingual = not self.task.has_source
         refuse_if(not monolingual and self.languages.source is None, "languages.source",
                   f"missing. {Languages.model_fields['source'].description}")
@@ -183,10 +183,10 @@ class Recipe(Section):
                 raise RecipeValueError("training.teachers", "no recipe for the teachers") from error
         check_directions(self)
         several = len(self.directions) > 1
-        refuse_if(several and self.training.guided_alignment, "training.guided_alignment", "not for several directions")
-        refuse_if(several and self.data.augmentation, "data.augmentation", "not for several directions")
+        refuse_if(several and self.training.guided_alignment, "training.guided_alignment", "needs a single direction")
+        refuse_if(several and self.data.augmentation, "data.augmentation", "needs a single direction")
         refuse_if(self.data.augmentation and self.task is not TRANSLATION, "data.augmentation",
-                  f"it changes text pairs; not for model.type: {self.model.type}")
+                  f"it does not work with model.type: {self.model.type}")
         refuse_if(self.data.augmentation.terms and self.tokenizer.type == "words", "data.augmentation.terms",
                   "needs subwords; set tokenizer.type: unigram or bpe")
         refuse_if(monolingual and not self.tokenizer.joint, "tokenizer.joint",
@@ -212,17 +212,16 @@ class Recipe(Section):
 
     @property
     def directions(self) -> tuple[Languages, ...]:
-        """Languages of each direction that the training corpora have; that of the key `languages` is the first."""
+        """Directions of the training corpora. If the key `languages` is one of them, it is first."""
         return directions_of(self.data, self.languages)
 
     @property
     def language_tokens(self) -> list[str]:
-        """Token of each target language, such as `>>de<<`, which the sources begin with; none for one target
-        language."""
+        """Tokens of the target languages, such as `>>de<<`, with which sources begin; [] for a single target."""
         return language_tokens(self.data, self.languages)
 
     def into(self, target_language: str | None) -> "Recipe":
-        """Return a copy whose `languages` are the first direction into a language; None: the recipe unchanged.
+        """Return a copy whose `languages` are the first direction into `target_language`. If it is None, return `self`.
 
         Raises:
             OptionError: the model does not translate into this language.
@@ -239,7 +238,7 @@ class Recipe(Section):
 
     @property
     def teacher_model(self) -> ModelSection:
-        """The section `model` of the teachers: that of the recipe, with the keys of `training.teachers.model`."""
+        """Section `model` of the teachers: the recipe's section, with the keys of `training.teachers.model` on top."""
         return ModelSection.model_validate(self.model.model_dump() | self.training.teachers.model)
 
     @property
@@ -249,7 +248,7 @@ class Recipe(Section):
 
     @property
     def keeps_training_text(self) -> bool:
-        """True if the training needs the text beside its ids."""
+        """True if training needs the text itself, not only its ids."""
         return self.resamples_epochs or bool(self.training.guided_alignment)
 
     @property
@@ -261,7 +260,7 @@ class Recipe(Section):
 
     @property
     def directory(self) -> Path:
-        """Absolute path of the directory that paths in the recipe are relative to: the directory of the recipe file."""
+        """Absolute path of the directory of the recipe file, which paths in the recipe are relative to."""
         return self._directory
 
     @property

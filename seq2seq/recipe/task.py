@@ -12,10 +12,11 @@ class Task:
     """Task of a type of model. Data preparation, translation and evaluation depend on the task, not on `model.type`.
 
     has_source: True if the data are pairs of source and target, False if they are monolingual text.
-    target_is_text: True if targets are text, False if they are positions of source words. `decoding.safety_net` does
-        not check positions. Long source lines are not split, because positions in a part are not positions in the line.
-    metrics: metrics that a recipe may name. default_metrics: metrics of a recipe that names none.
-    defaults: defaults of recipe keys, by section, where they differ from the defaults in the schema.
+    target_is_text: True if targets are text, False if they are positions of source words. For positions,
+        `decoding.safety_net` has no effect. Long source lines are not split, because a position in a part of the line
+        is not a position in the line.
+    metrics: metrics that a recipe may name. default_metrics: metrics of a recipe without the key `metrics`.
+    defaults: defaults of recipe keys that differ from the defaults in the schema, by section.
     """
 
     has_source: bool

@@ -32,8 +32,8 @@ class TokenizerSection(Section):
 
     taken_from: str | None = None
     """Model (a run or a bundle) whose tokenizer is used instead of training a new one. Models with the same tokenizer
-    can be combined in decoding (ensemble, fusion). A language model uses the target tokenizer of that model. If this
-    key is set, `joint` must match that tokenizer, and the keys that control the training of a tokenizer are ignored."""
+    can be combined in decoding (ensemble, fusion). A language model uses the model's target tokenizer. If this key is
+    set, `joint` must match the tokenizer, and the keys that control the training of a tokenizer are ignored."""
     type: Literal["unigram", "bpe", "words"] = "unigram"
     """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
     words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for

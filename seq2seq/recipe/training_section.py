@@ -20,8 +20,9 @@ class Teachers(Section):
     """Ensemble distillation: models that are trained first, and whose ensemble translates the training text."""
 
     count: Annotated[int, Field(ge=0, le=32)] = 0
-    """Number of teachers. They have the seeds after the recipe's, one vocabulary, and are runs in `teachers` in the
-    run directory. Each takes as long as the training itself. 0 turns distillation off."""
+    """Number of teachers. Their seeds are `seed` + 1, `seed` + 2 and so on. They share one vocabulary, and their runs
+    are in `teachers` in the run directory. A teacher takes as long as a training without teachers.
+    0 turns distillation off."""
     model: dict[str, Any] = {}
     """Keys of the section `model` in which the teachers differ from the student, such as `{decoder_layers: 6}`."""
 
@@ -35,8 +36,8 @@ class TrainingSection(Section):
     the recipe of that model."""
     teachers: Teachers = Teachers()
     """Ensemble distillation (Freitag et al. 2017, arXiv:1702.01802): models that are trained first, and whose ensemble
-    translates the sources of the training text. The model, their student, is trained with this text and the original
-    one."""
+    translates the sources of the training text. The model of this recipe, the student, is trained on these translations
+    and on the original text."""
     batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
     """Maximum number of target tokens per optimizer step, in all processes of a distributed training together."""
     accumulation: Annotated[int, Field(gt=0, le=1_000_000)] = 1
@@ -65,29 +66,29 @@ class TrainingSection(Section):
     """Probability that label smoothing distributes evenly over the vocabulary. Not set: 0 for a `pointer` and with
     `model.copy`, which do not support label smoothing; else 0.1."""
     guided_alignment: Share = 0.0
-    """Weight of the loss that trains the first head of the last but one decoder layer to align words (Garg et al. 2019,
-    arXiv:1909.02074); 0.05 is a good value. Its labels are the alignments of two statistical models of the training
-    text, one in each direction. It needs a `transformer` with softmax attention. 0 turns it off."""
+    """Weight of the loss that trains the first head of the penultimate decoder layer to align words (Garg et al. 2019,
+    arXiv:1909.02074); 0.05 is a good value. The labels are word alignments of the training text by two statistical
+    models, one for each direction. This loss needs a `transformer` with softmax attention. 0 turns it off."""
     consistency: NonNegativeFloat = 0.0
-    """Weight of consistency training (R-Drop, Wu et al. 2021, arXiv:2106.14448), alpha there; 5 is a good value for a
-    small corpus. Each batch passes the model twice, with different dropout masks, and the loss also has the divergence
-    of the two predictions. A step takes about twice as long. 0 turns it off."""
+    """Weight of consistency training: alpha of R-Drop (Wu et al. 2021, arXiv:2106.14448). 5 is a good value for a small
+    corpus. Each batch passes through the model twice, with different dropout masks, and the divergence between the two
+    predictions is added to the loss. A step takes about twice as long. 0 turns it off."""
     bidirectional_epochs: NonNegativeInt = 0
-    """Number of epochs, at the beginning, that also train on each pair with source and target exchanged (BiT, Ding et
-    al. 2021, arXiv:2109.07780); a third of the training is a good value. It needs `tokenizer.joint: true`. These epochs
-    have twice as many steps."""
+    """Number of epochs at the beginning of training that also use each pair with source and target exchanged (BiT, Ding
+    et al. 2021, arXiv:2109.07780). A third of the training is a good value. These epochs have twice as many steps.
+    The method needs `tokenizer.joint: true`."""
     word_dropout: Share = 0.0
     """Probability that a token of the source, or of the decoder's input, becomes `<unk>` (Sennrich et al. 2016,
-    arXiv:1606.02891); 0.1 is common for a small corpus. What the model has to predict stays the same."""
+    arXiv:1606.02891); 0.1 is common for a small corpus. The labels do not change."""
     switch_out: NonNegativeFloat = 0.0
-    """Temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512): n tokens of a source, or of a decoder's input, are
-    replaced by random ones, with a probability in proportion to exp(-n / temperature). With 1, that is 0.6 tokens on
-    average. 0 turns it off."""
+    """Temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512): in each source and each decoder's input, n tokens
+    are replaced by random tokens. The number n is drawn with a probability in proportion to exp(-n / temperature). With
+    temperature 1, the mean of n is 0.6. 0 turns SwitchOut off."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Number format of training, and of the translations in validation and test. `auto` is bf16 on GPUs and CPUs with
-    hardware support for it, else fp16 on GPUs of compute capability 7.0 or above (V100, T4), else fp32. `fp16` uses a
-    loss scale, which adapts itself. `tf32` is fp32 with matrix products in TF32, on GPUs of compute capability 8.0 or
-    above. Weights, accumulated gradients and the validation loss are always fp32."""
+    hardware support for it, else fp16 on GPUs of compute capability 7.0 or above (V100, T4), else fp32. `fp16` uses
+    dynamic loss scaling. `tf32` is fp32 with matrix products in TF32, on GPUs of compute capability 8.0 or above.
+    Weights, accumulated gradients and the validation loss are always fp32."""
     validate_every: PositiveInt = 500
     """Number of steps between validations."""
     valid_sentences: PositiveInt | None = None
@@ -95,8 +96,8 @@ class TrainingSection(Section):
     validation corpus. Not set: all."""
     best_metric: Literal["bleu", "chrf", "exact", "loss", "perplexity"] = "bleu"
     """Validation score that selects the best checkpoint: one of `metrics` except TER, or `loss` or `perplexity`. A
-    language model has only `loss` and `perplexity`. Not set: `bleu` if it is in `metrics`, else the first metric there
-    that is `chrf` or `exact`, else `loss`; for a language model, `perplexity`."""
+    language model has only `loss` and `perplexity`. Not set: `bleu` if it is in `metrics`, else the first entry of
+    `metrics` that is `chrf` or `exact`, else `loss`; for a language model, `perplexity`."""
     early_stopping: NonNegativeInt = 0
     """Stop after this number of consecutive validations without improvement. 0 turns it off."""
     keep_checkpoints: PositiveInt = 3

@@ -1,4 +1,4 @@
-"""Calibration of a model's confidence: the chrF that a translation is expected to have.
+"""Calibration of a model's confidence: estimation of the chrF of a translation.
 
 The confidence of a translation is its mean log-probability per token. An isotonic regression (Ayer et al. 1955; the
 pool adjacent violators algorithm) of sentence chrF on the confidence is fitted on the validation set.
@@ -14,13 +14,13 @@ import numpy as np
 MIN_SENTENCES = 30
 """Minimum number of sentences to fit a calibration."""
 BINS = 10
-"""Number of groups of equal size, by confidence, in which expected and actual scores are compared."""
+"""Number of equally large groups of sentences for which expected and actual scores are compared."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Expected score by confidence. confidences: ascending. scores: expected score at each. spread: standard deviation
-    of the scores around it."""
+    """Expected score as a function of the confidence. confidences: in ascending order. scores: expected score at each
+    confidence. spread: standard deviation of the actual scores around each expected score."""
 
     confidences: np.ndarray
     scores: np.ndarray
@@ -42,7 +42,7 @@ class Reliability:
 
 
 def fit(confidences: Sequence[float], scores: Sequence[float]) -> Calibration | None:
-    """Return the calibration of a validation set; None if it is too small."""
+    """Return the calibration on a validation set; None if the set is too small."""
     if len(confidences) < MIN_SENTENCES:
         return None
     order = np.argsort(confidences, kind="stable")

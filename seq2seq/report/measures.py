@@ -15,20 +15,20 @@ from seq2seq.evaluation.scores import sacrebleu_metric
 from seq2seq.translation.output_faults import FAULTS, faults
 
 RESAMPLED = 1_000
-"""Number of resampled test sets of a confidence interval."""
+"""Number of resampled test sets for each confidence interval."""
 LENGTHS = (1, 6, 11, 16, 21, 31, 51)
-"""First length, in source words, of each bucket."""
+"""Minimum length, in source words, of each bucket."""
 FREQUENCIES = (0, 1, 3, 10, 100, 1_000)
-"""First number of occurrences in the training text, of the rarest source word, of each bucket."""
+"""Minimum frequency of each bucket. The frequency of a sentence is that of its rarest word in the training text."""
 UNSEEN = (0, 1, 2)
-"""First number of source words that do not occur in the training text of each bucket."""
+"""Minimum number, for each bucket, of source words that do not occur in the training text."""
 MAX_NGRAM = 4
 SHOWN_NGRAMS = 12
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Score with its 95 % confidence interval, mean ± half, by bootstrap resampling."""
+    """Score with its 95 % confidence interval, `mean` ± `half`, by bootstrap resampling."""
 
     value: float
     mean: float
@@ -38,7 +38,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Group of sentences. sentences: their indices."""
+    """Group of sentences. sentences: indices of the sentences in the test set."""
 
     name: str
     sentences: list[int]
@@ -88,7 +88,7 @@ def _buckets(values: Sequence[int], edges: Sequence[int]) -> list[Bucket]:
 
 
 def word_frequencies(lines: Iterable[str], language: str) -> Counter[str]:
-    """Return the number of occurrences of each word, without case and punctuation."""
+    """Return the number of occurrences of each word, ignoring case and punctuation."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(normal(line[slice(*span)]) for span in word_spans(line, language))
@@ -102,8 +102,8 @@ def normal(word: str) -> str:
 
 def ngram_differences(translations: Sequence[str], references: Sequence[str], language: str
                       ) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
-    """Return the n-grams that occur much more, and much less, often in the translations than in the references, each
-    with both counts. n is 1 to MAX_NGRAM; an n-gram is left out if a longer one around it differs as much."""
+    """Return the most overused and the most underused n-grams of the translations, each with its counts in translations
+    and references. If a longer n-gram contains an n-gram and has the same difference, only the longer is returned."""
     tokenize: Callable[[str], str] = sacrebleu_metric("bleu", language).tokenizer
     ours, theirs = (_ngrams(map(tokenize, lines)) for lines in (translations, references))
     differences = {ngram: ours[ngram] - theirs[ngram] for ngram in ours | theirs}

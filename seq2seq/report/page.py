@@ -49,7 +49,7 @@ def page(systems: Sequence[System], tests: Sequence[TestSet], *, frequencies: Ma
 
     Args:
         frequencies: occurrences of source words in the training text; None: not known.
-        scores: further scores by name: for each system, a number for each sentence of the only test set.
+        scores: additional scores by name: for each system, a number for each sentence. There is one test set then.
     """
     by_test = {test.name: _lines_of(test, systems) for test in tests}
     sections = [("Scores", [part for test in tests for part in _scores(test, systems, scores or {})])]
@@ -206,7 +206,7 @@ def _calibration(test: TestSet, systems: Sequence[System], lines: Lines) -> list
         rows = [[f"{number:,}", _bar(expected), _bar(actual)] for number, expected, actual in found.rows]
         parts += [f"<h3>{_escaped(f'{system.name}, {test.name}')}</h3>"
                   f"<p>Mean difference between expected and actual chrF: {found.error:.1f}. The expected chrF of a "
-                  "translation follows from its mean log-probability; it was fitted on the validation set.</p>",
+                  "translation is a function of its mean log-probability, fitted on the validation set.</p>",
                   _table(["sentences", "expected chrF", "actual chrF"], rows, raw_from=1)]
     return parts
 
@@ -239,7 +239,7 @@ def _speed(systems: Sequence[System], tests: Sequence[TestSet]) -> list[str]:
 
 
 def _memory(megabytes: float) -> str:
-    """Return an amount of memory in steps of 50 MB; freed memory that is kept for reuse makes it no more exact."""
+    """Return memory rounded to 50 MB. It is not known more exactly, because freed memory is kept for reuse."""
     if not megabytes:
         return "unknown"
     return f"about {round(megabytes / 50) * 50:,}" if megabytes >= 50 else "below 50"

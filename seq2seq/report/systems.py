@@ -37,10 +37,10 @@ MAX_VALIDATION = 2_000
 
 @dataclass(frozen=True)
 class TestSet:
-    """Test set. sources: None if only translations and references are known; with their contexts, if the model uses
-    `data.context`. languages: of source and target."""
+    """Test set. sources: source sentences, with their contexts if the model uses `data.context`; None if they are not
+    known. languages: codes of the source and target language."""
 
-    __test__ = False                                                            # this is no test class of pytest
+    __test__ = False                                                            # pytest must not collect this class
 
     name: str
     sources: list[str] | None
@@ -58,9 +58,9 @@ class System:
     """System of a report.
 
     path: a run, a bundle or a file. translations, confidences, seconds: by test set; a file has only translations. The
-    confidence of a translation is its mean log-probability per token. slices: BLEU of changed test sets, by test set
-    and name. recipe, run and hashes of a model; run: None for a bundle outside of a run. peak_megabytes: most memory
-    beside the weights while the test sets were translated; 0 where the system does not tell it.
+    confidence of a translation is its mean log-probability per token. slices: BLEU of each test set with changed text,
+    by test set and by slice (see `robustness_slices`). run: None for a bundle or a file. megabytes: size on disk.
+    peak_megabytes: peak memory, without the weights, during translation; 0 if the operating system does not report it.
     """
 
     name: str
@@ -83,7 +83,7 @@ class System:
 def read_tests(paths: Sequence[Path], source: Path | None, references: Path | None, language: str) -> list[TestSet]:
     """Return the test sets: the given files, or those in the recipe of the first model.
 
-    language: code of the target language of files.
+    language: code of the target language, used if there is no model.
     Raises:
         UserError: there is neither a model with test sets nor a file of references; a file cannot be read.
     """
@@ -114,9 +114,9 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
 
 def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", precision: str = "auto",
                 threads: int | None = None, robustness: bool = False) -> System:
-    """Return a system with its translations of the test sets. Models translate them now.
+    """Return a system with its translations of the test sets. If it is a model, this function translates them.
 
-    robustness: True to translate changed test sets too.
+    robustness: True to also translate test sets with changed text (see `robustness_slices`).
     Raises:
         UserError: the model cannot be loaded, or the file cannot be read or has another number of lines.
     """
@@ -135,7 +135,7 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     system = System(path.absolute().name if path.absolute().name != "best" else path.absolute().parent.name, path,
                     recipe=recipe, run=path if bundle.parent == path else None, metadata=bundle_metadata(bundle),
                     hashes=hashes, megabytes=megabytes, precision=translator.precision, device=str(translator.device))
-    translator.translate((tests[0].sources or [])[:200])                        # libraries allocate at their first use
+    translator.translate((tests[0].sources or [])[:200])                        # libraries allocate memory at first use
     memory = _reset_peak_memory(translator.device)
     for test in tests:
         began = time.perf_counter()
@@ -152,7 +152,7 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
 
 
 def tell_apart(systems: Sequence[System]) -> list[System]:
-    """Return the systems with different names: those of the same name get their path, or a number, in addition."""
+    """Return the systems with different names. Systems of one name are named by path or, if paths agree, numbered."""
     named = []
     for number, system in enumerate(systems, 1):
         if sum(system.name == other.name for other in systems) > 1:
@@ -163,11 +163,11 @@ def tell_apart(systems: Sequence[System]) -> list[System]:
 
 
 def read_scores(options: Sequence[str], systems: int, lines: int) -> dict[str, list[list[float]]]:
-    """Return further scores of each system by name. options: texts such as comet=FILE, in the order of the systems.
+    """Return additional scores by name: for each system, the score of each line. options: texts such as comet=FILE.
 
     Raises:
-        OptionError: an option has another form, or a score does not have a file for each system.
-        CorpusError: a file cannot be read, has another number of lines, or a line that is no number.
+        OptionError: an option is not NAME=FILE, or the number of a score's files is not the number of systems.
+        CorpusError: a file cannot be read, has another number of lines, or has a line that is not a number.
     """
     found: dict[str, list[list[float]]] = {}
     for option in options:
@@ -215,9 +215,9 @@ def _translate(translator: Translator, lines: Sequence[str], title: str) -> list
 
 
 def _reset_peak_memory(device: torch.device) -> int:
-    """Forget the peak memory of earlier systems and return the memory in use now, in bytes.
+    """Reset the peak memory and return the memory in use now, in bytes.
 
-    Memory of the GPU, or of this process, where Linux tells it. What earlier systems have freed is not in use.
+    On a GPU, this is GPU memory; otherwise, it is the memory of this process, which only Linux reports.
     """
     gc.collect()
     if device.type == "cuda":
@@ -251,7 +251,7 @@ def _robustness(translator: Translator, test: TestSet, name: str) -> dict[str, f
 
 
 def _calibrated(translator: Translator, recipe: Recipe, name: str) -> Calibration | None:
-    """Return the calibration on the model's validation set; None if it cannot be read or is too small."""
+    """Return the calibration on the model's validation set; None if the set cannot be read or is too small."""
     try:
         pairs = [(source, target) for _, source, target in islice(validation_pairs(recipe), MAX_VALIDATION)]
     except UserError:

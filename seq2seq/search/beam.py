@@ -123,11 +123,11 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
     """Find the best hypotheses of each sentence.
 
     Args:
-        source: (source_tokens,), source_offsets: (sentences + 1,), longest_source: as in `Stepwise.start`.
+        source, source_offsets, longest_source: as in `Stepwise.start`.
         max_lengths: maximum number of target tokens of each sentence, `</s>` included. If a hypothesis reaches
             this length, its last token must be `</s>`.
-        topk: the engine's implementation of `search.topk.topk`.
-        whole_search: the engine's own beam search; None: `device_search` on a GPU, no such search on a CPU. Not used if
+        topk: `search.topk.topk` or an engine's implementation of it.
+        whole_search: an engine's own beam search; None: on a GPU, use `device_search`. A whole search is not used if
             `options` has hooks or a maximum length exceeds the model's maximum number of positions.
     Returns:
         The hypotheses of each sentence, best first.
@@ -159,7 +159,7 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         must_end = frontier.max_lengths <= length if length >= shortest_limit else None
         totals, normalised = frontier.totals, options.skip_log_softmax
         if (options.logits_processors or options.candidate_selection) and not normalised:
-            # The log sum exp is subtracted before logits processors set the logits of forbidden tokens to -inf. The
+            # The log-sum-exp is subtracted before logits processors set the logits of forbidden tokens to -inf. The
             # other tokens therefore keep their probability.
             totals, normalised = totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape), True
         for processor in options.logits_processors:
@@ -185,7 +185,7 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
 def _n_best(finished: Sequence[list[Hypothesis]], options: SearchOptions, constrained: bool) -> list[list[Hypothesis]]:
     """Return the n best finished hypotheses of each sentence, best first. Raises: as in `search`.
 
-    constrained: reason why a sentence can be without hypotheses: True = constraints, False = NaN.
+    constrained: True if constraints are the reason why a sentence has no hypothesis, False if NaN is the reason.
     """
     if without := [line for line, hypotheses in enumerate(finished) if not hypotheses]:
         if constrained:
@@ -217,7 +217,7 @@ def _add_finished(frontier: _Frontier, candidates: _Candidates, options: SearchO
 
 def _advance(frontier: _Frontier, candidates: _Candidates, options: SearchOptions,
              finished: list[list[Hypothesis]]) -> tuple[_Frontier, np.ndarray]:
-    """Continue each group with its first candidates other than `</s>`; drop sentences whose groups are all finished.
+    """Continue each group with its first candidates other than `</s>`. Drop sentences whose groups are all finished.
 
     Returns:
         The next frontier, and the argument of `State.select`: for each hypothesis of the next frontier, the row that it

@@ -28,7 +28,7 @@ class Sampling:
     sentence. The log-probability of a sample is computed from the logits before temperature and truncation (see
     `sampling.truncate`).
 
-    keys: (sentences, numbers), key of each sentence in the input of the search: one or more non-negative integers.
+    keys: (sentences, numbers), key of each sentence in the search input; one or more non-negative integers per key.
     temperature, top_k, top_p, min_p: see the functions in `sampling`.
     """
 
@@ -85,7 +85,7 @@ class DiverseBeams:
 class RequiredPhrase:
     """Phrase that the text of a finished target must contain, in any segmentation.
 
-    spellings: token sequences that spell the phrase, at least one; none is empty. They supply candidates to the search.
+    spellings: token sequences that spell the phrase; at least one, none empty. Search adds their tokens as candidates.
     """
 
     phrase: Phrase
@@ -100,8 +100,8 @@ class RequiredPhrase:
 class RequiredPhrases:
     """Lexically constrained beam search: the text of every target contains all required phrases of its sentence.
 
-    If the text ends with a phrase of whole words, the phrase is satisfied, because `</s>` may be the next token. If the
-    next token continues the last word of the phrase (for example "ing" after "kick"), the phrase is missing again.
+    If the text ends with a whole-word phrase, it contains the phrase for now, because `</s>` may be the next token. If
+    the next token continues the last word of the phrase (for example "ing" after "kick"), the phrase is missing again.
 
     The beam is divided among banks (Post and Vilar 2018, arXiv:1804.06609, "dynamic beam allocation"). A bank contains
     the candidates that lack the same number of tokens of required phrases. The beam takes the best candidate of each
@@ -119,7 +119,7 @@ class RequiredPhrases:
     def ban_end_if_missing(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         """Set the logit of `</s>` to -inf for hypotheses that lack a required phrase.
 
-        Search needs both in its options: this object as candidate selection, and this method as a logits processor.
+        `SearchOptions` must have both this object as `candidate_selection` and this method as a logits processor.
         """
         for row, (target, phrases) in enumerate(self._rows(hypotheses)):
             text = decode_pieces(target, self.pieces) if phrases else ""
@@ -130,8 +130,8 @@ class RequiredPhrases:
     def missing_tokens(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
         """Return the number of tokens of required phrases that a target still lacks.
 
-        This is the sum of the lengths of the missing phrases, each in its shortest spelling. If the target ends with
-        the beginning of a spelling of a missing phrase, only the rest of this spelling counts (for one phrase at most).
+        Each missing phrase counts with the length of its shortest spelling. If the target ends with the beginning of a
+        spelling of a missing phrase, this phrase counts with the rest of the spelling. This applies to one phrase only.
         """
         text = decode_pieces(target, self.pieces) if phrases else ""
         missing = [required for required in phrases if not required.phrase.is_in(text)]
@@ -159,8 +159,8 @@ class RequiredPhrases:
             if any(required.phrase.is_in(text) and not required.phrase.is_in(f"{text}x") for required in phrases):
                 completed.append(row)
         if completed:
-            # If a phrase was just completed, the most probable tokens may all continue its last word, after which it
-            # would be missing again. The best token that does not continue a word is therefore a candidate, too.
+            # If a phrase was just completed, the most probable tokens may all continue its last word, and then the
+            # phrase would be missing again. The best token that continues no word is therefore a candidate, too.
             ending = logits[completed].masked_fill(self.continues_word.to(logits.device), -math.inf).argmax(1)
             considered |= dict.fromkeys(zip(completed, ending.tolist(), strict=True))
         rows, next_ids = torch.tensor(list(considered), device=logits.device).T
@@ -179,10 +179,10 @@ class RequiredPhrases:
                 ids.new_tensor([[[candidate.next_id for candidate in each]] for each in selected]))
 
     def _spelled_tokens(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
-        """Return the length of the longest end of the target that is also a beginning of the spelling; 0 if none is.
+        """Return the length of the longest proper prefix of the spelling with which the target ends, or 0.
 
-        This beginning is shorter than the spelling. The phrase must be allowed to begin after the preceding
-        tokens of the target (see `Phrase.may_begin_after`).
+        A prefix counts only if the phrase may begin there: the spelling starts with a space, or
+        `Phrase.may_begin_after` allows the text before the prefix.
         """
         spaced = self.pieces[spelling[0]].startswith(b" ")
         for size in range(min(len(spelling) - 1, len(target)), 0, -1):

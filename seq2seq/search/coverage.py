@@ -12,8 +12,8 @@ from torch import Tensor
 from seq2seq.model.interface import Stepwise
 
 MIN_COVERAGE = 1e-6
-"""Lower limit of the coverage of a source position. With ReLU attention, the coverage can be 0. Without the limit, the
-penalty would then be infinite."""
+"""Lower limit of the coverage of a source position. With ReLU attention, the coverage can be 0, and without the
+limit, the penalty would then be infinite."""
 
 
 def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
@@ -31,13 +31,13 @@ def coverage_penalty(coverage: Tensor, strength: float) -> Tensor:
 
 
 def coverage_bonus(strength: float) -> Callable[[CoverageState], Tensor]:
-    """Return a function for `SearchOptions.bonus`: it computes the coverage penalty from a `CoverageState`."""
+    """Return a function for `SearchOptions.bonus` that computes the coverage penalty from a `CoverageState`."""
     return lambda state: coverage_penalty(state.coverage, strength)
 
 
 @dataclass(frozen=True)
 class CoverageState:
-    """State of `WithCoverage`: the state of the wrapped model, and the coverage of the source so far.
+    """Decoding state of `WithCoverage`.
 
     inner: state of the wrapped model. coverage: (rows, longest_source), sum of the attention weights of each source
     position over the steps so far; 1 in padding.

@@ -27,19 +27,19 @@ CHECK_STEPS = 8
 
 @dataclass
 class Beams:
-    """Hypotheses of the sentences in search. `advance` writes its results into these tensors.
+    """Unfinished and finished hypotheses of a search. `advance` writes its results into these tensors.
 
     length: (1,), number of tokens of the unfinished hypotheses; equal to the number of steps so far.
-    sentences: (sentences,), index of each sentence in the input; -1 for a filler, a place without a sentence.
-    limits: (sentences,), maximum number of tokens without `</s>`.
+    sentences: (sentences,), index of each sentence in the input; -1 for a filler, a row without a sentence.
+    limits: (sentences,), maximum number of tokens, not counting `</s>`.
     tokens: (sentences, beam), last token of each unfinished hypothesis.
     totals: (sentences, beam), log p of each unfinished hypothesis; -inf for a place in the beam without a hypothesis.
     history: (sentences, steps, beam), token * beam + parent of each unfinished hypothesis after each step. The parent
         is the index, in the beam before the step, of the hypothesis that was continued.
     done: (sentences,) bool, True = finished. count: (sentences,), number of finished hypotheses.
     finished_totals: (sentences, places), log p of the finished hypotheses. finished_ends: (sentences, places), n * beam
-        + i for a hypothesis that `</s>` finished when it had n tokens and index i in the beam. The last place of both
-        is a dummy, to which `advance` writes the values of candidates that do not finish a hypothesis.
+        + i for a hypothesis that `</s>` finished when it had n tokens and index i in the beam. In both
+        tensors, the last place is a dummy: `advance` writes to it for candidates that do not finish a hypothesis.
     """
 
     length: Tensor
@@ -97,7 +97,7 @@ class Beams:
             enough: number of finished hypotheses with which a sentence is finished.
             must_end: False = skip the check for maximum lengths, because no sentence has reached its maximum length.
         Returns:
-            For each hypothesis after the step, the row of the logits that it continues, (sentences, beam).
+            For each hypothesis after the step, the row of its parent in `logits`, (sentences, beam).
         """
         sentences, beam = self.totals.shape
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -108,7 +108,7 @@ class Beams:
             at_limit = (self.limits <= self.length)[:, None].expand(sentences, beam).reshape(-1, 1)
             logits.masked_fill_(at_limit, -math.inf)[:, END_ID] = ending
         totals, parents, ids = topk_torch(logits, past, 2 * beam)
-        ends, possible = ids == END_ID, totals > -math.inf                      # False for NaN, too
+        ends, possible = ids == END_ID, totals > -math.inf                      # `possible` is False for NaN
         stops = ends | ~possible
         first = torch.arange(sentences, device=logits.device)[:, None]
         # Each `</s>` among the first `beam` candidates finishes a hypothesis. Other candidates go to the last place.
@@ -161,7 +161,10 @@ class Decoder(Protocol):
         """Do step number `length`, from 1: unfinished hypotheses then have `length` tokens. Do not wait for the GPU."""
 
     def keep(self, unfinished: Sequence[int]) -> None:
-        """Keep the sentences with these indices in `beams.sentences`. A decoder may keep finished sentences, too."""
+        """Keep the unfinished sentences; some of the finished ones may be kept, too, if this is cheaper.
+
+        unfinished: rows of the unfinished sentences in `beams.sentences`.
+        """
 
 
 def search_on_device(decoder: Decoder, max_lengths: Sequence[int]) -> list[list[tuple[list[int], float]]]:
@@ -195,7 +198,7 @@ def device_search(model: Stepwise, source: Tensor, source_offsets: Tensor, longe
 
 
 class _StepwiseDecoder:
-    """Decoder with a model that has the step interface."""
+    """Decoder that runs any model with the step interface."""
 
     beams: Beams
     rows: Tensor
@@ -209,7 +212,7 @@ class _StepwiseDecoder:
     def advance(self, length: int) -> None:
         """See `Decoder.advance`."""
         if length == 1:
-            # In the first step, the model has one row per sentence; in later steps, one row per hypothesis.
+            # In the first step, the state has one row per sentence; in later steps, one row per hypothesis.
             tokens = torch.full((len(self.max_lengths),), START_ID, dtype=torch.int64, device=self.device)
         else:
             tokens, self.state = self.beams.tokens.flatten(), self.state.select(self.rows)

@@ -1,4 +1,4 @@
-"""Ensembles, and shallow fusion with a language model: several models behind the step interface of one."""
+"""Ensembles and shallow fusion with a language model. Both present several models as one with the step interface."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Fusion:
 
     The sum is not a normalised distribution, and search must not normalise it (see `SearchOptions.skip_log_softmax`).
 
-    language_model: model with the step interface; `start` gives it only empty sources, `</s>`.
+    language_model: model with the step interface. Its source is always empty, that is, only `</s>`.
     """
 
     def __init__(self, model: Stepwise, language_model: Stepwise, weight: float) -> None:

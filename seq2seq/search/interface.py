@@ -19,9 +19,9 @@ class WholeSearch(Protocol):
 
         Each hypothesis is a pair: token ids without `</s>`, and log p of the tokens and `</s>`.
 
-        Args: as in `search.beam.search` and `SearchOptions`, and
-            enough: number of finished hypotheses with which a sentence is finished.
-            forbidden: banned token ids; never includes `</s>`.
+        enough: number of finished hypotheses with which a sentence is finished.
+        forbidden: banned token ids; never includes `</s>`.
+        Other arguments: as in `search.beam.search` and `SearchOptions`.
         """
 
 

@@ -67,11 +67,11 @@ class Phrase:
     """Phrase of `decoding.forbid` or `decoding.require`, with the rules that decide if a text contains it.
 
     text: the phrase, without white space around it.
-    whole_words: True: the phrase matches only whole words. "art" matches in "art-house", but not in "party" or "arts".
+    whole_words: if True, the phrase matches only whole words: "art" matches in "art-house", not in "party" or "arts".
         Combining marks belong to the word of the letter before them. If the first or last character of the phrase is
-        neither a letter nor a digit, such as "." or "%", any character may stand next to it. False: any substring
-        matches. Languages written without spaces need False.
-    ignore_case: compare characters one by one without their case: "\u1e9e" equals "\u00df", but "SS" does not.
+        neither a letter nor a digit, such as "." or "%", any character may stand next to it. If False, any
+        substring matches. Languages written without spaces need False.
+    ignore_case: compare characters one by one without their case. "\u1e9e" equals "\u00df", but "SS" differs from both.
     """
 
     text: str
@@ -167,7 +167,7 @@ class _ForbiddenPhrase:
         characters, incomplete = decoder.decode(text), decoder.getstate()[0]
         prefix = self.phrase.matched_prefix(characters)
         if not prefix and not self.phrase.may_begin_after(characters):
-            prefix = "x"                        # any letter, because the phrase must not begin after a letter
+            prefix = "x"                        # stands for any letter, after which the phrase must not begin
         return self.completing_ids(prefix.encode(errors="surrogateescape") + incomplete)
 
     def _completing_ids(self, prefix: bytes) -> Tensor:

@@ -67,8 +67,8 @@ def _matching_ngrams(texts: Sequence[str], order: int) -> tuple[np.ndarray, np.n
     for row, of_text in enumerate(ngrams):
         common = of_text.keys() & columns.keys()
         counts[row, [columns[ngram] for ngram in common]] = [of_text[ngram] for ngram in common]
-    # If an n-gram occurs a times in one text and b times in another, the texts share min(a, b) copies of it. They share
-    # copy number i if a >= i and b >= i. For each i, one matrix product counts the shared copies of all pairs of texts.
+    # If an n-gram occurs a times in one text and b times in another, the texts share min(a, b) copies: copy
+    # number i is shared if a >= i and b >= i. For each i, a matrix product counts the shared copies of all text pairs.
     shared = np.zeros((len(texts), len(texts)))
     i = 1
     while (several := (counts >= i).sum(0) > 1).any():

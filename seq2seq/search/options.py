@@ -30,8 +30,8 @@ CandidateSelection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, T
 
 It returns at most `count` continuations of the hypotheses of each group, in order of preference.
 
-Arguments: logits: (rows, vocab_size). past: (sentences, groups, beam of a group), log p of each hypothesis; unless
-`skip_log_softmax` is set, minus the log-sum-exp of its logits. So past + logits is log p of a continuation.
+Arguments: logits: (rows, vocab_size). past: (sentences, groups, beam of a group), such that past + logits is log p of
+each continuation: log p of the hypothesis, minus the log-sum-exp of its logits unless `skip_log_softmax` is set.
 Results, each (sentences, groups, candidates): totals: log p of each continuation. beams: index of the continued
 hypothesis in its group. ids: next token.
 """

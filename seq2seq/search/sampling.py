@@ -1,4 +1,4 @@
-"""Sampling: temperature, top-k, top-p and min-p; and random numbers that do not depend on the batch.
+"""Sampling: temperature, top-k, top-p, min-p, and random numbers that do not depend on the batch.
 
 `top_k`, `top_p` and `min_p` return the logits, (rows, vocab_size), with -inf for the tokens that they remove.
 """
@@ -19,7 +19,7 @@ MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Return logits / temperature. A temperature below 1 sharpens the distribution; one above 1 flattens it.
+    """Return logits / temperature. Temperatures below 1 sharpen the distribution; above 1, they flatten it.
 
     Raises:
         ValueError: temperature is not positive.
@@ -47,7 +47,7 @@ def top_k(logits: Tensor, k: int) -> Tensor:
 def top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the smallest set of tokens whose probabilities sum to at least p (Holtzman et al. 2020, arXiv:1904.09751).
 
-    Among equally probable tokens, those with smaller ids are kept first.
+    Among equally probable tokens, the tokens with the smallest ids are kept first.
 
     Raises:
         ValueError: p is at most 0 or above 1.
@@ -104,7 +104,7 @@ def uniform_numbers(*key: int | Sequence[int] | np.ndarray) -> np.ndarray:
     bits = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in key)), np.uint64)
     for part in key:
         bits = splitmix64(bits ^ np.asarray(part, np.uint64))
-    # Only 52 bits are used, so that the product of the largest number and a sum of probabilities is below the sum.
+    # Only 52 bits are used, so that even the largest number times a sum of probabilities is below the sum.
     return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
 

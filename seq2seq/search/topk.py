@@ -30,9 +30,9 @@ def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.nda
         logits: (rows, vocab_size), one row per hypothesis, group by group; they are overwritten.
         totals: (groups, beam), log p of each hypothesis.
         forbidden: banned ids; never includes `</s>`. The probabilities of the other ids are not renormalised.
-        must_end: (groups,) bool, True = only `</s>` may follow, because the targets would exceed their maximum length
-            with another token; None: False for all groups.
-        normalised: use the logits as scores, without log-softmax.
+        must_end: (groups,) bool, True = only `</s>` may follow, because any other token would make the targets exceed
+            their maximum length; None: False for all groups.
+        normalised: True to use the logits as scores, without log-softmax.
     """
     past = totals if normalised else totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape)
     ban(logits, forbidden, must_end)
@@ -48,7 +48,7 @@ def to_numpy(continuations: tuple[Tensor, ...]) -> Continuations:
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """Return log sum exp of each row of logits, (rows,)."""
+    """Return the log-sum-exp of each row of logits, (rows,)."""
     if logits.is_cuda:
         return logits.logsumexp(1)
     # This is faster than `logsumexp`: it does not compute the maximum first, and each chunk of rows fits into a core's
@@ -62,7 +62,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
-    """Forbid tokens as the next ones: set their logits to -inf, in place. Arguments: as in `topk`."""
+    """Set the logits of the tokens that must not follow to -inf, in place. Arguments: as in `topk`."""
     logits.index_fill_(1, forbidden, -math.inf)
     if must_end is not None:
         ending = logits[:, END_ID].clone()
@@ -105,8 +105,8 @@ def topk_torch(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor
     best, indices = totals.flatten(1).topk(min(count, totals[0].numel()), dim=1)
     block = indices // BLOCK
     ids = (chosen % per_row).gather(1, block) * BLOCK + indices % BLOCK
-    # If a group has fewer than `count` continuations, the results include padding of the last block. Its totals are
-    # -inf, and its ids are clamped to the vocabulary.
+    # If a group has fewer than `count` continuations, the results include padding of the last block. Padding has
+    # totals of -inf, and its ids are clamped to the vocabulary.
     return best, beams.gather(1, block), ids.clamp_(max=vocab_size - 1)
 
 

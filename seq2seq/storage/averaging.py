@@ -130,8 +130,8 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    If the run has a best bundle, return that bundle's recipe, which has the paths as the user wrote them, and its
-    corpus counts and number of parameters. Otherwise, return the recipe in the run directory, and empty metadata.
+    If the run has a best bundle, return the recipe, corpus counts and number of parameters of this bundle. Its recipe
+    has the paths as the user wrote them. Otherwise, return the recipe in the run directory, and empty metadata.
     """
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)

@@ -1,8 +1,8 @@
-"""README.md of a bundle: the model card that seq2seq writes, or a text of the user, which is kept.
+"""README.md of a bundle: the model card that seq2seq writes, or a text of the user, which is never overwritten.
 
 metadata.json contains the checksums of the cards that seq2seq has written. A README.md with another checksum belongs to
-the user. It is not among the checksums that are verified when a model is loaded, so a changed, damaged or missing
-README.md never makes a bundle unreadable.
+the user. README.md is not verified when a model is loaded, so a changed, damaged or missing README.md never makes a
+bundle unreadable.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from seq2seq.storage.directories import CARD_KEY, read_file, read_metadata, read
 
 README = "README.md"
 MAX_README_BYTES = 1 << 20
-"""A larger README.md is the user's."""
+"""A larger README.md is assumed to be the user's, without computing its checksum."""
 
 
 def with_card(directory: Path, metadata: Mapping[str, Any], recipe: Path, model: Path
               ) -> tuple[dict[str, Any], bytes | None]:
     """Return the metadata with the checksum of the bundle's new card, and the card.
 
-    The card is None if README.md belongs to the user, if the card has not changed, or if recipe or weights cannot be
-    read. The metadata must be written before the card. They contain the checksum of the old card, too, so that a crash
-    between the two writes does not turn the old card into a text of the user.
+    The card is None if README.md belongs to the user, if the card has not changed, or if it cannot be made. Write the
+    metadata before the card. The metadata also contain the checksum of the old card. Otherwise, after a crash between
+    the two writes, the old card would be taken for a text of the user.
 
     Args:
         directory: the bundle. metadata: contents of its metadata.json, reserved keys included.
@@ -43,9 +43,9 @@ def with_card(directory: Path, metadata: Mapping[str, Any], recipe: Path, model:
     try:
         text = model_card(parse_recipe(read_file(recipe).decode(), recipe, alone=True), metadata,
                           Sizes.of_tensors(read_shapes(model)))
-    except (CheckpointError, RecipeError, UnicodeDecodeError):          # whoever loads the model gets the message
+    except (CheckpointError, RecipeError, UnicodeDecodeError):          # loading the model will report the error
         return dict(metadata), None
-    except Exception as error:                                          # a model is never lost because of its card
+    except Exception as error:                                          # saving goes on without a card
         console.warn(f"the model card (README.md) was not written: {type(error).__name__}: {error}. The model itself "
                      "is complete. This is a bug in seq2seq; please report it.")
         return dict(metadata), None
@@ -56,7 +56,7 @@ def with_card(directory: Path, metadata: Mapping[str, Any], recipe: Path, model:
 
 
 def write_card(directory: int | Path, card: bytes | None) -> None:
-    """Write the card, if there is one. directory: the bundle, from `open_files.opened_directory`, or its path.
+    """Write the card, unless it is None. directory: the bundle, from `open_files.opened_directory`, or its path.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
@@ -73,7 +73,7 @@ def has_own_card(directory: Path) -> bool:
 
 
 def _own_checksum(directory: Path, metadata: Mapping[str, Any]) -> str | None:
-    """Return the checksum of README.md if it is a card that seq2seq wrote, else None."""
+    """Return the checksum of README.md if README.md is a card that seq2seq wrote and nobody has changed, else None."""
     path, known = directory / README, metadata.get(CARD_KEY)
     if not isinstance(known, list) or path.is_symlink() or not path.is_file():
         return None

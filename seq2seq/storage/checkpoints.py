@@ -1,6 +1,6 @@
 """Checkpoints and bundles: training resumes from a checkpoint, and translation loads a bundle.
 
-Both are directories, which directories.py writes atomically. Tensors are in safetensors files; nothing is pickled.
+Both are directories that are written atomically (directories.py). Tensors are stored in safetensors files, not pickled.
 """
 
 import logging
@@ -114,11 +114,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Return the paths of a run's checkpoints, intact or damaged, the oldest first."""
+    """Return the paths of all checkpoints of a run, the oldest first. Damaged checkpoints are included."""
     directory = Path(run) / CHECKPOINTS
     if not directory.is_dir():
         return []
-    # If the replacement of a checkpoint was interrupted, it may exist only under the hidden name from `old_path`.
+    # A checkpoint whose replacement was interrupted may exist only under the hidden name from `old_path`.
     matches = (re.fullmatch(r"(step-\d{8,})|\.(step-\d{8,})\.replaced", path.name) for path in directory.iterdir())
     names = {match[1] or match[2] for match in matches if match}
     return sorted((directory / name for name in names), key=step_of)
@@ -130,13 +130,13 @@ def step_of(checkpoint: Path) -> int:
 
 
 def newest_checkpoint(run: Path) -> Checkpoint | None:
-    """Load the newest intact checkpoint, and log a warning for each damaged one that is newer.
+    """Load the newest intact checkpoint, and log a warning for each damaged checkpoint that is newer.
 
     Returns None if the run has no checkpoints.
 
     Raises:
-        CheckpointError: all checkpoints are damaged, so that the user must decide whether to train from the beginning;
-            or the newest undamaged checkpoint is from a newer version of seq2seq, or this user may not read it.
+        CheckpointError: all checkpoints are damaged, so that the user must decide whether to train from the beginning.
+            Or the newest undamaged checkpoint is from a newer version of seq2seq, or this user may not read it.
     """
     error_messages = []
     for path in reversed(list_checkpoints(run)):
@@ -212,15 +212,15 @@ def save_bundle(
     tokenizer_files: Mapping[str, bytes],
     metadata: Mapping[str, Any],
 ) -> Path:
-    """Write a bundle with its model card, or replace an old bundle atomically. Files of users in it are kept.
+    """Write a bundle with its model card. An old bundle is replaced atomically; files that users put into it are kept.
 
     Args:
         weights: tensors by name; tied weights are included once.
         tokenizer_files: contents by file name. The names must be in TOKENIZER_FILES.
         metadata: further fields of metadata.json, such as test scores and corpus counts.
     Raises:
-        CheckpointError: the bundle cannot be written, or the directory contains files and is not a bundle. In both
-            cases nothing is changed.
+        CheckpointError: the bundle cannot be written, or the directory contains other files and is not a bundle. In
+            both cases nothing is changed.
         ValueError: a file name in `tokenizer_files` is unknown, or a key of `metadata` is reserved.
     """
     unknown = [name for name in tokenizer_files if name not in TOKENIZER_FILES]
@@ -363,12 +363,12 @@ def resolve_model_path(path: Path) -> Path:
 
 
 def is_model(path: Path) -> bool:
-    """Return True if `path` is a bundle, or a run with one."""
+    """Return True if `path` is a bundle, or a run with a best bundle."""
     return "bundle" in (kind_of(path), kind_of(path / BEST))
 
 
 def _no_model(path: Path, expected: str) -> CheckpointError:
-    """Return the error that `path` is a file and not a model. expected: description of a model, for the message."""
+    """Return the error for a path that is a file, not a model. expected: end of the message; says what a model is."""
     from seq2seq.recipe import load_recipe
 
     if is_model(path.parent):
@@ -391,7 +391,7 @@ def _user_files(path: Path) -> list[Path]:
     """Return the files that users have put into a bundle; an empty list if there is no bundle yet.
 
     Raises:
-        CheckpointError: `path` is a file, or a directory that contains other files and is not a bundle.
+        CheckpointError: `path` is a file, or a directory that is not a bundle and has a file that no bundle has.
     """
     if not current_path(path).exists():
         return []
@@ -410,7 +410,7 @@ def _user_files(path: Path) -> list[Path]:
 def _require_json(value: Any, name: str) -> None:
     """Raise TypeError if JSON would silently change a value. For example, JSON changes tuples to lists.
 
-    name: name of the value in the message.
+    name: name of the value in the error message.
     """
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -425,6 +425,6 @@ def _require_json(value: Any, name: str) -> None:
 
 
 def _require_unreserved(fields: Iterable[str]) -> None:
-    """Raise ValueError if a name is a reserved key of metadata.json."""
+    """Raise ValueError if one of the names `fields` is a reserved key of metadata.json."""
     if reserved := [name for name in fields if name in RESERVED]:
         raise ValueError(f"reserved keys of {METADATA}: {', '.join(reserved)}")

@@ -1,7 +1,7 @@
 """Checksums of files that seq2seq writes and later reads. They prevent training on data that was damaged on disk.
 
-Large files are verified in the background. Their checksum is zlib's crc32, which processes 3 GB/s; sha256 processes
-only 0.9 GB/s. A crc32 is not cryptographic: it protects against accidents, not against attacks.
+Large files are verified in the background. Their checksum is zlib's crc32, which is faster than sha256 (3 GB/s instead
+of 0.9 GB/s). A crc32 is not cryptographic: it protects against accidents, not against attacks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def crc32_of_all(directory: Path) -> dict[str, int]:
 
 
 def find_damaged_file(directory: Path, checksums: Mapping[str, int]) -> Path | None:
-    """Return the first file that is missing or unreadable, or has a wrong zlib.crc32; None if all are intact."""
+    """Return the first file that is missing, unreadable or has a wrong zlib.crc32; None if all files are intact."""
     for name, expected in checksums.items():
         try:
             if crc32_of(directory / name) != expected:
@@ -67,7 +67,7 @@ def digest(values: Mapping[str, Any]) -> str:
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a JSON object with the checksum of its contents added or replaced."""
+    """Return a copy of a JSON object with the checksum of its contents. An old checksum is replaced."""
     contents = {key: value for key, value in values.items() if key != CHECKSUM_KEY}
     return {**contents, CHECKSUM_KEY: digest(contents)}
 
@@ -86,9 +86,9 @@ def append_checksum(text: bytes) -> bytes:
 
 
 def strip_checksum(contents: bytes) -> bytes | None:
-    """Return a text without the line that `append_checksum` added; None if the checksum in this line is wrong.
+    """Return a text without the checksum line that `append_checksum` added; None if the checksum is wrong.
 
-    If the text has no such line, it is returned unchanged.
+    A text without a checksum line is returned unchanged.
     """
     text, found, checksum = contents.rpartition(CHECKSUM_COMMENT)
     if not found:
@@ -116,8 +116,8 @@ def write_journal(text: Path, crc32: int) -> None:
 def read_journal(text: Path) -> tuple[int, int] | None:
     """Return (length in bytes, zlib.crc32) of a text file from its journal.
 
-    If there is no journal, return None: an older version of seq2seq wrote the text. If the journal is damaged, return
-    (-1, -1), which matches no text.
+    If there is no journal, return None, because an older version of seq2seq wrote the text. If the journal is damaged,
+    return (-1, -1), which matches no text.
     """
     try:
         journal = parse_json(regular_bytes(journal_path(text)))
@@ -129,10 +129,10 @@ def read_journal(text: Path) -> tuple[int, int] | None:
 
 
 def require_intact_text(paths: Iterable[Path], directory: Path) -> None:
-    """Verify the checksums of those `paths` that are in `directory`, the directory of a run's synthetic text.
+    """Verify the checksum of each file in `paths` that has a journal and is in `directory` (synthetic text of a run).
 
     Raises:
-        CheckpointError: a file is damaged. The file is deleted, so that the next start generates the text again.
+        CheckpointError: a file is damaged. This file is deleted, so that the next start generates its text again.
     """
     directory = Path(os.path.abspath(directory))
     for path in paths:
@@ -162,7 +162,7 @@ class Check:
         if size <= FOREGROUND_BYTES:
             self._run()
         else:
-            # A daemon thread, so that the process can exit before the verification ends.
+            # The process can exit before a daemon thread ends.
             self._thread = threading.Thread(target=self._run, name="checksums", daemon=True)
             self._thread.start()
 

@@ -31,13 +31,13 @@ from seq2seq.storage.open_files import sync
 Read = TypeVar("Read")
 
 FORMAT_VERSION = 1
-"""Version of the files' format. Incremented when older versions of seq2seq cannot read the new format."""
+"""Version of the file format. It is incremented when older versions of seq2seq cannot read the new format."""
 
 METADATA = "metadata.json"
 CARD_KEY = "model_card"
 """Key of the checksums of the model cards that seq2seq has written; see bundle_readme.py."""
 RESERVED = ("format_version", "kind", "sha256", CHECKSUM_KEY, CARD_KEY)
-"""Keys of metadata.json that `save_bundle` and `update_bundle_metadata` refuse in their arguments."""
+"""Keys of metadata.json that callers of `save_bundle` and `update_bundle_metadata` must not set."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of the Linux call renameat2. AT_FDCWD: paths are relative to the working directory. RENAME_EXCHANGE:
@@ -53,7 +53,7 @@ class DamagedError(CheckpointError):
 
 @contextmanager
 def replace_directory(path: Path, needed: int | None) -> Iterator[Path]:
-    """Yield a temporary directory. At the end of the block it replaces `path`; after an exception it is deleted.
+    """Yield a temporary directory, which replaces `path` at the end of the block, or is deleted after an exception.
 
     Args:
         needed: number of bytes to write, for the error message if the disk is full; None: unknown.
@@ -83,8 +83,8 @@ def replace_directory(path: Path, needed: int | None) -> Iterator[Path]:
 def _swap(new: Path, path: Path) -> None:
     """Rename the directory `new` to `path`, and delete the old directory.
 
-    If the system can exchange two names in one operation, `path` exists at every moment. Otherwise the old directory
-    is renamed first, because a directory cannot be renamed onto one that is not empty.
+    If the system can exchange two names in one operation, `path` exists at every moment. Otherwise, the old directory
+    is renamed first, because `new` cannot be renamed to the name of a directory that is not empty.
     """
     replaced = old_path(path)
     if path.exists() and exchange(new, path):
@@ -97,7 +97,7 @@ def _swap(new: Path, path: Path) -> None:
         os.rename(new, path)
         sync(path.parent)
         old = replaced
-    with suppress(OSError):  # the new directory is in place; the next save deletes leftovers of the old one
+    with suppress(OSError):  # the new directory is in place; the next save deletes what remains of the old one
         delete(old)
         delete(replaced)
 
@@ -106,7 +106,7 @@ def exchange(first: Path, second: Path) -> bool:
     """Exchange the names of two directories in one operation (Linux: renameat2 with RENAME_EXCHANGE).
 
     Returns:
-        False if the operating system or the file system does not support the exchange; nothing is changed then.
+        True if the names were exchanged; False if the operating system or the file system does not support this.
     Raises:
         OSError: the directories cannot be renamed.
     """
@@ -139,12 +139,12 @@ def old_path(path: Path) -> Path:
 
 
 def current_path(path: Path) -> Path:
-    """Return where the directory is now: at `path`, or at `old_path(path)` after an interrupted replacement."""
+    """Return the current path of a directory: `path`, or `old_path(path)` after an interrupted replacement."""
     return old_path(path) if not path.exists() and old_path(path).exists() else path
 
 
 def delete(path: Path) -> None:
-    """Delete a file, a link, or a directory with its contents. Do nothing if it does not exist."""
+    """Delete a file, a link, or a directory with its contents. Do nothing if `path` does not exist."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
@@ -186,7 +186,7 @@ def replace_json(directory: int | Path, name: str, values: Mapping[str, Any]) ->
 
 
 def replace_in(directory: int | Path, name: str, contents: bytes) -> None:
-    """Replace a file atomically. directory: its directory, from `open_files.opened_directory`.
+    """Replace a file atomically. directory: directory of the file, from `open_files.opened_directory`, or its path.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
@@ -216,7 +216,7 @@ def as_json(values: Mapping[str, Any]) -> bytes:
 def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Return the format version, the kind and the checksums of a directory's files, for its metadata.json.
 
-    Call this after all other files have been written.
+    Call this function after all other files have been written.
 
     names: files whose checksums are included; None: all files in the directory.
     """
@@ -225,7 +225,7 @@ def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> di
 
 
 def cannot_save(path: Path, error: OSError, needed: int | None) -> CheckpointError:
-    """Return the error that `path` cannot be written, with a remedy.
+    """Return the CheckpointError which says that `path` cannot be written, and what the user can do.
 
     Args:
         needed: number of bytes to write, for the message if the disk is full; None: unknown.
@@ -253,7 +253,7 @@ def cannot_save(path: Path, error: OSError, needed: int | None) -> CheckpointErr
 
 
 def read_with_retry(path: Path, read: Callable[[Path], Read]) -> Read:
-    """Return the result of `read` for the directory; retry if another process has replaced the directory meanwhile."""
+    """Return the result of `read` for a directory. Retry if another process has replaced the directory meanwhile."""
     while True:
         directory = current_path(path)
         with _keep_open(directory) as before:
@@ -276,7 +276,7 @@ def _keep_open(directory: Path) -> Iterator[tuple[int, int] | None]:
     """
     descriptor = None
     with suppress(OSError):
-        # Without O_DIRECTORY, opening a named pipe would wait for a writer. Windows has neither.
+        # Without O_DIRECTORY, opening a named pipe would wait for a writer. Windows has no O_DIRECTORY.
         descriptor = os.open(directory, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
         yield _identity(directory if descriptor is None else descriptor)
@@ -300,7 +300,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
         kind: kind that the directory must have: checkpoint, bundle or tokenizer.
         required: names of files whose checksums metadata.json must contain.
     Raises:
-        CheckpointError: there is no such directory, or it is of another kind or from a newer version of seq2seq.
+        CheckpointError: the directory is missing, has another kind, or is from a newer version of seq2seq.
         DamagedError: metadata.json is missing or invalid.
     """
     if not directory.is_dir():
@@ -329,7 +329,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of a directory from its metadata.json; None if that file is missing or invalid."""
+    """Return the kind of a directory from its metadata.json; None if metadata.json is missing or invalid."""
 
     def read(directory: Path) -> str | None:
         path = directory / METADATA
@@ -360,10 +360,10 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
 
 
 def path_inside(directory: Path, name: str) -> Path:
-    """Return the path of a file in the directory, after checks against malicious metadata.
+    """Return the path of the file `name` in the directory, after checks against malicious metadata.
 
-    The name comes from metadata.json, which anybody may have written. Paths outside the directory, named pipes and
-    devices are refused. Reading from a pipe or a device could block forever. The file may be missing.
+    The name comes from metadata.json, which anybody may have written. Paths outside the directory are refused, and so
+    are named pipes and devices, because reading from them could block forever. The file may be missing.
 
     Raises:
         CheckpointError: the name or a symbolic link leads out of the directory, or no file can have this name.
@@ -446,5 +446,5 @@ def _sha256(path: Path) -> str:
 
 
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:
-    """Return the size of the tensors in bytes, which is almost the size of their file."""
+    """Return the size of the tensors in bytes. The file of the tensors is only slightly larger."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

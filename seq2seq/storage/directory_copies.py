@@ -1,6 +1,6 @@
 """Copies of the main rank's run directory on machines that do not share its file system.
 
-One rank of each such machine, the receiver, writes the copy. The main rank sends each file that is missing or different
+On each such machine, one rank writes the copy: the receiver. The main rank sends each file that is missing or different
 on a receiver. Files are sent in blocks, so that no rank needs memory for a whole file.
 """
 
@@ -23,13 +23,13 @@ BLOCK_BYTES = 64 << 20
 """Number of bytes that are sent in one operation."""
 
 Name = tuple[int, str]
-"""File to copy, as (index in the argument `paths` of `DirectoryCopies.update`, name in the result of `_files`)."""
+"""File to copy: (index in the argument `paths` of `DirectoryCopies.update`, key in the result of `_files`)."""
 
 
 class DirectoryCopies:
     """One rank's end of the connection between the main rank and the receivers.
 
-    group: gloo group of the main rank and all receivers. rank: number of this rank; 0: the main rank.
+    group: gloo group of the main rank and all receivers. rank: this rank; 0 is the main rank.
     """
 
     def __init__(self, group: dist.ProcessGroup, rank: int) -> None:
@@ -78,7 +78,7 @@ class DirectoryCopies:
                 dist.broadcast(block, 0, group=self.group)
 
     def _receive(self, path: Path, size: int, expected: int, keep: bool) -> None:
-        """Receive a file. expected: its zlib.crc32. keep: True to write the file; False to discard its contents."""
+        """Receive a file. expected: zlib.crc32 of the file. keep: False if this rank does not need the file."""
         temporary = path.with_name(f".{path.name}.copying")
         checksum = 0
         try:
@@ -108,7 +108,7 @@ def _blocks(size: int) -> Iterator[torch.Tensor]:
 
 
 def _files(path: Path) -> dict[str, Path]:
-    """Return the files in a directory and its subdirectories, by relative name. If `path` is a file: {"": path}."""
+    """Return the files in a directory and its subdirectories, by relative name. For a file, return {"": path}."""
     if path.is_file():
         return {"": path}
     return {str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.is_file()}

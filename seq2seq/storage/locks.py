@@ -35,7 +35,7 @@ if sys.platform != "win32":                                                     
 
 @contextmanager
 def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
-    """Lock a run directory during the block. The system releases the lock when the process ends, even if it is killed.
+    """Lock a run directory during the block. If the process is killed, the system releases the lock.
 
     If the run directory was missing or empty and the block raises an exception, the lock file, the `provisional` files
     and the directories that this function created are removed. If the block has written other files, nothing is
@@ -62,7 +62,7 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         except BlockingIOError:
             raise _in_use(run, descriptor) from None
         except OSError as error:
-            # Some network file systems and Windows have no such locks; training there is allowed, with a warning.
+            # Windows and some network file systems do not support flock. Training is allowed there, with a warning.
             logger.warning("%s cannot be locked (%s). Do not start a second training in it.", run, error.strerror)
         if not _is_same_file(path, descriptor):
             raise CheckpointError(f"{run} was moved or removed by another process just now. Run the command again.")
@@ -74,23 +74,23 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if new and descriptor in _held_locks:                               # a forked process holds no lock
+            if new and descriptor in _held_locks:                               # False in a forked process
                 _remove_lock_file(path, missing, provisional)
             raise
     finally:
-        # The lock file is not deleted here. Otherwise two processes could both hold a lock: one that had opened the
-        # deleted file, and one that creates a new file.
+        # The lock file is not deleted here. Otherwise, two processes could hold a lock at the same time: one that had
+        # opened the deleted file, and one that creates a new file.
         if descriptor in _held_locks:
             _held_locks.remove(descriptor)
             os.close(descriptor)
 
 
 def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Collection[str]) -> None:
-    """Remove a lock file that this process holds, the provisional files and `directories`. If the run contains other
-    files, nothing is removed.
+    """Remove the lock file, which this process has locked, the provisional files and `directories`. If the run
+    directory contains other files, nothing is removed.
 
-    Another process may have opened the lock file before its removal, and may lock the removed file afterwards. Then
-    `_is_same_file` returns False in `lock_run` of that process.
+    Another process may have opened the lock file before its removal, and may lock the removed file afterwards. In
+    that process, `lock_run` then detects with `_is_same_file` that the file was removed.
 
     Args:
         directories: directories that `lock_run` created, the innermost first.
@@ -104,7 +104,7 @@ def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Coll
 
 
 def require_lockable(run: Path) -> None:
-    """Raise CheckpointError if the run directory cannot be written or is locked. Nothing is written."""
+    """Raise CheckpointError if the run directory cannot be written or is locked. This function writes nothing."""
     existing = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise CheckpointError(f"{run}: {existing} cannot be written to. Make it writable, or choose another "
@@ -126,9 +126,9 @@ def require_lockable(run: Path) -> None:
 
 
 def _in_use(run: Path, descriptor: int) -> CheckpointError:
-    """Return the error that another process has the lock.
+    """Return the CheckpointError which says that another process has the lock.
 
-    descriptor: file descriptor of the lock file, which contains the id of that process.
+    descriptor: file descriptor of the lock file, which contains the id of the other process.
     """
     os.lseek(descriptor, 0, os.SEEK_SET)
     holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "unknown"

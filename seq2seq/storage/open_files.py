@@ -14,11 +14,11 @@ def lock_file(descriptor: int, shared: bool = False, wait: bool = False) -> None
     """Lock an open file for this process. The system releases the lock when the process ends.
 
     Args:
-        shared: True to only exclude processes with an exclusive lock.
-        wait: True to wait until the lock is free.
+        shared: True for a shared lock, which several processes can hold at the same time; False for an exclusive lock.
+        wait: True to wait until no other process holds a conflicting lock.
     Raises:
-        BlockingIOError: another process holds the lock.
-        OSError: the file system or the operating system (Windows) has no such locks.
+        BlockingIOError: another process holds a conflicting lock, and `wait` is False.
+        OSError: the file system or the operating system (Windows) does not support flock.
     """
     if sys.platform != "win32":
         try:
@@ -34,8 +34,8 @@ def lock_file(descriptor: int, shared: bool = False, wait: bool = False) -> None
 def sync(path: Path) -> None:
     """Sync a file's contents, or a directory's entries, to disk.
 
-    Directories are not synced where this is impossible: on Windows, and on some network file systems. Windows can sync
-    only files that are open for writing.
+    Directories are not synced on Windows and on some network file systems, where this is impossible. Windows can sync a
+    file only if it is open for writing.
     """
     is_directory = path.is_dir()
     if is_directory and sys.platform == "win32":
@@ -52,9 +52,9 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def opened_directory(path: Path) -> Iterator[int | Path]:
-    """Yield a file descriptor of a directory. It refers to the same directory even after this has been renamed.
+    """Yield a file descriptor of a directory. The descriptor stays valid if the directory is renamed.
 
-    On systems that cannot open files in a directory by its descriptor (Windows), the path is yielded instead.
+    Where files cannot be opened relative to the descriptor of a directory (Windows), the path is yielded instead.
     """
     if os.open not in os.supports_dir_fd:
         yield path

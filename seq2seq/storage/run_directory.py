@@ -28,8 +28,8 @@ TENSORBOARD = "tensorboard"
 def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
     """Check that a training with `recipe` can start or resume in the directory `run`, and store the recipe there.
 
-    Before the first checkpoint, every key of the recipe may differ from the stored recipe. After it, only keys for
-    which `may_change_on_resume` is True may differ. All differences are printed.
+    Before the first checkpoint, every key of the recipe may differ from the stored recipe. After the first checkpoint,
+    only keys for which `may_change_on_resume` is True may differ. All differences are printed.
 
     Returns:
         The recipe to train with; see `compare_with_stored_recipe`.
@@ -46,7 +46,7 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
     elif changes is not None:
         if not all(change.may_change_on_resume for change in changes):
             # The run has no checkpoints: otherwise, the comparison would have raised RecipeError. The tokenizer is
-            # trained again, because the change may affect it.
+            # deleted and trained again, because the changes may affect it.
             shutil.rmtree(run / "tokenizer", ignore_errors=True)
         for change in changes:
             console.print_message(f"changed since this run started: {change}")
@@ -57,7 +57,7 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
 
 
 def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | None]:
-    """Compare a recipe with the one that is stored in the run, without writing anything.
+    """Compare a recipe with the recipe that is stored in the run, without writing anything.
 
     Returns:
         The recipe to start or resume the run with, and its differences from the stored recipe. The differences are None
@@ -89,7 +89,7 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[
 
 
 def recipe_checksum(recipe: Recipe) -> str:
-    """Return the sha256 of the resolved recipe without licences and addresses. It is stored in every checkpoint."""
+    """Return the sha256 of the resolved recipe without `license` and `url`. Every checkpoint contains this sha256."""
     recipe = recipe.resolve()
     undescribed = {"license": None, "url": None}
     data = recipe.data.model_copy(update={
@@ -110,12 +110,12 @@ def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> Non
 
 
 def rename_old_run(recipe: Recipe, run: Path) -> Path:
-    """Rename a run to the first free name of <run>.1, <run>.2, …; make an empty directory in its place.
+    """Rename a run to the first free name of <run>.1, <run>.2, …, and make an empty directory with the old name.
 
     Returns:
         The new path of the run.
     Raises:
-        RecipeError: a corpus of the recipe is inside the run and would be moved with it, or the run is the current
+        RecipeError: a corpus of the recipe is inside the run and would move with the run, or the run is the current
             working directory.
     """
     run = run.absolute().resolve()
@@ -136,9 +136,9 @@ def rename_old_run(recipe: Recipe, run: Path) -> Path:
 
 
 class Log:
-    """Log of a training: metrics.jsonl, one JSON object per line, and the same values for TensorBoard.
+    """Log of a training: metrics.jsonl, with one JSON object per line, and the same values for TensorBoard.
 
-    A resumed run removes the records after its checkpoint, so that no step is logged twice.
+    A resumed run removes the records of the steps after its checkpoint, so that no step is logged twice.
 
     records: number of records in metrics.jsonl. crc32: zlib.crc32 of the bytes of metrics.jsonl.
     """
@@ -154,11 +154,11 @@ class Log:
         kept = self._keep(step, records, crc32)
         self.records = len(kept)
         self._file = open(self.path, "a", encoding="utf-8")                     # noqa: SIM115, closed by `close`
-        # TensorBoard reads all event files in a directory, and a killed process may have truncated one. So all old
-        # files are replaced by one new file, which contains the whole log.
+        # TensorBoard reads all event files in a directory. One of them may be truncated if a process was killed. So all
+        # old files are replaced by one new file, which contains the whole log.
         for old in (run / TENSORBOARD).glob("events.out.tfevents.*"):
             old.unlink()
-        # Imported here because it takes a second, and only training needs it.
+        # Imported here because the import takes a second, and only training needs SummaryWriter.
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._began = time.time() - max((record.get("seconds", 0.0) for record in kept), default=0.0)
@@ -168,7 +168,7 @@ class Log:
             self._add_to_tensorboard(**record)
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Write a record. kind: training, validation, average, or validation of one of several corpora."""
+        """Write a record. kind: training, validation or average; `<kind> of <corpus>` for one of several corpora."""
         line = json.dumps({"kind": kind, "step": step, **values}) + "\n"
         self._file.write(line)
         self._file.flush()
@@ -177,14 +177,14 @@ class Log:
         self._add_to_tensorboard(kind, step, **values)
 
     def _add_to_tensorboard(self, kind: str, step: int, **values: Any) -> None:
-        """Write values to TensorBoard. Their wall time does not include the breaks between stopping and resuming."""
+        """Write values to TensorBoard. The time between stopping and resuming is left out of their wall time."""
         self._seconds = values.get("seconds", self._seconds)
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 self._board.add_scalar(f"{kind}/{name}", value, step, walltime=self._began + self._seconds)
 
     def flush(self) -> None:
-        """Sync the log to disk. Call this before saving a checkpoint: the log must contain all steps up to it."""
+        """Sync the log to disk. Call this before saving a checkpoint: the log must not end before the checkpoint."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._board.flush()

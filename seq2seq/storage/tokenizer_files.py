@@ -1,4 +1,4 @@
-"""Tokenizer directory of a run: writing, verification, and replacement if it is damaged."""
+"""Tokenizer directory of a run: writing, verification, and restoring if it is missing or damaged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KIND = "tokenizer"
 
 
 def checksums_of(tokenizers: Tokenizers) -> dict[str, str]:
-    """Return the sha256 of each file of the tokenizers, by name. Checkpoints contain these checksums."""
+    """Return the sha256 of each tokenizer file, by name. Checkpoints contain these checksums."""
     return _checksums(tokenizers.files())
 
 
@@ -70,12 +70,11 @@ def load_tokenizers(directory: Path) -> Tokenizers:
 
 
 def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokenizers:
-    """Load the tokenizers from a run's tokenizer directory. If they are missing or damaged, write them there first.
+    """Load the tokenizers from a run's tokenizer directory. If they are missing or damaged, create them first.
 
     If the run has checkpoints, missing or damaged tokenizers are copied from the run's best model if possible, and
-    otherwise trained again. If the checksums of the tokenizers that the run was trained with are known, the restored
-    tokenizers must have the same checksums. If an older version of seq2seq wrote the directory without checksums, the
-    checksums are added.
+    otherwise trained again. The new files must have the checksums of the tokenizers that the run was trained with, if
+    these checksums are known. If an older version of seq2seq wrote the directory without checksums, they are added.
 
     Args:
         directory: tokenizer directory in the run directory.
@@ -111,7 +110,7 @@ def _write_checksums(directory: Path) -> None:
 def _recreate(directory: Path, damage: str, make: Callable[[], Tokenizers]) -> dict[str, bytes]:
     """Return the files that replace missing or damaged tokenizers, from the run's best model or from `make`.
 
-    damage: message that says what is missing or damaged.
+    damage: beginning of the error messages; says what is missing or damaged.
     """
     run = directory.parent
     trained = bool(list_checkpoints(run))
@@ -144,7 +143,7 @@ def _expected_checksums(directory: Path, run: Path) -> dict[str, str] | None:
 
 
 def _files_of_best(run: Path) -> dict[str, bytes] | None:
-    """Return the tokenizer files of the run's best model; None if the model cannot be read or has no such files."""
+    """Return the tokenizer files of the run's best model; None if it cannot be read or has no tokenizer files."""
     try:
         return load_bundle(run / BEST).tokenizer_files or None
     except CheckpointError:

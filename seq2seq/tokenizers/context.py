@@ -1,4 +1,4 @@
-"""Documents as context: a source sentence after those before it (Tiedemann and Scherrer 2017, arXiv:1708.05943).
+"""Document context: each source comes after the sentences before it (Tiedemann and Scherrer 2017, arXiv:1708.05943).
 
 In text and in ids, each sentence of the context ends with a separator: `It rains.␞ It is wet.`. The first sentence of a
 document has an empty context: `␞ It rains.`
@@ -13,7 +13,7 @@ from seq2seq.tokenizers.language_token import WithLanguageToken
 from seq2seq.tokenizers.vocabulary import END_ID, Vocabulary
 
 CONTEXT_SEPARATOR = "␞"
-"""Character U+241E, after each sentence of the context. It is the first symbol of the vocabulary."""
+"""Character U+241E, after each sentence of the context. Its id is SEPARATOR_ID."""
 SEPARATOR_ID = END_ID + 1
 
 _END = f"{CONTEXT_SEPARATOR} "
@@ -30,12 +30,12 @@ class WithSeparator(WithLanguageToken):
 
 
 def with_context(context: Sequence[str], text: str) -> str:
-    """Return a text after its context. context: sentences, oldest first; empty for the first sentence of a document."""
+    """Return a text with its context before it. context: sentences, oldest first; empty at the start of a document."""
     return "".join(sentence.replace(CONTEXT_SEPARATOR, " ") + _END for sentence in context or ("",)) + text
 
 
 def split_context(source: str) -> tuple[str, str]:
-    """Return the context with its separators, "" if there is none, and the text after it."""
+    """Return the context of a source, with its separators, and its text. The context is "" if there is none."""
     context, separator, text = source.rpartition(CONTEXT_SEPARATOR)
     return (f"{context}{_END}", text.removeprefix(" ")) if separator else ("", source)
 
@@ -52,7 +52,7 @@ class PreviousSentences:
         self._sentences: deque[str] = deque(maxlen=count)
 
     def add(self, text: str, begins_document: bool = False) -> tuple[str, ...]:
-        """Return the context of the next sentence, which becomes part of the context of later sentences."""
+        """Return the context of a sentence, and add the sentence to the context of later sentences."""
         if begins_document or not text.strip():
             self._sentences.clear()
         context = tuple(self._sentences)
@@ -62,7 +62,7 @@ class PreviousSentences:
 
 
 def in_context(sentences: Sequence[str], count: int) -> list[str]:
-    """Return the sentences of a document, each after its context of up to `count` sentences; unchanged if that is 0."""
+    """Return the sentences of a document, each after a context of up to `count` sentences; 0: without a context."""
     previous = PreviousSentences(count)
     contexts = [previous.add(text) for text in sentences]
     return [with_context(context, text) if count and text.strip() else text
@@ -71,7 +71,7 @@ def in_context(sentences: Sequence[str], count: int) -> list[str]:
 
 def shortened(sources: Sequence[str], ids: Sequence[Sequence[int]], encode: Callable[[list[str]], list[list[int]]],
               max_pieces: int) -> list[str]:
-    """Return the sources without the oldest sentences of a context that has too many pieces together with its text.
+    """Return the sources, without the oldest context sentences of each source that has more than `max_pieces` pieces.
 
     ids: pieces of each source. encode: function that returns the pieces of texts.
     """

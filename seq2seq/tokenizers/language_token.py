@@ -1,4 +1,4 @@
-"""Vocabulary of a model with several target languages, set to one of them."""
+"""Vocabulary that selects one target language of a model with several target languages."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class MarianVocabulary(Vocabulary):
                 for token, text, ids in zip(tokens, texts, encoded, strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """See `Vocabulary.spans`. Empty spans: those of `Tokenizer.spans`, and that of an added language token."""
+        """See `Vocabulary.spans`. The pieces named in `Tokenizer.spans` and added language tokens have empty spans."""
         tokens, texts = self._split(lines)
         spans = []
         offsets = [encoded["offsets"] for encoded in encode_lines(self._processor, texts, return_type="offset_mapping")]
@@ -134,7 +134,7 @@ class MarianVocabulary(Vocabulary):
         return [text.replace(WORD_BOUNDARY, " ").removeprefix(" ") for text in texts]
 
     def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-        """Return two lists: the language token of each line, as [id] or [], and each line without its own token."""
+        """Return two lists: the language token of each line, as [id] or [], and each line without that token."""
         tokens, texts = [], []
         for line in lines:
             prefix = self.language_prefix(line)

@@ -51,7 +51,7 @@ class SubwordSampler:
         self._max_piece_length = max(map(len, self._ids), default=1)
         self._pieces_cross_words = any(WORD_BOUNDARY in piece[1:] for piece in self._ids)
         self._unknown_score = min(self._scores.values(), default=0.0) - UNKNOWN_PENALTY
-        # The scores of a BPE model are negative ranks of merges (0, -1, …). Those of a unigram model are log p.
+        # A BPE model's scores are negative ranks of merges (0, -1, …). A unigram model's scores are log-probabilities.
         self._is_bpe = all(score.is_integer() for score in self._scores.values())
         self._lattice_cache: dict[float, dict[str, list[Arcs]]] = {}            # alpha -> word -> lattice
         self._bpe_cache: dict[str, tuple[list[int], int]] = {}                  # word -> ids, number of merges

@@ -21,10 +21,10 @@ SPACELESS_SCRIPT = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u
 def annotate(text: str, terms: Iterable[tuple[int, int, str]]) -> str:
     """Return source text in which each term is replaced by its target words: `a ⦅ Katze⦆ sees`.
 
-    Training and translation use this function, so that both have the same form. The source words are left out, because
-    a model that can see them translates them and ignores the target words. A space before the target words makes
-    their pieces those of ordinary text; words in a script without spaces have none. Markers in the text itself become
-    parentheses.
+    Training and translation use this function, so that their texts have the same form. The source words are left
+    out, because a model that sees them translates them and ignores the target words. Except in scripts without spaces,
+    a space precedes the target words, so that they get the same pieces as in ordinary text. Markers in the text itself
+    become parentheses.
 
     Args:
         terms: (begin, end, target words) of each term; begin and end are character offsets in `text`. A term that is

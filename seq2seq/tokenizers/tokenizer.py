@@ -131,8 +131,8 @@ class Tokenizer(Vocabulary):
         return [self._ids_of(prefix) + ids for prefix, ids in zip(prefixes, encoded, strict=True)]
 
     def _split(self, lines: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return two lists: the language token that each line begins with, or "", and the lines without them. A Marian
-        model in Hugging Face format treats the tokens in the same way."""
+        """Return two lists: the language token that each line begins with, or "", and the lines without these tokens. A
+        Marian model in Hugging Face format also encodes the token and the rest of the line separately."""
         prefixes = [self.language_prefix(line) for line in lines]
         return prefixes, [line[len(prefix):] for prefix, line in zip(prefixes, lines, strict=True)]
 
@@ -168,7 +168,7 @@ class Tokenizer(Vocabulary):
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each line; START_ID and END_ID are removed, and invalid UTF-8 becomes U+FFFD."""
-        if len(ids) == 1:                                                       # without threads, unlike for a list
+        if len(ids) == 1:                                                       # a list of lines would start threads
             return [self._processor.decode(list(map(int, ids[0])))]
         return self._processor.decode([list(map(int, line)) for line in ids]) if len(ids) else []
 
@@ -208,7 +208,7 @@ class Tokenizers:
         return f"{self.source.vocab_size:,} source and {self.target.vocab_size:,} target pieces"
 
     def with_language_token(self, token: str) -> Tokenizers:
-        """Return tokenizers that add a language token to sources without one, if the token is one of the pieces."""
+        """Return tokenizers that add a language token to sources without one; `self` if the token is not a piece."""
         source = self.source.vocabulary if isinstance(self.source, WithLanguageToken) else self.source
         return Tokenizers(WithLanguageToken(source, token), self.target) if source.has_piece(token) else self
 

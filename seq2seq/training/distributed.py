@@ -43,8 +43,8 @@ class ProcessGroup:
     """Process group of a distributed training, from the point of view of one rank.
 
     rank: number of this process, from 0. world_size: number of processes. gradients: NCCL group that sums and
-    broadcasts tensors on GPUs; None on CPUs, where the default group does so. The default group uses gloo, so that
-    the processes can wait for each other and agree on decisions without waiting for their GPUs.
+    broadcasts tensors on GPUs; None on CPUs, where the default group is used instead. The default group uses gloo, so
+    that the processes can wait for each other and agree on decisions without waiting for their GPUs.
     """
 
     def __init__(self, rank: int = 0, world_size: int = 1, gradients: dist.ProcessGroup | None = None) -> None:
@@ -66,7 +66,7 @@ class ProcessGroup:
     def main_rank_first(self, function: Callable[[], Result], *paths: Path) -> Result:
         """Return the result of a function that is called on the main rank first, then on the other ranks.
 
-        The other ranks thus find the files that the main rank has written. paths: these files, for `share`.
+        So the other ranks find the files that the main rank writes. paths: these files, which `share` then copies.
         """
         result = function() if self.is_main else None
         self.share(*paths)
@@ -74,7 +74,7 @@ class ProcessGroup:
         return cast(Result, result) if self.is_main else function()
 
     def send_copies_to(self, receivers: Sequence[int]) -> None:
-        """Let `share` send files to these ranks, one for each machine with a run directory of its own."""
+        """Make `share` send files to these ranks: one rank of each machine that does not see the main rank's files."""
         with explain_lost_rank():
             members = dist.new_group([0, *receivers], backend="gloo", timeout=WAITING_TIMEOUT)
         self.copying = True
@@ -117,7 +117,7 @@ class ProcessGroup:
                 work.wait()
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by that of the main rank."""
+        """Replace each tensor by the main rank's tensor."""
         if self.world_size > 1:
             with explain_lost_rank():
                 for work in [dist.broadcast(tensor.detach(), 0, group=self.gradients, async_op=True)
@@ -127,7 +127,7 @@ class ProcessGroup:
     def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Check that all ranks start from the same step and the same tensors.
 
-        Otherwise the ranks would add the same updates to different weights. Only the main rank's weights are saved.
+        Without this check, different weights would get the same updates, and only the main rank's weights are saved.
 
         Raises:
             UserError: a rank starts from another step or from other tensors than the main rank.
@@ -193,7 +193,7 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
         torch.cuda.set_device(gpu)
     try:
         dist.init_process_group("gloo", timeout=WAITING_TIMEOUT)
-        # Without device_id, NCCL derives the GPU from the global rank: wrong if machines differ in number of GPUs.
+        # Without device_id, NCCL derives the GPU from the global rank, which is wrong if GPU counts of machines differ.
         gradients = dist.new_group(backend="nccl", timeout=GRADIENT_TIMEOUT, device_id=gpu) if gpu else None
     except (RuntimeError, ValueError) as error:
         raise UserError(f"the {size} processes of this training cannot connect to each other: {error}. Start them with "
@@ -203,13 +203,13 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
         console.silence()
     with watch_ranks(group.rank, size):
         yield group
-    dist.destroy_process_group()            # not called after an error: it might wait for ranks that have ended
+    dist.destroy_process_group()            # not after an error: it might wait for ranks that have ended
 
 
 def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Request], *,
                            progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                            ) -> list[list[Translation]]:
-    """Return the translations of all lines, as `Translator.translate` does. Each rank translates a share."""
+    """Return the result of `Translator.translate` for all lines. Each rank translates a share of the lines."""
     requests = list(number_requests(lines, 0, translator.context))
     share = equal_shares(requests, group.world_size)[group.rank]
     translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)

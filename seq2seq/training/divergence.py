@@ -71,7 +71,7 @@ def roll_back(run: Path, state: TrainState) -> None:
         state: train state of the diverged training. Its best score and number of skipped steps are kept.
     """
     checkpoints = {step_of(path): path for path in list_checkpoints(run)}
-    good = load_checkpoint(checkpoints[state.good_step])        # a damaged one is an error, before others are deleted
+    good = load_checkpoint(checkpoints[state.good_step])        # if damaged, fails before others are deleted
     prune_checkpoints(run, [step for step in checkpoints if step <= state.good_step])
     progress: dict[str, Any] = {
         **good.info["progress"], "rate_factor": state.rate_factor * ROLLBACK_RATE_FACTOR,

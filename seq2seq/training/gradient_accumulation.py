@@ -24,7 +24,7 @@ ALIGNMENT = 4
 
 
 class StepGradients:
-    """Computes gradients of micro-batches with the model or its copy in bf16 or fp16, and adds them up in fp32.
+    """Accumulator of gradients: computes them with the model or its copy in bf16 or fp16, and adds them up in fp32.
 
     max_tokens: maximum number of tokens of a micro-batch, source and target together; larger micro-batches are split.
         It is lowered permanently after each out-of-memory error. None: no limit.
@@ -38,9 +38,9 @@ class StepGradients:
         Args:
             compute_model: model that computes loss and gradients: the model itself, or a copy in bf16 or fp16.
             weights: fp32 weights, in the order of the model's parameters.
-            shape: shape that all batches are filled up to; None: each batch is filled up to a rounded shape of its own.
+            shape: shape that all batches are filled up to; None: each batch is filled up to its own `Shape.rounded`.
             max_length: maximum number of tokens of a sentence, `</s>` included.
-            loss_scale: factor of the loss in the backward pass; the gradients are divided by it. None: 1.
+            loss_scale: factor of the loss in the backward pass, by which the gradients are divided later; None: 1.
         """
         self.compute_model, self.weights = compute_model, weights
         self.compute_weights = list(compute_model.parameters())
@@ -90,7 +90,7 @@ class StepGradients:
                 for elements, weight in zip(gradient.split(self.sizes), self.weights, strict=True)]
 
     def _split_to_fit(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the micro-batch `pairs`, split if it exceeds `max_tokens` or `shape` or its lengths differ too much."""
+        """Yield the micro-batch, or parts of it if it exceeds `max_tokens` or `shape`, or its lengths vary too much."""
         if self.max_tokens is not None and len(pairs) > 1 and _tokens(corpus, pairs) > self.max_tokens:
             yield from (pairs[::2], pairs[1::2])
         elif self.shape is not None:
@@ -102,7 +102,7 @@ class StepGradients:
                                  sums: Tensor) -> Tensor | None:
         """Return the gradient of a micro-batch, (elements,), and add its loss and negative log-likelihood to `sums`.
 
-        path: number of the step and path of the micro-batch, from which the dropout masks are seeded.
+        path: number of the step, then the path of the micro-batch. The seed of the dropout masks is derived from it.
         Returns:
             None if memory does not suffice; `sums` is then unchanged.
         """
@@ -146,7 +146,7 @@ class StepGradients:
 
 
 def gradient_of(weight: Tensor) -> Tensor:
-    """Return the gradient of a weight; it must not be None."""
+    """Return the gradient of a weight, which must not be None."""
     assert weight.grad is not None, "every weight must contribute to the loss of every step"
     return weight.grad
 

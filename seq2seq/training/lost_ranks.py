@@ -38,7 +38,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
 
     def watch(peer: int) -> None:
         try:
-            dist.recv(torch.zeros(1), peer, group=group)                        # sent when the peer leaves the block
+            dist.recv(torch.zeros(1), peer, group=group)                        # arrives when the peer leaves the block
         except RuntimeError:
             if not leaving.is_set():
                 _print(f"process {peer} of this training has ended; process {rank} ends, too")
@@ -56,7 +56,7 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
     def leave_together() -> None:
         leaving.set()
         finished.set()
-        with suppress(RuntimeError):                        # a lost peer does not matter: this rank has finished
+        with suppress(RuntimeError):                        # a lost peer does no harm: this rank has finished
             for peer in peers:
                 dist.send(torch.zeros(1), peer, group=group)
         for thread in threads:

@@ -46,7 +46,7 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
     """Return True if Muon updates this weight: a matrix of an encoder or decoder layer. AdamW updates all others, such
     as embeddings, learned positions and the output layer."""
-    # A language model has `layers`, the decoder of a recurrent model `cells`.
+    # The layers of a language model are named `layers`, those of a recurrent decoder `cells`.
     return weight.dim() == 2 and name.startswith(("encoder.", "decoder.", "layers.", "cells."))
 
 
@@ -54,7 +54,7 @@ class LossScale:
     """Factor of the loss in fp16; without it, small gradients would be 0 (Micikevicius et al. 2018, arXiv:1710.03740).
 
     The scale is halved after a step whose gradient is not finite, and doubled after GROWTH_STEPS steps with finite
-    gradients. It stays on the device, because on a GPU the host would have to wait for it.
+    gradients. It stays on the device, because reading it would make the host wait for the GPU.
 
     value: () float32. finite_steps: () float32, consecutive steps with finite gradients, modulo GROWTH_STEPS.
     """
@@ -84,8 +84,8 @@ class Optimizer:
     def step(self, learning_rate: float, skip: Tensor | None = None) -> None:
         """Update all weights with this learning rate.
 
-        skip: () float32 on the device of the weights; 1: leave weights and optimizer state as they are; None: as 0.
-            Adam reads `skip` on the device. With Muon, the host waits for it.
+        skip: () float32 on the device of the weights. 1: leave weights and optimizer state as they are. 0 or None:
+            update them. Adam reads `skip` on the device. With Muon, the host waits for the value of `skip`.
         """
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -113,7 +113,7 @@ class Optimizer:
             f"{LOSS_SCALE}.{key}": value for key, value in vars(self.loss_scale).items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Restore a result of the method `state`, from any device. If it has no loss scale, the scale is unchanged."""
+        """Restore a result of the method `state`, on any device. If it has no loss scale, keep the present scale."""
         of_name = dict[str, dict[str, Tensor]]()
         for key, value in state.items():
             name, _, tensor = key.rpartition(".")
@@ -132,7 +132,7 @@ def mean_gradient_norm(gradients: list[Tensor], tokens: int) -> Tensor:
 
 
 def scale_gradient(gradient: Tensor, norm: Tensor, tokens: int, clip: float) -> None:
-    """Divide a summed gradient in place by the step's target tokens, then clip its norm to at most `clip`.
+    """Divide a summed gradient in place by the step's number of target tokens, then clip its norm to at most `clip`.
 
     norm: norm of the mean gradient before clipping, () float64. clip: maximum norm; 0 turns clipping off.
     """
@@ -147,8 +147,8 @@ def update_moving_average(ema_weights: Sequence[Tensor], weights: Sequence[Tenso
                           skip: Tensor) -> None:
     """Update the exponential moving average in place: ema_weights = d ema_weights + (1 - d) weights.
 
-    d = min(decay, (1 + step) / (10 + step)). In the first steps, d is smaller than `decay`, so that the random initial
-    weights are soon forgotten, as in TensorFlow's ExponentialMovingAverage.
+    d = min(decay, (1 + step) / (10 + step)), as in TensorFlow's ExponentialMovingAverage. In the first steps, d is
+    smaller than `decay`, so that the average soon forgets the random initial weights.
 
     skip: () float32 on the device of the weights; 1: leave the average as it is.
     """

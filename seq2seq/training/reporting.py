@@ -41,8 +41,8 @@ def print_finished(run: Path, recipe: Recipe, state: TrainState) -> None:
 
 
 def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float]:
-    """Return the values of a log line, mostly means since the last one, and reset `state.window`; {} if all steps since
-    then were skipped."""
+    """Return the values of a log line, mostly means since the last log line, and reset `state.window`. If all steps
+    since the last log line were skipped, return {}."""
     window, state.window = state.window, {}
     state.seconds += window["seconds"]
     if "steps" not in window:
@@ -67,7 +67,7 @@ def progress_bar_fields(means: Mapping[str, float]) -> list[str]:
 
 
 def print_validation(title: str, result: ValidationResult, best: bool) -> None:
-    """Print the results of a validation, then those of each of several corpora."""
+    """Print the results of a validation. If there are several validation corpora, also print the scores of each."""
     precision = f"  (translated in {result.precision})" if result.scores else ""
     console.print_message(f"{title}  {_as_text(result.values())}{precision}{'  (best)' if best else ''}")
     for name, scores in result.by_set.items():

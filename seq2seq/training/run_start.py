@@ -26,7 +26,7 @@ lists of files for some seconds."""
 START = ".start"
 """File with a random text, by which ranks recognise the main rank's run directory. It is deleted after this check."""
 COPY = ".copy"
-"""File that marks a run directory as the copy of one on another machine."""
+"""File that marks a run directory as a copy of the run directory on another machine."""
 OWN_KEYS = ("license", "data.root", "data.valid", "data.test", "training.device", "training.threads",
             "training.start_from")
 """Keys whose values may differ between machines. For data.valid and data.test, the text must be the same."""
@@ -44,7 +44,7 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
         held_out_crc32: checksum of the validation and test text, which must be the same for all ranks.
     Raises:
         UserError: only some ranks of a machine see the main rank's run directory, or recipe or text differ between
-            ranks, or a copy would replace other files; or as in `lock_run` and `check_and_store_recipe`.
+            ranks, or a copy would replace other files. `lock_run` and `check_and_store_recipe` list further causes.
     """
     with ExitStack() as stack:
         if group.is_main:
@@ -85,14 +85,14 @@ def _receivers(run: Path, start: str, group: ProcessGroup) -> list[int]:
 
     start: text in the file START of that directory.
     Raises:
-        UserError: some ranks of a machine see it, and others do not.
+        UserError: some ranks of a machine see the directory, and other ranks of this machine do not.
     """
     def sees_start() -> bool:
         with suppress(OSError):
             return (run / START).read_text(errors="replace") == start
         return False
 
-    group.barrier()                                                             # until the file is written
+    group.barrier()                                                             # wait until the file is written
     deadline = time.monotonic() + DIRECTORY_SECONDS
     while not sees_start() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -141,7 +141,9 @@ def _require_no_lost_run(run: Path, group: ProcessGroup) -> None:
 
 
 def _common_recipe(recipe: Recipe, held_out_crc32: int, group: ProcessGroup) -> Recipe:
-    """Return this rank's recipe with the main rank's `data.train`, because weights of corpora determine the steps.
+    """Return this rank's recipe with the main rank's `data.train`.
+
+    The weights of the corpora determine the batches, so they must be equal on all ranks.
 
     Raises:
         RecipeError: a key that must be equal on all ranks has another value on the main rank.

@@ -47,8 +47,8 @@ class StepResults:
     def __init__(self, state: TrainState, corpus: EncodedCorpus, run: Path, dtype: torch.dtype) -> None:
         """Create an empty list of results.
 
-        corpus: training pairs; their line numbers identify the pairs of a skipped step. dtype: type of the forward and
-            backward pass.
+        corpus: training pairs, whose line numbers the warning about a skipped step names. dtype: type of the forward
+            and backward pass.
         """
         self.state, self.lines, self.run, self.dtype = state, corpus.lines, run, dtype
         self.unread = list[StepResult]()
@@ -85,7 +85,7 @@ class StepResults:
         """Count a step that was skipped because its gradient is not finite, and print a warning."""
         self.state.skipped += 1
         self.state.skipped_in_row += 1
-        if self.dtype == torch.float16:                         # usual after each increase of the loss scale
+        if self.dtype == torch.float16:                         # happens often after the loss scale has grown
             console.warn(f"step {result.step:,} is skipped, because its gradient is not finite in fp16; the loss scale "
                          "is halved")
             return

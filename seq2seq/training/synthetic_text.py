@@ -1,9 +1,9 @@
 """Synthetic pairs from monolingual text: back-translation and knowledge distillation.
 
 Back-translation (Sennrich et al. 2016, arXiv:1511.06709) translates target text to the source language, by default by
-sampling (Edunov et al. 2018, arXiv:1808.09381). A tag can mark its sources (Caswell et al. 2019, arXiv:1906.06442).
-Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947) translates source text by beam search with a
-larger teacher model.
+sampling (Edunov et al. 2018, arXiv:1808.09381). A tag can mark the synthetic sources (Caswell et al. 2019,
+arXiv:1906.06442). Sequence-level knowledge distillation (Kim and Rush 2016, arXiv:1606.07947) translates source text by
+beam search with a larger teacher model.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ BLOCK_LINES = 8192
 
 def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = SINGLE_PROCESS) -> Recipe:
     """Translate the monolingual corpora, and the text for `training.teachers`. Return the recipe with each translation
-    as the missing side of its corpus. Ranks other than the main rank do not read the training text; they return the
-    recipe without translations.
+    as the missing side of its corpus. Ranks other than the main rank return the recipe without translations, because
+    they do not read the training text.
 
-    An interrupted translation resumes with the same result, because the sample of a line does not depend on other
-    lines. Nor does the result depend on the number of ranks, because each rank translates whole blocks of lines.
+    The result does not depend on interruptions, because the sample drawn for a line does not depend on other lines. It
+    does not depend on the number of ranks either, because each rank translates whole blocks of lines.
 
     Args:
-        directory: directory of the translations, in the run directory. group: the ranks that translate; the main rank
-            writes the files.
+        directory: directory of the translations, in the run directory. group: ranks that translate. Only the main
+            rank writes the files.
     Raises:
         CheckpointError: a model that the recipe names does not exist or is damaged.
-        RecipeError: a model does not translate between the languages of the recipe, in the direction that is needed.
+        RecipeError: a model does not translate in the direction that its corpus needs.
         CorpusError: a text cannot be read.
     """
     if recipe.training.teachers.count and group.is_main:
@@ -65,7 +65,7 @@ def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = S
 
     if not group.is_main:
         serve_main_rank(group.rank, broadcast)
-        group.barrier()                                             # raises an error if the main rank has ended
+        group.barrier()                                             # fails if the main rank has ended
         return recipe
     if group.world_size == 1:
         return _completed(recipe, directory, ())
@@ -86,7 +86,7 @@ def _completed(recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Recipe
 
 def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
     """Return the recipe with the translations that exist already, and the labels of the corpora without a translation.
-    The returned recipe contains neither these corpora nor teachers.
+    The returned recipe contains neither the corpora without a translation nor teachers.
 
     Raises:
         CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
@@ -111,7 +111,7 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
 
 
 def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Corpus:
-    """Return a monolingual corpus with its translation as the missing side. Translate it first if necessary."""
+    """Return a monolingual corpus with its translation as the missing side. Translate it first if not done yet."""
     models, text, translation = _paths(spec, recipe, directory)
     if not translation.exists():
         _require_direction(spec, recipe, models)
@@ -145,13 +145,13 @@ def _key(spec: Corpus, models: Sequence[Path], text: Path) -> str:
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
     inputs = [str(text), status.st_size, status.st_mtime_ns, spec.limit, spec.samples,
-              *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]     # but not their scores
+              *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]     # without scores
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
 def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Path,
                translator: Translator | TranslatorPool) -> None:
-    """Write the translation of a monolingual text; resume if a part of it was written before."""
+    """Write the translation of a monolingual text. If a part of the translation was written before, resume after it."""
     options = _options(translator.decoding, spec.samples)
     translation.parent.mkdir(parents=True, exist_ok=True)
     part = translation.with_suffix(".part")
@@ -163,7 +163,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
                           f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
-        # With `begin`, a resumed run has the same blocks as an uninterrupted one: bf16 rounding depends on the block.
+        # `begin` gives a resumed translation the same blocks as an uninterrupted one. bf16 rounding depends on them.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
             lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)
@@ -173,7 +173,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
             write_journal(part, crc32)
         write_journal(part, crc32)
     sync(part)
-    # The journal is renamed first, so that every finished translation has one.
+    # The journal is renamed before the translation, so that every finished translation has a journal.
     os.replace(journal, journal_path(translation))
     os.replace(part, translation)
 
@@ -198,7 +198,7 @@ def _direction(spec: Corpus, recipe: Recipe) -> tuple[str, str]:
 def _options(decoding: DecodingSection, samples: bool) -> dict[str, Any]:
     """Return the decoding options for one translation per line, by sampling or by search.
 
-    decoding: options in the model's recipe. They apply where the returned options do not override them.
+    decoding: options in the model's recipe, which apply unless the returned options override them.
     """
     if samples:
         return SINGLE_SAMPLE
@@ -214,7 +214,7 @@ def _lines(spec: Corpus, text: Path) -> Iterator[str]:
 
 
 def _truncate_to_journal(part: Path) -> tuple[int, int]:
-    """Truncate a partial translation to the length recorded in its journal, or to 0 if the translation is damaged.
+    """Truncate a partial translation to the length recorded in its journal; to 0 if the translation is damaged.
 
     Without a journal, only an incomplete last line is removed.
 

@@ -1,4 +1,4 @@
-"""Ensemble distillation: a run trains teachers, and their ensemble translates its training text.
+"""Ensemble distillation: a run trains teachers first. Their ensemble then translates the run's training text.
 
 The student learns from the ensemble's translations and from the original ones (Freitag et al. 2017, arXiv:1702.01802;
 Kim and Rush 2016, arXiv:1606.07947).
@@ -20,16 +20,16 @@ from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import ProcessGroup
 
 TEACHERS, SOURCES = "teachers", "sources.txt"
-"""Directory of the teachers in the run directory, and the file in it with the text that they translate."""
+"""Directory of the teachers in the run directory, and name of the file there with the text that they translate."""
 LABEL = "translations of the teachers"
 """Name of the translated text in reports."""
 
 
 def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
-    """Return recipe and run directory of each teacher of a run; none if the recipe has no teachers.
+    """Return recipe and run directory of each teacher of a run; an empty list if the recipe has no teachers.
 
-    The teachers have the student's recipe with other seeds and the keys of `training.teachers.model`, without test
-    sets. All have the tokenizer of the first, because the members of an ensemble share a vocabulary.
+    A teacher has the student's recipe, but another seed, the keys of `training.teachers.model`, and no test sets. All
+    teachers have the tokenizer of the first teacher, because the members of an ensemble share a vocabulary.
     """
     section = recipe.training.teachers
     found = []
@@ -47,7 +47,7 @@ def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
 
 def unless_begun(teachers: list[tuple[Recipe, Path]], run: Path, group: ProcessGroup
                  ) -> Iterator[tuple[Recipe, Path]]:
-    """Yield the teachers, with a message before each; none if the training of their student has begun."""
+    """Print a message about each teacher and yield it. If the training of the student has begun, yield no teacher."""
     begun, = group.maximum((int(bool(list_checkpoints(run))),))
     for number, (recipe, directory) in enumerate(teachers if not begun else (), 1):
         console.print_message(f"teacher {number} of {len(teachers)}, with seed {recipe.seed}: {directory}")
@@ -55,7 +55,7 @@ def unless_begun(teachers: list[tuple[Recipe, Path]], run: Path, group: ProcessG
 
 
 def with_translated_text(recipe: Recipe, run: Path) -> Recipe:
-    """Return the recipe with the text that its teachers translate as one more training corpus."""
+    """Return the recipe with an additional training corpus: the text that its teachers translate."""
     teachers = teachers_of(recipe, run)
     if not teachers:
         return recipe
@@ -66,7 +66,7 @@ def with_translated_text(recipe: Recipe, run: Path) -> Recipe:
 
 
 def write_sources(recipe: Recipe, run: Path) -> None:
-    """Write the different sources of the cleaned training pairs, with their tags, unless the file exists.
+    """Write the sources of the cleaned training pairs with their tags, each source once. Keep an existing file.
 
     Raises:
         CorpusError: a corpus cannot be read.

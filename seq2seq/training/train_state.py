@@ -9,7 +9,7 @@ from seq2seq.recipe import Average, Recipe
 SMOOTHING_STEPS = 50
 """Time constant, in steps, of the loss' exponential moving average; a single bad batch hardly changes the average."""
 MAX_STEP_LOSS = 20.0
-"""Maximum loss of a step in the moving average, in nats per token; higher losses are lowered to this value."""
+"""Maximum loss of a step, in nats per token, that enters the moving average. Higher losses count as this value."""
 MIN_RISE, MIN_RISE_AT_START = 1.0, 3.0
 """Minimum rise of the smoothed loss that counts as divergence, in nats per token; a smaller rise may be noise. The
 second value applies until the loss has fallen by MIN_RISE, because the loss can rise during warm-up."""
@@ -23,7 +23,7 @@ HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "exact": True, "loss": False, "p
 class TrainState:
     """Train state, saved with every checkpoint. All values are JSON values.
 
-    step: number of optimizer steps done.
+    step: number of completed optimizer steps.
     epoch, step_in_epoch: position of the next step in the data: its epoch and its number in this epoch, both from 0.
     best_score, best_step: best validation score by the recipe's best_metric, and its step.
     validations: [step, score by best_metric] of each validation.
@@ -38,7 +38,7 @@ class TrainState:
     first_loss, lowest_loss, smoothed_loss: first, lowest and latest value of the moving average of the negative
         log-likelihood per target token.
     candidate_step: step of the checkpoint that becomes good_step if the loss has not risen SMOOTHING_STEPS steps later.
-    good_step: step of the newest checkpoint that was accepted as good in this way, the rollback target; 0: none.
+    good_step: step of the newest checkpoint that was accepted as good in this way: the target of a rollback; 0: none.
     rate_factor: factor of the recipe's learning rate, halved at each rollback.
     retreats: number of rollbacks.
     """
@@ -108,9 +108,9 @@ class TrainState:
         return (self.smoothed_loss - self.lowest_loss) / allowed
 
     def update_good_step(self) -> None:
-        """Update `good_step` and `candidate_step`; called before each checkpoint is saved."""
-        # An update that damages the weights raises the loss of later steps only, and the moving average even later. So
-        # a checkpoint is not accepted as good until SMOOTHING_STEPS steps after it was saved.
+        """Update `good_step` and `candidate_step`. Call this before each checkpoint is saved."""
+        # An update that damages the weights raises only the loss of later steps, and the moving average even later. So
+        # a checkpoint is accepted as good only SMOOTHING_STEPS steps after it was saved.
         if (self.step >= self.candidate_step + SMOOTHING_STEPS and self.relative_rise() < MAX_RISE_AFTER_GOOD
                 and not self.skipped_in_row):
             self.good_step, self.candidate_step = self.candidate_step, self.step

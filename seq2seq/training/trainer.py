@@ -82,7 +82,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
 
 
 def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool = False) -> dict[str, dict[str, Score]]:
-    """Train the teachers of a run that has not begun, then its model. See `train`."""
+    """Train the model of a run. If the run has not begun, train its teachers first. See `train`."""
     with open_run(recipe, run, group, restart, require_held_out(recipe)) as recipe:
         for teacher, directory in unless_begun(teachers_of(recipe, run), run, group):
             _train(teacher, directory, group)
@@ -95,7 +95,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool = False
                 return training.test()
             except Diverged as divergence:
                 possible = recipe.training.divergence != "stop" and can_roll_back(run, training.state)
-                group.barrier()                                         # until all ranks have listed the checkpoints
+                group.barrier()                                         # wait until all ranks have listed checkpoints
                 if not possible:
                     raise
                 if group.is_main:
@@ -104,7 +104,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool = False
                 group.barrier()
                 console.warn(f"{divergence.evidence}; rolling back to step {training.state.good_step:,}, with half the "
                              "learning rate")
-            del training                                                    # frees its memory before the next attempt
+            del training                                                    # frees memory before the next attempt
 
 
 class Training:
@@ -168,7 +168,7 @@ class Training:
         self.results = StepResults(self.state, self.prepared.corpus, run, self.dtype)
 
     def _prepare(self, text: Recipe) -> Prepared:
-        """Prepare the training text on the main rank; open it on all ranks. text: result of `with_synthetic_text`."""
+        """Prepare the training text on the main rank. All ranks open it. text: result of `with_synthetic_text`."""
         arguments = text, self.tokenizers, (parent := self.run / "prepared"), torch.get_num_threads()
         prepared = prepare(*arguments) if self.group.is_main else None
         name, *_ = self.group.gather([prepared.directory.name if prepared else ""])
@@ -178,7 +178,7 @@ class Training:
     # The loop
 
     def loop(self) -> None:
-        """Train until the last step or early stopping; then average checkpoints if the recipe says so.
+        """Train until the last step or early stopping. Then average checkpoints if the recipe says so.
 
         Raises:
             Stopped: a signal stopped the training, which has saved a checkpoint.
@@ -219,7 +219,7 @@ class Training:
         console.print_message(f"trained {state.summary()}")
 
     def _stop(self, signal: int) -> None:
-        """Raise Stopped if a signal has arrived; called after saving. signal: number of the signal; 0: none."""
+        """Raise Stopped if a signal has arrived. Call this only after saving. signal: its number; 0: none."""
         if signal:
             raise Stopped(signal, f"saved at step {self.state.step:,}; run the same command again to resume")
 
@@ -294,7 +294,7 @@ class Training:
     # Validation
 
     def _validate_if_due(self, log: Log) -> bool:
-        """Validate and save if a validation is due at this step and was not done before; return True if so."""
+        """If a validation is due at this step and not done yet, validate, save and return True; else return False."""
         state = self.state
         due = state.step % self.section.validate_every == 0 or state.finished(self.recipe)
         if not state.step or not due or state.validated():
@@ -327,8 +327,8 @@ class Training:
         score = values[self.section.best_metric]
         better = self.state.is_better(score, self.section.best_metric)
         if better:
-            # The bundle is saved before the checkpoint with its score: if the process is killed in between, validation
-            # is repeated. In the other order, the best score would have no bundle.
+            # The bundle is saved before the checkpoint with its score. If the process is killed in between, the
+            # validation is repeated. In the reverse order, the best score could be saved without its bundle.
             self.state.best_score, self.state.best_step = score, self.state.step
             self._save_best(result)
         reporting.print_validation(title, result, better)
@@ -354,8 +354,8 @@ class Training:
     def _average_checkpoints(self, log: Log) -> None:
         """Average the checkpoints that the recipe selects, and save the average if it is better than the best model."""
         steps = self.state.steps_to_average(self.section.average, self.section.best_metric)
-        self.group.barrier()                                            # until the last checkpoint is written
-        # If the recipe was changed to average more checkpoints than before, some may have been deleted already.
+        self.group.barrier()                                            # wait until the last checkpoint is written
+        # If the recipe now selects more checkpoints than before, some of them may have been deleted already.
         paths = [path for path in list_checkpoints(self.run) if step_of(path) in steps]
         if len(paths) < 2 or self.state.averaged:
             return
@@ -379,14 +379,14 @@ class Training:
     def _save(self, log: Log) -> None:
         """Save a checkpoint, and delete older ones that are no longer needed."""
         self.results.read()
-        self.state.update_good_step()                               # on all ranks: all must know where to roll back
+        self.state.update_good_step()                               # all ranks need good_step for a rollback
         if self.group.is_main:
             self._write_checkpoint(log)
         self.group.share(self.run / CHECKPOINTS)
 
     def _write_checkpoint(self, log: Log) -> None:
         self.prepared.require_intact(wait=True)
-        log.flush()                                                     # the checkpoint contains the number of records
+        log.flush()                                                     # the checkpoint counts the records in the file
         self.state.logged = log.records
         state = {f"optimizer.{key}": value for key, value in self.optimizer.state().items()} | {
             f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
@@ -394,7 +394,7 @@ class Training:
         info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.dtype),
                 "tokenizer": self.tokenizer_checksums, "recipe": recipe_checksum(self.recipe), "log": log.crc32}
         save_checkpoint(self.run, self.state.step, weights, {key: value.cpu() for key, value in state.items()}, info)
-        # Checkpoints of later steps are deleted: they are damaged, otherwise this run would have resumed from them.
+        # Checkpoints of later steps are damaged, otherwise this run would have resumed from them. So delete them.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
         newest = steps[-self.section.keep_checkpoints:]
         averaged = self.state.steps_to_average(self.section.average, self.section.best_metric)
@@ -430,8 +430,8 @@ class Training:
 
     def test(self) -> dict[str, dict[str, Score]]:
         """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
-        self.group.barrier()                                            # until the best model is written
-        # The main rank has deleted the files of the resampled epochs. `share` deletes them from the copies, too.
+        self.group.barrier()                                            # wait until the best model is written
+        # The main rank has deleted the files of the resampled epochs. `share` deletes them on other machines, too.
         self.group.share(self.run / BEST, *([self.prepared.directory] if self.resampled else ()))
         best = load_bundle(self.run / BEST)
         with self._use_weights([best.weights[name].to(self.device) for name in self.names]):
@@ -441,7 +441,7 @@ class Training:
             alignment = alignment_settings(translator, self.recipe, self.validation.pairs)
         if not self.group.is_main:
             return scores
-        if best.recipe_text != self.recipe.to_yaml():                 # keys such as `decoding` may have changed
+        if best.recipe_text != self.recipe.to_yaml():                 # keys such as `decoding` can be changed later
             save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()},
                                **alignment)

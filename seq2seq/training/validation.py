@@ -32,8 +32,8 @@ class ValidationResult:
     """Results of a validation.
 
     loss: mean negative log-likelihood per target token in nats, without label smoothing.
-    scores: scores of the translations, by metric; empty if the recipe selects no metric, or for a language model. With
-    several validation corpora, their means. by_set: scores of each of several corpora, by name and metric.
+    scores: scores of the translations by metric, as means over the validation corpora; empty for a language model, or
+    if the recipe selects no metric. by_set: scores of each corpus, by name and metric; empty if there is only one.
     """
 
     loss: float
@@ -101,7 +101,7 @@ class Validation:
                 sums += torch.stack([losses.double().sum(), torch.tensor(batch.target_count, device=sums.device)])
         group.sum([sums])
         total, tokens = sums.tolist()
-        if math.isnan(total):                                                   # inf is allowed: p of a target can be 0
+        if math.isnan(total):                                                   # inf is allowed: a probability can be 0
             raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATION_METRICS]
         translate = partial(translate_on_all_ranks, translator, group)
@@ -112,7 +112,7 @@ class Validation:
 
 
 def _names(recipe: Recipe) -> list[str]:
-    """Return a name of each validation corpus: its direction or its label if these differ, else its number."""
+    """Return names of the validation corpora: directions if all differ, else labels if all differ, else numbers."""
     directions = ["-".join(filter(None, recipe.languages_of(spec).pair_or_text)) for spec in recipe.data.valid]
     labels = [spec.label for spec in recipe.data.valid]
     numbers = [str(number) for number in range(1, len(labels) + 1)]
@@ -130,7 +130,7 @@ def require_held_out(recipe: Recipe) -> int:
     """Check validation and test sets before the training, so that no evaluation fails after hours of training.
 
     Returns:
-        zlib.crc32 of their text, to compare it with that of other ranks.
+        zlib.crc32 of their text, to be compared with the checksums of other ranks.
     Raises:
         CorpusError: a validation or test set cannot be read to its end, or has no target text.
         UserError: a package that a metric needs is not installed.
@@ -143,8 +143,8 @@ def require_held_out(recipe: Recipe) -> int:
 
 
 def require_text(recipe: Recipe, key: str, spec: Corpus, crc32: int = 0) -> int:
-    """Return the zlib.crc32 of a validation or test set. Raise CorpusError if it cannot be read to its end, or has no
-    target text.
+    """Return the zlib.crc32 of a validation or test set. If the set cannot be read to its end, or has no target text,
+    raise CorpusError.
 
     key: recipe key of the set in the section `data`, for the message. crc32: initial value, to chain several sets.
     """

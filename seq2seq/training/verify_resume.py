@@ -81,7 +81,7 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     Args:
         directory: new directory for both runs.
         steps: number of steps of each training.
-        kills: number of times that the interrupted training is killed and restarted; lowered to `steps` - 1 if above.
+        kills: number of times that the interrupted training is killed and restarted, or `steps` - 1 if that is less.
         advance: called repeatedly with the number of steps that both trainings together have done so far.
     Raises:
         UserError: the directory cannot be created, or the training fails; the message contains its error.
@@ -95,8 +95,8 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     uninterrupted, interrupted = directory / "whole", directory / "parted"
     _watch(directory, uninterrupted, steps, advance, 0)
     interrupted.mkdir()
-    # The second training gets a copy of the prepared data, so that only its training is interrupted, and because
-    # preparing a large corpus takes long.
+    # The second training gets a copy of the prepared data. So only steps are interrupted, not the preparation, and the
+    # preparation, which takes long for a large corpus, is not repeated.
     for name in ("tokenizer", "prepared", "synthetic"):
         if (uninterrupted / name).exists():
             shutil.copytree(uninterrupted / name, interrupted / name)
@@ -158,10 +158,10 @@ def logged_steps(run: Path) -> int:
 def collect_results(run: Path) -> dict[str, Any]:
     """Return the results of a training that are compared, by name.
 
-    They are the checksums of the best weights and of the last checkpoint's files, the last train state and all log
-    records. TIME_DEPENDENT_KEYS are omitted.
+    The results are the checksums of the best weights and of the last checkpoint's files, the last train state, and all
+    log records. TIME_DEPENDENT_KEYS are omitted from the train state and the log records.
     """
-    # Only the last checkpoint is compared, because the steps of earlier ones depend on the clock and on signals.
+    # Only the last checkpoint is compared: the steps of earlier checkpoints depend on the clock and on signals.
     files = [run / BEST / MODEL, *(path / name for path in list_checkpoints(run)[-1:] for name in (MODEL, STATE))]
     results: dict[str, Any] = {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
                                for path in files}

@@ -17,7 +17,7 @@ from seq2seq.translation.word_confidence import Word
 BLOCK_PROMPTS = 256
 """Default of `block_prompts` in `generate`."""
 MAX_BLOCK_TEXTS = 8192
-"""Maximum number of samples in a block of prompts (unless one prompt has more) and in a search, to limit memory."""
+"""Maximum number of samples in a search, and in a block of more than one prompt. It limits the memory."""
 DEFAULT_MAX_LENGTH = 100
 """Maximum number of pieces of a text, prompt included, if neither the call nor the recipe sets `max_length`."""
 
@@ -26,9 +26,9 @@ DEFAULT_MAX_LENGTH = 100
 class Text:
     """Prompt with its continuation.
 
-    text: the whole text. log_probability: the model's log p of the whole text, `</s>` included, before temperature,
-    top_k, top_p and min_p change it. tokens: number of pieces of the text, plus 1 for `</s>`. prompt_tokens: number of
-    pieces of the prompt. words: words of the text with their confidence, if `decoding.word_confidence` is set.
+    text: the whole text. log_probability: the model's log p of the whole text, `</s>` included, computed without
+    temperature, top_k, top_p and min_p. tokens: number of pieces of the text, plus 1 for `</s>`. prompt_tokens: number
+    of pieces of the prompt. words: words of the text with their confidence, if `decoding.word_confidence` is set.
     """
 
     text: str
@@ -43,8 +43,8 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
     """Yield a list of texts for each prompt, in the order of the prompts. Each text is the prompt with a continuation.
 
     Without `sampling`, the list contains the `n_best` texts that beam search finds. With `sampling`, it contains
-    `samples` * `n_best` samples. With a given model in fp32, a sample depends only on the seed, the prompt, the index
-    of the prompt and the index of the sample. In bf16, rounding also depends on the other prompts of the batch.
+    `samples` * `n_best` samples. In fp32, a sample of a model depends only on the seed, the prompt, the index of the
+    prompt and the index of the sample. In bf16, it also depends on the other prompts of the batch, due to rounding.
 
     Args:
         translator: loaded language model.
@@ -56,7 +56,7 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
             100 pieces.
     Raises:
         OptionError: an option is unknown, or its value is invalid; raised at once.
-        UserError: the model is not a language model, or a prompt is too long for it (raised when the prompt is read).
+        UserError: the model is not a language model, or a prompt is too long (raised when the prompt is read).
         TypeError: `prompts` is a single prompt, or a prompt is not a str.
     """
     if translator.task.has_source:

@@ -1,4 +1,4 @@
-"""Inputs on which the translations of a text depend, for the journal of an output."""
+"""Description of the model and options of a translation, for the journal of an unfinished output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seq2seq.translation.worker_processes import TranslatorPool
 
 def journal_inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
             ) -> dict[str, Any]:
-    """Return, by name, what the translations of a text depend on: version, precision, device, models and options."""
+    """Return, by name, the version, precision, device, models and options, which determine the translations."""
     return {"version": __version__, "precision": translator.precision, "device": str(translator.device),
             "models": [_identity(path) for path in models],
             **{f"decoding.{name}": value for name, value in decoding.model_dump(mode="json").items()}}

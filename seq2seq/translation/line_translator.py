@@ -1,4 +1,4 @@
-"""Translation of lines of text with any search: long lines are split, and faulty translations are retried."""
+"""Translation of lines of text with any search method: long lines are split, and faulty translations are retried."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Translation:
     text: detokenized text, without line end. score: number by which the translations of a line are ranked.
     log_probability: log p(target | source), `</s>` included; for a line translated in parts, the sum over the parts.
     tokens: number of target pieces, plus one `</s>` per part. parts: number of parts in which the line was translated;
-    0 for lines of white space, which are returned unchanged. words: words of the translation with the model's
-    confidence, if requested. faults: names of the translation's faults (see `output_faults.FAULTS`), if it was checked.
-    retried: True if the translation comes from a retry, because the first one had more faults. lost_terms: terms of the
-    glossary that the translation lacks, if one was given (see `protection.ProtectedTranslator`).
+    0 for blank lines, which are returned unchanged. words: words of the translation with the model's confidence, if
+    requested. faults: names of the translation's faults (see `output_faults.FAULTS`); empty if it was not checked.
+    retried: True if the translation comes from a retry. lost_terms: terms of the glossary that the translation lacks,
+    if a glossary was given (see `protection.ProtectedTranslator`).
     """
 
     text: str
@@ -60,7 +60,7 @@ class PairScore:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LineTranslator(ABC):
-    """Translator of lines of text; subclasses implement the search and the scores.
+    """Translator of lines of text. Subclasses implement the search (`search_parts`) and the scoring (`score`).
 
     decoding: default decoding options; a call can override them. max_pieces: maximum number of source pieces of a part;
     a longer line is translated in several parts. device: device of the model. task: task of the model. context: number
@@ -110,17 +110,16 @@ class LineTranslator(ABC):
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """Return the best translations of each line, best first, at least one per line.
 
-        A translation from a retry comes before those of the first search (see `decoding.safety_net`). Empty lines and
-        white space are returned unchanged; white space around a line is kept; a line that is too long for the model is
-        translated in parts, and has only one translation. For a model with `data.context`, the lines are one text, in
-        which an empty line ends a document.
+        A better translation from a retry comes first (see `decoding.safety_net`). Blank lines are returned unchanged.
+        White space around a line is kept. A line that is too long for the model is translated in parts, and has only
+        one translation. If the model uses context (`data.context`), a blank line ends a document.
 
         Args:
-            lines: texts of any length without line ends; a line with constraints of its own is a `Request`.
+            lines: texts of any length without line ends, or `Request`s for lines that have their own constraints.
             progress: function that is called from time to time with the number of lines finished since its last call.
             decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
         Raises:
-            OptionError: an option is unknown, or its value is invalid, or the model uses no context.
+            OptionError: an option is unknown, its value is invalid, or a line has a context and the model uses none.
             UserError: the model is a language model, or the constraints of a line cannot be met.
             CorpusError: a line is too long for a pointer network, whose input cannot be split.
             TypeError: a line is neither a str nor a `Request`.
@@ -153,8 +152,8 @@ class LineTranslator(ABC):
         Options are checked when this method is called. Each line is checked when it is read.
 
         block_lines: maximum number of lines in a block. begin: number of lines of the whole input that come before
-            `lines`, if an interrupted translation is resumed. Blocks then end at the same lines as without the
-            interruption, so that the batches are the same.
+            `lines`, if an interrupted translation is resumed. With this number, blocks end at the same lines as without
+            the interruption, so that the batches are the same.
         """
         self._search_setup(decoding)
         blocks = growing_blocks(number_requests(lines, begin, self.context), block_lines, begin)
@@ -169,7 +168,7 @@ class LineTranslator(ABC):
         return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.max_positions]
 
     def encode_sources(self, parts: Sequence[Part]) -> list[list[int]]:
-        """Return the ids of each part after its context, without the oldest sentences that the model cannot take."""
+        """Return the ids of each part with its context. If they are too many, the oldest sentences are left out."""
         encode, threads = self.tokenizers.source.encode, torch.get_num_threads()
         sources = [part.context + part.text for part in parts]
         ids = encode(sources, threads)
@@ -226,7 +225,7 @@ class LineTranslator(ABC):
 
 
 def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raise TypeError unless each pair is two texts."""
+    """Raise TypeError unless each pair consists of two texts."""
     require_iterable(pairs, "pairs")
     for index, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:

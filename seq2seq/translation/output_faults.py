@@ -38,8 +38,8 @@ expected difference is 0. WIDE: a Chinese, Japanese or Korean character counts a
 MAX_DEVIATIONS = 4.0
 """Maximum difference between actual and expected length of a translation, in standard deviations."""
 NGRAM_WORDS, NGRAM_CHARACTERS = 4, 8
-"""Length of n-grams: in words, or in characters for text without spaces between words. N-grams of this length rarely
-occur by chance in a source and its translation, or twice in a line. They therefore reveal a copy or a loop."""
+"""Length of n-grams: in words, or in characters for text without spaces between words. It rarely happens by chance that
+such an n-gram occurs in a source and in its translation, or twice in a line, so this indicates a copy or a loop."""
 MAX_SPELLED_NUMBER, MAX_SPELLED_CLOCK = 24, 60
 """MAX_SPELLED_NUMBER: numbers up to this limit may be missing in a translation, because the translation may spell them
 in words or use a 12-hour clock ("17 Uhr", "5 o'clock"). MAX_SPELLED_CLOCK: the same limit for the numbers in a time
@@ -204,7 +204,7 @@ def _copied(source: str, translation: str) -> bool:
 
 
 def _ngrams(text: str) -> list[tuple[str, ...]]:
-    """Return all n-grams of the words of a text, without words that have no letter; for n, see `NGRAM_WORDS`."""
+    """Return all n-grams of the words that contain a letter. For n, see `NGRAM_WORDS` and `NGRAM_CHARACTERS`."""
     words = [word for word in _words(text) if any(map(str.isalpha, word))]
     size = NGRAM_CHARACTERS if any(map(SPACELESS_CHARACTER.match, words)) else NGRAM_WORDS
     return [tuple(words[begin : begin + size]) for begin in range(len(words) - size + 1)]

@@ -28,7 +28,7 @@ class Request:
     prefix: text with which the translation must begin. required: phrases that the translation must contain, in addition
     to those of `decoding.require`. number: number of the line in the whole input, from 0; None: index of the line in
     the call. With sampling, the translation depends on this number. context: sentences before this line in the same
-    document, for a model with `data.context`; None: the lines before it, back to an empty line.
+    document, for a model with `data.context`; None: use the lines before this line, back to a blank line.
 
     Raises:
         TypeError: a field has a wrong type.
@@ -51,8 +51,8 @@ class Request:
 def number_requests(lines: Iterable[str | Request], begin: int = 0, context: int = 0) -> Iterator[Request]:
     """Yield each line as a numbered request. A request without a number gets `begin` + the index of the line.
 
-    context: number of sentences that a request without a context gets as its context: those in its text before
-        `context.CONTEXT_SEPARATOR`, otherwise the lines before it.
+    context: number of lines that a request without a context gets as its context: the lines before it in the document.
+        If its text contains `context.CONTEXT_SEPARATOR`, all sentences before the last separator are its context.
     Raises:
         TypeError: `lines` is a single line (raised at once), or a line is neither a str nor a `Request` (raised when
             the line is read).
@@ -74,8 +74,8 @@ def number_requests(lines: Iterable[str | Request], begin: int = 0, context: int
 
 def requests_of(lines: Input, prefixes: Input | None, phrases: Input | None, context: int = 0
                 ) -> Iterator[tuple[Line, Request]]:
-    """Yield each line of a text with its request, which has the prefix and the phrases from the other files. context:
-    see `number_requests`."""
+    """Yield each line of a text with its request. The prefix and the required phrases of the request come from the same
+    line of the other two files. context: see `number_requests`."""
     inputs = [text for text in (lines, prefixes, phrases) if text is not None]
 
     def pairs() -> Iterator[tuple[Line, Request]]:
@@ -108,7 +108,7 @@ def line_progress(parts_per_line: list[int], progress: Callable[[int], None] | N
 def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:
     """Divide the requests into `count` shares of about equal work; return the indices of the requests in each share.
 
-    The requests are sorted by length; each share gets every `count`-th request.
+    Each share gets every `count`-th request in the order of their lengths.
     """
     order = sorted(range(len(requests)), key=lambda index: len(requests[index].text))
     return [order[first::count] for first in range(count)]
@@ -117,8 +117,8 @@ def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:
 def growing_blocks(lines: Iterable[Item], max_lines: int, begin: int = 0) -> Iterator[list[Item]]:
     """Yield the lines in blocks of growing size (see `FIRST_BLOCK_LINES`), of at most `max_lines` lines.
 
-    begin: number of lines of the whole input that come before `lines`. The ends of the blocks in the whole input do not
-        depend on `begin`.
+    begin: number of lines of the whole input that come before `lines`. The blocks end at the same lines of the whole
+        input, whatever `begin` is.
 
     Raises:
         OptionError: `max_lines` is below 1; raised at once.

@@ -36,8 +36,8 @@ MAX_REQUIRED = 5
 from a table. With so many required phrases, the search would be slow and usually fail."""
 MAX_LOSS, MAX_LOSS_OF_COPY = 1.0, 0.2
 """MAX_LOSS: a translation of the retry may replace a faulty one if its mean log p is lower by at most this number of
-nats per token. MAX_LOSS_OF_COPY: the limit if the faulty translation is a copy. It is lower, because some copies are
-right, for example copies of titles."""
+nats per token. MAX_LOSS_OF_COPY: a smaller limit, used if the faulty translation is a copy, because some
+copies are right, for example copies of titles."""
 
 
 def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
@@ -56,7 +56,7 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
     checked = [_with_faults(part, n_best, languages) for part, n_best in zip(parts, translations, strict=True)]
     if setup.decoding.sampling or setup.decoding.mbr:
         return checked
-    by_changes = defaultdict(list)                                              # indices of the parts to retry
+    by_changes = defaultdict(list)                                              # parts to retry, by changed options
     for index, (best, *_) in enumerate(checked):
         if best.faults:
             by_changes[_changed_keys(setup.decoding, best.faults)].append(index)
@@ -111,8 +111,8 @@ def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], re
                           search: Search) -> list[list[PartTranslation]]:
     """Search the parts `constrained`, which require the lost phrases; return the translations of each part.
 
-    If a part fails, search the same part in `plain`, which does not require them. If the part fails again, it gets no
-    translations. The error of a search does not say which part failed, so the parts are bisected.
+    If the search of a part fails, search the same part in `plain`, without the lost phrases. If this search fails, too,
+    the part gets no translations. The error of a search does not say which part failed, so the parts are bisected.
     """
     try:
         return search(constrained, retry)
@@ -127,7 +127,8 @@ def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], re
 def _with_better_first(first: list[PartTranslation], others: list[PartTranslation]) -> list[PartTranslation]:
     """Return the translations of the first search. If the retry found a better translation, put it first.
 
-    "Better": fewer faults than the best of the first search, and not much less probable. The list does not grow.
+    A better translation has fewer faults than the best of the first search and is not much less probable. The list
+    keeps its length, so the last translation may be dropped.
     """
     best = first[0]
     max_loss = MAX_LOSS_OF_COPY if "copied" in best.faults else MAX_LOSS

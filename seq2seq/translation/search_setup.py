@@ -53,8 +53,7 @@ class PartTranslation:
     """Translation of a part.
 
     words: words of the translation with the model's confidence, if requested. faults: names of the translation's faults
-    (see `output_faults.FAULTS`), if it was checked. retried: True if the translation comes from a retry, because the
-    first one had faults.
+    (see `output_faults.FAULTS`); empty if it was not checked. retried: True if the translation comes from a retry.
     """
 
     hypothesis: Hypothesis
@@ -174,7 +173,7 @@ class SearchSetup:
         return WithCoverage(model) if self.decoding.coverage_penalty else model
 
     def select(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-        """Return the n best of a sentence's hypotheses, best first; with `mbr`, ranked by expected utility."""
+        """Return the n best of a sentence's hypotheses, best first. With `mbr`, rank them by expected utility."""
         decoding = self.decoding
         if decoding.diverse_groups > 1:
             hypotheses = self._without_repeated_texts(hypotheses)
@@ -202,8 +201,7 @@ class SearchSetup:
         return total / self.length_penalty(tokens) + bonus if tokens else 0.0
 
     def texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
-        """Return the texts of hypotheses, each on one line. White space around them is removed; the
-        white space around the source line is added to the translated line later."""
+        """Return the texts of hypotheses, each on one line and without white space around it."""
         return [text.replace("\n", " ").strip()
                 for text in self.tokenizer.decode([hypothesis.tokens for hypothesis in hypotheses])]
 

@@ -44,11 +44,11 @@ class Line:
 
 
 class LineWarnings:
-    """Warnings of one kind about lines of a text: the first ones are printed, the others counted."""
+    """Warnings of one kind about lines of a text. The first ones are printed, the others are only counted."""
 
     def __init__(self, name: str, summary: str, places: Sequence[str] | None = None) -> None:
         """name: name of the text in messages. summary: end of the message "N more …", where N is the number of lines
-        that were only counted. places: place of each line, such as `line 12` of a document; None: its number."""
+        that were only counted. places: for each line, its place in a document, such as `line 12`; None: no document."""
         self.name, self.summary, self.places, self.count = name, summary, places, 0
 
     def warn(self, line: int, message: str) -> None:
@@ -66,7 +66,7 @@ class LineWarnings:
 
 
 class OutputClosed(Exception):
-    """Standard output was closed by its reader, such as `head`."""
+    """The reader of the output, such as `head`, has closed it."""
 
 
 class Input:
@@ -156,8 +156,8 @@ class Output:
         self.file, self.name, self.terminal, self.part = file, name, terminal, part
 
     def replace(self, contents: bytes) -> None:
-        """Replace everything that was written by `contents`, atomically if the output is in a part file. It cannot be
-        written afterwards."""
+        """Make `contents` the whole output, and end it. A part file is replaced atomically. In an output without a part
+        file, nothing is replaced, so nothing may have been written before."""
         if self.part is None:
             self.write(contents)
             return
@@ -175,7 +175,7 @@ class Output:
             self.file.write(text.encode() if isinstance(text, str) else text)
             self.file.flush()
         except OSError as error:
-            # Close the file now. Otherwise Python tries again to write the buffered rest when it closes the file.
+            # Close the file now. Otherwise Python would try to write its buffer again when it closes the file later.
             with suppress(OSError):
                 self.file.close()
             if isinstance(error, BrokenPipeError):
@@ -187,8 +187,8 @@ class Output:
 def writing(path: Path | None, resume: bool = False, resumable: bool = False) -> Iterator[Output]:
     """Open a file for writing, or standard output if path is None.
 
-    The file is called <name>.part until the `with` block ends without an exception. After an exception, it keeps that
-    name, or is deleted if it is empty. An existing <name>.part is never overwritten.
+    The file is called <name>.part until the `with` block ends without an exception. After an exception, <name>.part is
+    kept, unless it is empty. An existing <name>.part is never overwritten.
 
     Args:
         resume: append to an existing <name>.part. resumable: True if the command has the option --resume, so that the
@@ -198,7 +198,7 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
     """
     if path is None:
         if sys.stdout is None:
-            raise UserError("standard output is closed, so that the result cannot be written. Open it, or name a file.")
+            raise UserError("standard output is closed, so the result cannot be written. Open it, or name a file.")
         yield Output(sys.stdout.buffer, "standard output", sys.stdout.isatty())
         return
     target = Path(os.path.realpath(path))                                       # a symbolic link is not replaced

@@ -1,4 +1,4 @@
-"""Connections over which the processes (ranks) that `torchrun` starts share the lines to translate.
+"""Translation by the processes (ranks) that `torchrun` starts: the connections over which they exchange lines.
 
 The main rank, rank 0, reads the input, writes the output and sends lines to the other ranks, which only translate them.
 """
@@ -29,7 +29,7 @@ CONNECTING_SECONDS = 300
 """Maximum time until all ranks are connected. On a busy file system, importing torch takes minutes."""
 ENDING_SECONDS = 10
 """Maximum time that the main rank waits for the other ranks to end."""
-# A machine that is lost without closing its connections is detected after 30 seconds.
+# Socket options. With them, a machine that is lost without closing its connections is detected after 30 seconds.
 KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 
@@ -70,7 +70,7 @@ class Ranks:
         self.members = [found[rank] for rank in sorted(found)]
 
     def end(self, code: int) -> None:
-        """Tell the other ranks to end with this exit code; wait for them, and close the connections."""
+        """Tell the other ranks to end with this exit code, wait until they have ended, and close the connections."""
         remaining = []
         for rank in self.members:
             try:
@@ -91,7 +91,7 @@ class Ranks:
 
 
 def serve_main_rank(rank: int, broadcast: Broadcast) -> int:
-    """Translate the lines that the main rank sends until it ends this rank; return the exit code that it sends.
+    """Translate the lines that the main rank sends, until it sends an exit code. Return the exit code.
 
     Raises:
         UserError: the main rank cannot be reached, or has ended without a message.
@@ -115,8 +115,8 @@ def serve_main_rank(rank: int, broadcast: Broadcast) -> int:
 def run_on_ranks(command: Callable[[Ranks], int]) -> int:
     """Call `command` on the main rank of `torchrun`; the other ranks serve it. Return the exit code of `command`.
 
-    Other ranks ignore SIGINT and SIGTERM. `torchrun` sends signals to all ranks, but the main rank still needs the
-    others to finish its block of lines.
+    The other ranks ignore SIGINT and SIGTERM. `torchrun` sends signals to all ranks, but the main rank still needs the
+    other ranks to finish the current block of lines.
 
     Raises:
         UserError: the ranks cannot connect to each other, or the main rank has ended without a message.

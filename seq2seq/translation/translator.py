@@ -1,5 +1,5 @@
-"""Translation and scoring with a trained model: the public interface behind the command line, validation and
-evaluation."""
+"""Translation and scoring with a trained model: the public interface, which the command line, validation and evaluation
+also use."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ class Translator(LineTranslator):
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU. It
-                needs kernels, which are compiled on first use; without them, a message says so, and auto is used, as
-                always in `score`. In fp32 and int8, a translation does not depend on the other lines. In bf16, rounding
-                depends on the shape of the batch, which in rare cases changes a translation.
+            precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU. Its
+                kernels are compiled on first use; if this fails, a message says so, and auto is used instead. `score`
+                always uses auto instead of int8. In fp32 and int8, a translation does not depend on the other lines. In
+                bf16, rounding depends on the shape of the batch, which in rare cases changes a translation.
             threads: number of CPU threads; None: torch decides.
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
-            compile: no longer accepted; precision int8 has replaced it.
-            target_language: language to translate into, for a model with several; None: that of its recipe.
+            compile: must be False. Use precision int8 instead.
+            target_language: target language, if the model has several; None: the recipe's target language.
         Raises:
             CheckpointError: a model is missing or damaged, or the vocabularies differ.
             UserError: the device, precision or number of threads is not available, or a model has the wrong task.
@@ -120,21 +120,22 @@ class Translator(LineTranslator):
         return translator.towards(recipe.languages) if recipe.language_tokens else translator
 
     def towards(self, languages: Languages) -> Translator:
-        """Return this translator for another direction of its model. With several target languages, it adds the
-        language token to each source that does not begin with one."""
+        """Return a translator for another direction of the same model. If the model has language tokens, the translator
+        adds the token of the target language to each source that does not begin with a language token."""
         tokenizers = self.tokenizers.with_language_token(language_token(languages.target))
         return replace(self, languages=languages, tokenizers=tokenizers)
 
     def translate_document(self, document: Path | bytes, format: str | None = None, **options: Any) -> bytes:
-        """Translate a document, and return it as bytes. Everything except its text stays as it is.
+        """Translate a document, and return the result as bytes. Everything except the text stays as it is.
 
         Args:
-            document: path of the document, or its contents. format: see `formats.registry.FORMATS`; None: by the path.
-            options: name, glossary (path), placeholders (regular expressions), progress, and decoding options.
+            document: path of the document, or its contents. format: name in `formats.registry.FORMATS`; None: the
+                format that the name of the document implies. options: name (of a document given as contents), glossary
+                (path), placeholders (regular expressions), progress, and decoding options.
         Raises:
-            UserError: the document or the glossary is malformed; the message has the place.
+            UserError: the document or the glossary is malformed. The message contains the place.
         """
-        # A format is a later chapter than translation, so it is imported only here.
+        # Imported here, because `formats` imports this module.
         module = import_module("seq2seq.formats.translate_document")
         return cast(bytes, module.translate_document(self, document, format, **options))
 

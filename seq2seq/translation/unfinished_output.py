@@ -1,4 +1,4 @@
-"""Resumption of an interrupted output with a journal, which records its inputs and the number of finished lines."""
+"""Resumption of an interrupted output. A journal records the inputs and the number of finished lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Journal:
 
     The journal of <name>.part is <name>.part.json in the same directory. It is updated after each block of lines. A
     process that ends in the middle of a block, for any reason, loses only that block: on resume, the output is
-    truncated to the last block in the journal. An output without a .part, such as standard output, has no journal.
+    truncated after the last block in the journal. An output without a .part, such as standard output, has no journal.
 
     lines: number of lines of the input that were read, in the finished blocks and in the current block.
     """
@@ -48,13 +48,12 @@ class Journal:
         self._record = self._read(output.part) if resume and output.part and output.part.stat().st_size else None
 
     def begin(self, inputs: dict[str, Any]) -> None:
-        """Record the inputs of the output, before anything is written.
+        """Record the inputs on which the output depends. When resuming, compare them with the recorded inputs.
 
         Args:
-            inputs: JSON values by name, for everything except the text on which the output depends: the model, the
-                options, …
+            inputs: JSON values by name: the model, the options, and all other inputs except the lines of text.
         Raises:
-            UserError: the output to resume had other inputs.
+            UserError: the output to resume has other inputs.
         """
         self._inputs = json.loads(json.dumps(inputs))
         if self._record is None:
@@ -67,7 +66,7 @@ class Journal:
                                        f"Resume with the same inputs, or delete {self.output.part} to start again."]))
 
     def skip_finished(self, items: Iterable[Item], name: str) -> Iterator[Item]:
-        """Skip the finished items, cut the output after them, and yield the others. name: name of the input.
+        """Skip the finished items, remove unfinished output, and yield the other items. name: name of the input.
 
         Raises:
             UserError: the finished items have changed.
@@ -86,10 +85,10 @@ class Journal:
         return map(self._note, remaining)
 
     def finished_lines(self) -> list[str]:
-        """Return the lines of the output that the finished items left, after `skip_finished`: one for each item.
+        """Return the lines of the unfinished output, one for each finished item. Call `skip_finished` first.
 
         Raises:
-            UserError: there is not one for each item.
+            UserError: the number of lines differs from the number of finished items.
         """
         if self.output.part is None:
             return []
@@ -137,10 +136,10 @@ def journal_of(part: Path) -> Path:
 
 @contextmanager
 def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
-    """Open an output as `text_io.writing` does, and yield its journal, which is deleted when the output is complete.
+    """Open an output with `text_io.writing`, and yield its journal. When the output is complete, delete the journal.
 
     Raises:
-        UserError: `writing` raises it, or the output cannot be resumed.
+        UserError: the output cannot be opened (see `writing`) or resumed.
     """
     if resume and path is None:
         raise UserError("--resume continues an unfinished file. Name the file with --output FILE.")

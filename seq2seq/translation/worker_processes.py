@@ -34,7 +34,7 @@ from seq2seq.translation.requests import Request, equal_shares, growing_blocks, 
 from seq2seq.translation.translator import Translator
 
 LOST = (EOFError, BrokenPipeError, ConnectionResetError, TimeoutError)
-"""Errors of a connection whose other process has ended, or whose machine is lost."""
+"""Errors that a connection raises if the process at its other end has ended, or its machine is lost."""
 
 
 THREAD_ENDING_SECONDS = 10
@@ -50,7 +50,7 @@ class Rank:
 
 
 class TranslatorPool:
-    """Pool of workers that translate with one model. Results are returned in order, as by one `Translator`.
+    """Pool of workers that translate with the same model. It returns the results in the order of the lines.
 
     In int8 the workers are threads that share the weights, because the kernels release the global interpreter lock. In
     other precisions a step consists of many calls from Python, so the workers are processes, each with a copy of the
@@ -74,11 +74,12 @@ class TranslatorPool:
         Args:
             workers: number of workers. threads: number of CPU threads of each worker. Other arguments: as in
                 `Translator.load`.
-            ranks: other ranks of `torchrun`, each of which is a worker. A thread of this process is one more worker, so
-                `workers` must be 1. Each rank uses the GPU of its local rank, if there are GPUs.
+            ranks: other ranks of `torchrun`, each of which is a worker. `workers` counts the workers of this process
+                only. With `ranks`, it must be 1: a thread of this process. Each rank uses the GPU of its local rank, if
+                there are GPUs.
         Raises:
-            UserError: `Translator.load` raises it, a worker process ends, `workers` is below 1, or the models or the
-                precisions of the ranks differ.
+            UserError: the model cannot be loaded (see `Translator.load`), a worker process ends, `workers` is below 1,
+                or the models or the precisions of the ranks differ.
         """
         require_iterable(ensemble, "ensemble")
         refuse_compile(compile)
@@ -155,9 +156,9 @@ class TranslatorPool:
                          ) -> Iterator[list[list[Translation]]]:
         """See `Translator.translate_blocks`. block_lines: maximum number of lines of a block.
 
-        Workers share the lines of a block. Each rank translates a whole block, as a single `Translator` would, so that
-        the results are bit-identical: rounding depends on the lines of a block. The blocks of all ranks are yielded as
-        one.
+        Without ranks, the workers share the lines of a block. With ranks, each rank translates a whole block, so that
+        the results are bit-identical to those of a single `Translator`: rounding depends on the lines of a block. The
+        blocks that the ranks translate at the same time are yielded as one block.
         """
         decoding_with(self.decoding, decoding)
         blocks = growing_blocks(number_requests(lines, begin, self.context), block_lines, begin)
@@ -258,7 +259,7 @@ class TranslatorPool:
         return UserError(f"a worker {cause} {at}. {remedy}{resume}")
 
     def close(self) -> None:
-        """End the workers; processes are killed at once, and other ranks remain connected."""
+        """End the workers. Processes are killed at once. The other ranks remain connected."""
         if self.shared is not None:
             self.executor.shutdown(cancel_futures=True)
             return
@@ -268,7 +269,7 @@ class TranslatorPool:
         for process in self.processes:
             process.kill()
             process.join()
-        for thread in self.threads:                                             # it ends after its current batch
+        for thread in self.threads:                                             # a thread ends after its current batch
             thread.join(THREAD_ENDING_SECONDS)
 
     def __enter__(self) -> TranslatorPool:
@@ -287,22 +288,23 @@ def _device_of_worker(worker: int, device: str) -> str:
 
 
 def _contiguous_shares(blocks: Sequence[Sequence[Request]], workers: int) -> list[Sequence[int]]:
-    """Return, for each worker, the indices of its block in the concatenated blocks; () if it has no block."""
+    """Return the indices of each worker's requests, counted through all blocks; () if it has no block."""
     ends = accumulate(map(len, blocks), initial=0)
     return [*(range(first, end) for first, end in pairwise(ends)), *([()] * (workers - len(blocks)))]
 
 
 class _Interrupted(Exception):
-    """A message has arrived before these lines were translated, or the other process has ended."""
+    """A message has arrived during a translation, or the other process has ended."""
 
 
 def serve(pipe: Connection, worker: int) -> int | None:
-    """Load models and translate lines, as the messages of another process request.
+    """Receive messages of another process, and load models and translate lines as they say.
 
     Messages are ("load", arguments of `Translator.load`), ("translate", (lines, decoding options)) and ("end", exit
-    code). "load" is answered by ("ready", (decoding options, precision, checksums of the models, device)), "translate"
-    by ("done", translations), or ("refused", error) if other lines may succeed. Any other failure gives ("error",
-    error). Messages ("progress", number of lines) may precede "done". A new message interrupts a translation.
+    code). The answer to "load" is ("ready", (decoding options, precision, checksums of the models, device, context)).
+    The answer to "translate" is ("done", translations), or ("refused", error) if other lines may succeed. After any
+    other failure, the answer is ("error", error). During a translation, messages ("progress", number of lines) are
+    sent, and a new message from the other process interrupts the translation.
 
     worker: number of the worker on this machine, which determines its GPU.
     Returns:
@@ -326,7 +328,7 @@ def serve(pipe: Connection, worker: int) -> int | None:
                 return int(content)
             try:
                 if kind == "load":
-                    translator = None                                           # frees the memory of the one before
+                    translator = None                                           # free the memory of the previous model
                     device = _device_of_worker(worker, content["device"])
                     translator = Translator.load(**{**content, "device": device})
                     models = [content["path"], *content["ensemble"], *filter(None, [content["fusion"]])]

@@ -151,7 +151,7 @@ def test_a_tokenizer_without_markers_is_refused(recipe, tmp_path):
     (("data.augmentation={terms: 0.1}", "tokenizer.type=words"), "data.augmentation.terms: needs subwords; set "
                                                                  "tokenizer.type: unigram or bpe"),
     (("data.augmentation={typos: 0.1}", "model={type: pointer}", "tokenizer={type: words}"),
-     "it changes text pairs; not for model.type: pointer")])
+     "it does not work with model.type: pointer")])
 def test_the_recipe_refuses(recipe, settings, message):
     with pytest.raises(RecipeError) as error:
         recipe(*settings)

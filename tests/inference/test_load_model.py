@@ -67,7 +67,7 @@ def change(bundle, name, old, new):
 
 
 @pytest.mark.parametrize("old, new, told", [
-    ("d_model: 12", "d_model: 14", r"model.safetensors does not match .* \S+ is \(.*\) there, but \(.*\) in the"),
+    ("d_model: 12", "d_model: 14", r"model.safetensors does not match .* \S+ is \(.*\) in the bundle, but \(.*\) in"),
     ("d_model: 12", "d_model: 60000", r"but \(60000,\) in the recipe's model"),
     ("d_model: 12", "d_model: 1200000000000", "d_model: expected a number of at most 65,536"),
     ("max_positions: 31", "max_positions: 8000000", "max_positions: expected a number of at most 65,536"),
@@ -76,10 +76,10 @@ def change(bundle, name, old, new):
     ("beam_size: 2", "beam_size: 2, batch_tokens: 10000000000", "batch_tokens: expected a number of at most 1,000,000"),
     ("beam_size: 2", "beam_size: 2, max_length: 1" + "0" * 400, "max_length: expected a number of at most 1,000,000"),
     ("beam_size: 2", "beam_size: 100000000", "beam_size: expected a number of at most 1,000"),
-    ("encoder_layers: 1", "encoder_layers: 2", "encoder.1.* is missing there"),
+    ("encoder_layers: 1", "encoder_layers: 2", "encoder.1.* is missing in the bundle"),
     ("encoder_layers: 1", "encoder_layers: 999999999", "encoder_layers"),
     ("model: {", "model: {base: ../secret.yaml, ", "cannot have a base"),
-    ("feed_forward: 7", "type: rnn", "attention.* is missing there"),
+    ("feed_forward: 7", "type: rnn", "attention.* is missing in the bundle"),
 ], ids=["another width", "a great width", "a width without end", "positions without end", "a great feed-forward width",
         "heads without end", "batches without end", "lengths without end", "a beam without end", "another depth",
         "a depth without end", "another file", "another architecture"])

@@ -183,7 +183,7 @@ def wrong(folder):
     ("languages: {source: de, target: la}", "languages: {source: de, target: xh}",
      "data.test.de_la: no training corpus has the target language of >>xh<<"),
     ("languages: {source: de, target: en}", "languages: {target: en}",
-     "data.train.1.languages: only a model that translates has several directions; give both source and target"),
+     "data.train.1.languages: only corpora of a translation model can have `languages`; give both source and target"),
     ("languages: {source: de, target: en}", "languages: German", "data.train.1.languages: expected a section"),
 ])
 def test_wrong_languages_are_errors_with_their_line(folder, old, new, message):

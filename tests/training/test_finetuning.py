@@ -70,14 +70,14 @@ def test_the_recipe_overrides_the_settings_of_the_start_model(folder, tuned, tmp
     recipe = tuned("first", "model.dropout=0.0", "training.start_from=" + str(folder / "first" / "best"))
     assert recipe.model.dropout == 0.0 and recipe.model.d_model == 16
     with pytest.raises(RecipeError, match=r"differs from the model of this recipe: decoder.0.feed_forward.inner.bias "
-                                          r"is \(32,\) there, but \(64,\) in .*Remove the keys of `model`"):
+                                          r"is \(32,\) in the bundle, but \(64,\) in .*Remove the keys of `model`"):
         Training(tuned("first", "model.feed_forward=64"), tmp_path)
 
 
 def test_impossible_start_models_are_refused_before_training(folder, tuned):
     with pytest.raises(RecipeError, match="training.start_from: there is no directory .*nowhere"):
         tuned("nowhere")
-    with pytest.raises(RecipeError, match="start_from: its tokenizer is used for fine-tuning"):
+    with pytest.raises(RecipeError, match="start_from: fine-tuning uses the tokenizer of this model"):
         tuned("first", f"tokenizer.taken_from={folder / 'first'}")
 
 

@@ -476,7 +476,7 @@ def test_weights_that_are_missing_are_named(bundle, tmp_path, tokenizers, weight
     name = sorted(fewer)[3]
     del fewer[name]
     place = changed(bundle, tmp_path / "model", tokenizers, fewer)
-    with pytest.raises(CheckpointError, match=f"{name} is missing there, but "):
+    with pytest.raises(CheckpointError, match=f"{name} is missing in the bundle, but "):
         Translator.load(place, "cpu")
 
 
@@ -490,7 +490,7 @@ def test_a_recipe_of_another_model_is_refused(bundle, tmp_path, tokenizers, righ
 def test_a_recipe_of_fewer_layers_is_refused(bundle, tmp_path, tokenizers):
     """The bundle is complete, but its recipe describes another model than the trained one."""
     text = RECIPE_TEXT.replace("decoder_layers: 2", "decoder_layers: 1")
-    with pytest.raises(CheckpointError, match=r"decoder\.1.* there, but missing in the recipe's model"):
+    with pytest.raises(CheckpointError, match=r"decoder\.1.* in the bundle, but missing in the recipe's model"):
         Translator.load(changed(bundle, tmp_path / "model", tokenizers, recipe=text), "cpu")
 
 
