@@ -22,12 +22,12 @@ RATE_WINDOW_SECONDS = 600
 """Period over which the rate of progress is averaged. It is long, so that the estimate of the time left includes the
 time for validations."""
 LOG_INTERVAL_SECONDS = 60
-"""Minimum interval between log lines without new metrics. Log lines replace the bar if there is no terminal."""
+"""Minimum time between a log line without new metrics and the line before it. `progress` explains log lines."""
 FIELD_SEPARATOR = "  "
 BAR_COLUMNS = (8, 24)
 """Minimum and maximum width of the bar in columns of the terminal."""
 MIN_DESCRIPTION_COLUMNS = 8
-"""The description is shown only if more columns than this are free for the description and its separator."""
+"""The description is shown only if more than this number of columns is free for it and its separator."""
 
 _console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
@@ -66,7 +66,7 @@ def progress(description: str, total: int | None, done: int = 0, unit: str = "li
     at most one a minute for calls without metrics.
 
     Args:
-        total: number of units to process; None: unknown.
+        total: number of units of the whole job, including `done`; None: unknown.
         done: number of units that were processed before this call.
         unit: name of the units, in the plural.
     """
@@ -120,12 +120,12 @@ class _ProgressState:
             self._samples.popleft()
 
     def rate(self) -> float | None:
-        """Return the units per second in the last RATE_WINDOW_SECONDS; None before the first unit is done."""
+        """Return the units per second in the last RATE_WINDOW_SECONDS; None if no unit was done in this time."""
         (began, before), (now, done) = self._samples[0], self._samples[-1]
         return (done - before) / (now - began) if now > began and done > before else None
 
     def fields(self, short: bool = False) -> list[str]:
-        """Return the fields to show at any width: count, rate, time left, first metric. short: omit units."""
+        """Return the fields that are shown at any width: count, rate, time left, first metric. short: omit units."""
         rate = self.rate()
         fields = [f"{self.done:,}{'' if self.total is None else f'/{self.total:,}'}{'' if short else f' {self.unit}'}"]
         if rate is not None:
@@ -142,7 +142,7 @@ class _ProgressState:
 
 
 def _advance_with_log_lines(state: _ProgressState) -> Advance:
-    """Return a function that advances `state`, and prints a log line for new metrics, or a minute after the last."""
+    """Return a function that advances `state`. It prints a log line for new metrics, or if the last is a minute old."""
     last_printed = state.clock()
 
     def advance(amount: int, metrics: Sequence[str] = ()) -> None:

@@ -17,7 +17,7 @@ from seq2seq.errors import OptionError, UserError
 PRECISIONS = ("auto", "fp32", "bf16", "fp16", "int8")
 """Precisions of inference; see `choose_precision`."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Floating-point precisions and their types."""
+"""Torch dtype of each floating-point precision."""
 
 MAX_THREADS = 1024
 """Maximum number of CPU threads, the same as for training.threads in recipes. With about ten thousand threads, OpenMP
@@ -44,8 +44,8 @@ def _keep_freed_memory() -> None:
     """Let glibc reuse large blocks of memory instead of returning them to the system after each tensor.
 
     By default, glibc maps new pages for every tensor above a threshold, which starts at 128 KB and can grow to 32 MB.
-    The kernel clears new pages, which takes up to half the time of an elementwise operation. The threshold is set to
-    32 MB, the largest value that glibc accepts.
+    The kernel clears new pages, which takes up to half the time of an elementwise operation. This function sets the
+    threshold to 32 MB, the largest value that glibc accepts.
     """
     if libc := _glibc():
         mmap_threshold, trim_threshold = -3, -1
@@ -54,7 +54,7 @@ def _keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return to the system the memory of deleted tensors, which glibc keeps for new tensors."""
+    """Make glibc return the memory of deleted tensors to the system, instead of keeping it for new tensors."""
     if libc := _glibc():
         libc.malloc_trim(0)
 
@@ -127,7 +127,7 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     Raises:
         UserError: the hardware does not have this precision.
     """
-    fast_bf16, fast_fp16 = has_fast_bf16(device), _has_capability(device, 7)    # V100, T4 and later
+    fast_bf16, fast_fp16 = has_fast_bf16(device), _has_capability(device, 7)    # 7: V100, T4 and later
     if precision == "auto":
         precision = "bf16" if fast_bf16 else "fp16" if fast_fp16 else "fp32"
     if precision == "bf16" and not fast_bf16:

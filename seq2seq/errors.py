@@ -11,7 +11,7 @@ class UserError(Exception):
 
 
 class RecipeError(UserError):
-    """Invalid recipe or override, or a recipe that differs from the recipe of the run or model that it continues."""
+    """Invalid recipe or override, or a recipe that does not match the run to resume or the model to start from."""
 
 
 class CorpusError(UserError):

@@ -13,10 +13,10 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 SIGKILL: signal.Signals = getattr(signal, "SIGKILL", signal.SIGTERM)
-"""Signal that ends a process at once. Windows has no SIGKILL; there, SIGTERM ends a process at once."""
+"""Signal that ends a process immediately. On Windows, which has no SIGKILL, this is SIGTERM."""
 
 class Stopped(Exception):
-    """The process must end because of a stop signal. Finished work is already saved. number: number of the signal."""
+    """Exception that ends the process after a stop signal. Finished work is saved. number: number of this signal."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         request.number = number
         if request.waiting:
             request.raise_if_requested()
-        # os.write bypasses sys.stderr, because the signal may have interrupted a write to this buffered stream.
+        # sys.stderr is not used, because the signal may have interrupted a write to this buffered stream.
         hint = "; press Ctrl-C again to exit at once" if exit_on_second else ""
         os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
 

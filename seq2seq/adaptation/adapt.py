@@ -1,7 +1,7 @@
-"""Adaptation of a model to the text of a domain, such as a translation memory, that keeps its quality on general text.
+"""Adaptation of a model to the text of a domain, such as a translation memory, with little loss of quality elsewhere.
 
 A model that is trained on the text of a domain alone forgets other text. So the training text also has general pairs
-(mixed fine-tuning, Chu et al. 2017, arXiv:1701.03214), and so has the validation set that stops the training. The
+(mixed fine-tuning, Chu et al. 2017, arXiv:1701.03214). The validation set for early stopping has both kinds, too. The
 adapted model is an average of the old and the new weights (Wortsman et al. 2022, arXiv:2109.01903). The share of the
 new weights is chosen by validation scores on both kinds of text.
 """
@@ -37,9 +37,9 @@ from seq2seq.translation.translator import Translator
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
 """Contents of the directory of an adaptation, besides the model."""
 INPUTS = "inputs.json"
-"""File in TEXT with the model, text and seed of the adaptation. A call that resumes it must have the same inputs."""
+"""File in TEXT that identifies model, text and seed. A call that resumes the adaptation must have the same inputs."""
 REPLAYED = 10
-"""Maximum number of general pairs for each domain pair. An epoch uses about one general pair for each domain pair."""
+"""Maximum ratio of general to domain training pairs. Each epoch samples about as many general as domain pairs."""
 MAX_VALIDATED = 500
 """Maximum number of domain pairs, and of general pairs, for validation."""
 EPOCHS, MIN_STEPS, MAX_STEPS = 20, 200, 5_000
@@ -85,8 +85,8 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
         allow_loss: maximum decrease of the score on general validation text.
         seed: seed of the split of the text and of the training. settings: KEY=VALUE overrides of the training's recipe.
     Raises:
-        UserError: the text cannot be read or is too little, the directory contains something else, or no average of the
-            weights is better on the domain and at most `allow_loss` worse on general text.
+        UserError: the text cannot be read or is too little, or `output` exists and is not this adaptation, or no
+            average of the weights is better on the domain and at most `allow_loss` worse on general text.
     """
     bundle = resolve_model_path(model)
     network, recipe, tokenizers = read_model(bundle)
@@ -132,8 +132,8 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
 
 
 def choose(table: Sequence[TradeOff], allow_loss: float) -> TradeOff:
-    """Return the row with the best domain score among the rows whose general score is at most `allow_loss` below that
-    of the first row, the old weights. Of several best rows, return the one with the smallest share."""
+    """Return the row with the best domain score among the rows whose general score is at most `allow_loss` below the
+    general score of the first row (old weights). Of several best rows, return the one with the smallest share."""
     allowed = [row for row in table if row.general >= table[0].general - allow_loss]
     return max(allowed, key=lambda row: row.domain)
 
@@ -199,7 +199,7 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
     if not held_out.valid:
         raise CorpusError(f"{corpus.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
                           f"set. Give at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides, of which "
-                          "at least two share no sentence with another pair.")
+                          "at least two have a source and a target that no different pair has.")
     held = held_out.valid | held_out.test | held_out.copies
 
     def chosen(numbers: Iterable[int] | None) -> list[TextPair]:
@@ -258,7 +258,7 @@ data:
   train:
   - {corpus("domain.train")}
   - {corpus("general.train", f", weight: {min(1.0, domain / max(general, 1)):.4f}")}
-  # Pairs of the domain and general pairs. So a gain on the domain that costs more on general text is no improvement.
+  # Domain and general pairs, so that the score does not improve if general text loses more than the domain gains.
   valid: {corpus("valid")}
   cleaning: {{max_pieces: {recipe.data.cleaning.max_pieces}}}
 metrics: {json.dumps([metric for metric in recipe.measures if metric in ("bleu", "chrf")] or ["chrf"])}

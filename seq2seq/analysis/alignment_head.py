@@ -47,7 +47,7 @@ def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[t
 
 
 def best_aligner(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Aligner | None:
-    """Return the head and step whose links have the lowest alignment error rate against those of a statistical aligner.
+    """Return the head and step whose links agree best with a statistical aligner (lowest alignment error rate).
     Return None if the model has no cross-attention, or if the statistical aligner links no words."""
     pairs = translator.scorable_pairs(pairs)
     texts = [[text[begin:end] for begin, end in alignment_units(text)] for pair in pairs for text in pair]

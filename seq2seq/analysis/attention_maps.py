@@ -266,7 +266,7 @@ def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], align
 
 
 def _one_layer(translator: Translator, aligner: Aligner) -> tuple[int | None, Aligner]:
-    """Return the decoder layer that `aligner` selects, and settings that select it when its maps are the only ones. If
+    """Return the decoder layer that `aligner` selects, and settings for maps that contain only this layer. If
     the model has no such layer, return (None, aligner)."""
     layers = sum(isinstance(module, CrossAttention) for module in cast(nn.Module, translator.model).modules())
     layer = layers if aligner.layer is None else aligner.layer

@@ -33,9 +33,9 @@ class AttentionMaps:
 
     encoder: queries and keys are source tokens. decoder: queries and keys are target tokens; attention is causal.
     cross: queries are target tokens, keys are source tokens. Target query i belongs to the step that reads token i of
-    `target_input` and predicts token i of `target_output`. context: queries and keys are source tokens, the weights are
-    those of `hierarchical_weights`. A list is empty if the model has no attention of this kind, or if this kind was not
-    requested.
+    `target_input` and predicts token i of `target_output`. context: queries and keys are source tokens, see
+    `hierarchical_weights.context_weights`. A list is empty if the model has no attention of this kind, or if this kind
+    was not requested.
     """
 
     encoder: list[Tensor]

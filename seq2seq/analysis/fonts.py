@@ -85,7 +85,7 @@ def _listed_families(countries: list[str]) -> list[str]:
 
 
 def _add_new_fonts() -> bool:
-    """Remove deleted fonts from matplotlib's list, add new ones and save it; return True if fonts were added."""
+    """Remove deleted fonts from matplotlib's list, and add new ones. If any is added, save the list and return True."""
     import matplotlib
     from matplotlib import font_manager
 

@@ -39,11 +39,11 @@ BLOCK_PAIRS = 2048
 class AlignmentLabels:
     """Labels of every training pair: links from target to source pieces. The weights of a target piece sum to 1.
 
-    The labels are made for the pieces of the prepared corpus. A pair has no labels in an epoch with other pieces.
+    Labels belong to the pieces of the prepared corpus. A pair has no labels in an epoch in which its pieces differ.
     """
 
     def __init__(self, corpus: EncodedCorpus, links: np.ndarray, offsets: np.ndarray) -> None:
-        """links: (links, 3) float32: target piece, source piece, weight. offsets: (pairs + 1,), links of each pair."""
+        """links: (links, 3) float32: target and source piece, weight. offsets: (pairs + 1,), first link of a pair."""
         self.corpus, self.links, self.offsets = corpus, links, offsets
 
     @staticmethod
@@ -162,7 +162,7 @@ class GuidedAlignment:
             handle.remove()
 
     def loss(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Tensor:
-        """Return the weighted loss, a scalar: the sum over target pieces, as the mean over the recorded forward passes.
+        """Return the weighted loss, a scalar: summed over target pieces, and averaged over the recorded forward passes.
         pairs: indices of the batch's pairs in `corpus`."""
         passes = [head_log_weights(attention, *inputs) for attention, inputs in self._inputs]
         _, (_, _, targets, sources) = self._inputs[0]
@@ -176,7 +176,7 @@ class GuidedAlignment:
 def head_log_weights(attention: CrossAttention, hidden: Tensor, memory: Tensor, targets: Sentences, sources: Sentences,
                      ) -> Tensor:
     """Return the logarithms of the first head's weights, (sentences, longest target, longest source) in fp32; 0 for
-    padding."""
+    padding of the source."""
     d_model = hidden.shape[1]
     size = d_model // attention.num_heads
 

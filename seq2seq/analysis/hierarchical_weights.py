@@ -1,7 +1,7 @@
 """Attention weights of a model with hierarchical context, converted to maps over all positions of a source.
 
-Such a model encodes each sentence of a source separately, and its decoder attends to the current sentence alone, so its
-weights refer to positions in a sentence. The maps refer to positions in the whole source, context included.
+Such a model encodes each sentence (segment) of a source separately, and its decoder attends only to the current one. So
+the weights refer to positions in a sentence. The maps refer to positions in the whole source, context included.
 """
 
 from __future__ import annotations

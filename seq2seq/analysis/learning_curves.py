@@ -22,8 +22,8 @@ Point = tuple[int, float]
 
 CURVES = "curves.svg"
 
-# Sizes in pixels: width of the picture and height of each plot; margins of each plot; heights of title, a row of the
-# legend of several runs, and footer.
+# Sizes in pixels: width of the picture, and height of each plot; margins of each plot; heights of the title, of each
+# row of the legend (for several runs), and of the footer.
 WIDTH, PLOT_HEIGHT = 800, 180
 LEFT, RIGHT, ABOVE, BELOW = 70, 20, 34, 12
 TITLE_HEIGHT, LEGEND_HEIGHT, FOOTER_HEIGHT = 36, 20, 42
@@ -198,7 +198,7 @@ def _panels(records: list[Mapping[str, Any]], metric: str, smoothed: bool) -> li
 
 
 def _curves(records: list[Mapping[str, Any]], value: str, **names: str) -> list[Curve]:
-    """Return a curve of `value` for each kind of log record that contains it. names: names of curves, by kind."""
+    """Return a curve of `value` for each kind of log records that contain `value`. names: curve name by kind."""
     curves = []
     for kind, name in names.items():
         points = sorted((record["step"], float(record[value])) for record in records

@@ -1,1 +1,1 @@
-"""Data augmentation and subword sampling, drawn anew in each epoch; token noise, word alignment, changed test sets."""
+"""Data augmentation, subword sampling and token noise for training; word alignment; robustness slices of test sets."""

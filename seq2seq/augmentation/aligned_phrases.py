@@ -12,12 +12,12 @@ from seq2seq.tokenizers.term_markers import annotate
 
 TAGGED_WORDS = (1, 1, 2, 3, 4, 5)
 TERM_WORDS = (1, 1, 1, 2, 2, 3)
-"""TAGGED_WORDS, TERM_WORDS: numbers of source words of a phrase. One entry is drawn; all are equally probable."""
+"""Possible numbers of source words of a tagged phrase, and of a term. All entries are equally probable."""
 MAX_TERMS = 3
 MIN_TERM_LETTERS = 3
 """Minimum number of letters of a term in a language with spaces, so that most function words are not terms."""
 ATTEMPTS = 8
-"""Maximum number of random source phrases that are tried, because a source phrase may have no aligned phrase."""
+"""Maximum number of source phrases that are drawn per pair. Some of them may have no aligned target phrase."""
 NAMES = ("b", "i", "u", "em", "strong", "a", "span", "code", "g", "ph", "mark", "x", "bpt", "c")
 
 
@@ -91,8 +91,8 @@ def drawn_phrases(pair: SentencePair, random: Random, count: int, sizes: Sequenc
 
 
 def aligned_phrase(links: Sequence[Link], begin: int, end: int) -> Span | None:
-    """Return the target phrase, (begin, end), of n source words; None if it has over 2n + 1 words or is inconsistent.
-    Consistent (Koehn et al. 2003): the first and last source word have links, and no link leaves the two phrases."""
+    """Return the target phrase (begin, end) of n source words; None if it has over 2n + 1 words or is not consistent.
+    Consistent phrases (Koehn et al. 2003): the first and last source word have links; no link leads outside."""
     inside = [link for link in links if begin <= link[0] < end]
     if not inside or {begin, end - 1} - {source for source, _ in inside}:
         return None

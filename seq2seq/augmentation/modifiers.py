@@ -1,4 +1,4 @@
-"""Modifiers that change letters and the ends of a sentence pair: case, final stop, typos and noise.
+"""Modifiers that change letters, or the beginning or end of a sentence: case, typos, final stop, noise.
 
 They follow the modifiers of OpusTrainer (Bogoychev et al. 2023, arXiv:2311.14838) and the synthetic noise of Karpukhin
 et al. 2019 (arXiv:1902.01509). Each modifier returns the changed source and target, or both texts unchanged if the
@@ -21,7 +21,7 @@ Link = tuple[int, int]
 
 WORD_BEGIN = re.compile(r"(?<![\w'’])[^\W\d_]")
 FINAL_STOPS = ".。"
-# Text without typos: words with digits or certain symbols, as in URLs, e-mail addresses, placeholders and tags.
+# Text that gets no typos: words with digits or certain symbols, as in URLs, e-mail addresses, placeholders and tags.
 PROTECTED = re.compile(r"[^\s]*[\d@{}<>%$\\_/|#=][^\s]*|www\.\S+|:\w\S*")
 LETTERS = re.compile(r"[^\W\d_]+")
 SPACELESS_WORD = 2
@@ -130,8 +130,7 @@ def _mistyped(letters: str, random: Random) -> str:
 
 
 def noise(pair: SentencePair, random: Random) -> Texts:
-    """Add the same random characters at the beginning or end of both sides, or replace both sides by them (1/3).
-    """
+    """Add the same random characters at the beginning or end of both sides, or replace both sides by the characters."""
     words = ["".join(random.choices(random.choice((EMOJI, SYMBOLS, NOISE_CHARACTERS)), k=random.randint(1, 8)))
              for _ in range(random.randint(1, 3))]
     text = " ".join(words)

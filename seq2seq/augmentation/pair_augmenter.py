@@ -1,4 +1,4 @@
-"""Augmentation of training pairs: in each epoch, a modifier is drawn for each pair, by the shares in the recipe."""
+"""Augmentation of training pairs: in each epoch, at most one modifier changes a pair, by the shares in the recipe."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class PairAugmenter:
 
     def __init__(self, section: Augmentation, languages: tuple[str, str], seed: int, links: Links | None = None,
                  aligner: Callable[[], WordAligner] | None = None) -> None:
-        """links: see `Links`. aligner: function that returns a word aligner; called once, when a modifier first needs
-        links, if `links` is None."""
+        """links: see `Links`. aligner: function that returns a word aligner. If `links` is None, it is called once,
+        when a modifier first needs links."""
         self.languages, self.seed, self._links, self._make_aligner = languages, seed, links, aligner
         self._aligner: WordAligner | None = None
         shares = section.model_dump()
         self.shares = {name: shares[name] for name in MODIFIERS if shares[name]}
 
     def augment(self, epoch: int, index: int, source: str, target: str, prefix: str = "") -> tuple[str, str, str]:
-        """Return (source, target, key of the modifier that changed the pair, or "") of a pair in this epoch.
+        """Return a pair in this epoch: (source, target, key of the modifier that changed the pair, or "" if unchanged).
 
         At most one modifier is drawn for a pair: a modifier with a share of 0.05 is drawn for 5 % of the pairs. If the
         modifier does not apply to the pair, the pair is not changed.

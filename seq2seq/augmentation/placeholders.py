@@ -18,7 +18,8 @@ FORMS = ("{{{name}}}", "{{{number}}}", "{{{{ {name} }}}}", "{{{{{name}}}}}", "${
 
 
 def placeholders(pair: SentencePair, random: Random) -> Texts:
-    """Put a placeholder in place of a name or number that occurs once on each side, or else at the same end of both."""
+    """Replace a name or number that occurs once on each side by a placeholder. If no name or number does, add the
+    placeholder at the beginning or at the end of both sides."""
     placeholder = drawn_placeholder(random)
     counts = [Counter(TOKEN.findall(text)) for text in pair.texts]
     shared = [token for token, count in counts[0].items()

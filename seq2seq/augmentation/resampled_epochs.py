@@ -24,8 +24,8 @@ from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 
 
 class ResampledEpochs:
-    """Training corpus that is drawn anew in each epoch: other pairs are augmented (see `PairAugmenter`), and the text
-    has other segmentations (subword sampling: Kudo 2018, Provilkov et al. 2020).
+    """Training corpus that differs in each epoch: different pairs are augmented (see `PairAugmenter`), and the text is
+    segmented differently (subword sampling: Kudo 2018, Provilkov et al. 2020).
 
     A thread encodes the next epoch during the current epoch. The random seed for augmenting a pair is derived from
     (seed, epoch, pair), and the random seed for segmenting a block of lines from (seed, side, epoch, block). So all

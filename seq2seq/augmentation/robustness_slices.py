@@ -1,4 +1,4 @@
-"""Changed copies of a test set, which measure the robustness of a model."""
+"""Robustness slices: changed copies of a test set, which measure the robustness of a model."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class TokenNoise:
 
     source_vocab_size, target_vocab_size: numbers of ids. word_dropout: probability that a token becomes `<unk>` (Bowman
         et al. 2016, arXiv:1511.06349, in the decoder; Sennrich et al. 2016, arXiv:1606.02891, on both sides).
-    switch_out: temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512), which replaces on average n tokens of a
-        sentence by random tokens. n is drawn with p(n) in proportion to exp(-n / temperature). 0 turns SwitchOut off.
+    switch_out: temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512). For each sentence, a number n is drawn
+        with p(n) in proportion to exp(-n / temperature). On average, n of its tokens become random tokens. 0: off.
     """
 
     source_vocab_size: int
@@ -49,7 +49,7 @@ class TokenNoise:
         return tokens
 
     def _shares(self, tokens: int, offsets: Tensor) -> Tensor:
-        """Return the probability that each token is replaced, (tokens,): n of `switch_out` / tokens of its sentence."""
+        """Return the replacement probability of each token, (tokens,): n (see `switch_out`) / words of the sentence."""
         lengths = offsets.diff()
         words = (lengths - 1).clamp(min=1).double()                             # without `</s>` or `<s>`
         # Inverse of the distribution function of p(n) = r^n (1 - r) / (1 - r^(words + 1)), n = 0 … words.

@@ -14,8 +14,8 @@ import numpy as np
 from seq2seq.augmentation.modifiers import Link
 
 MAX_CELLS = 30_000_000
-"""Maximum number of cells (word, word of the other side) of the training pairs, which take about 400 MB: 370,000 pairs
-of 8 words, or 68,000 pairs of 20 words. From a larger corpus, only a part of the pairs is used."""
+"""Maximum number of cells (word, word of the other side) of the training pairs. This many cells, of 370,000 pairs of 8
+words or 68,000 pairs of 20 words, take about 400 MB. From a larger corpus, only a part of the pairs is used."""
 MAX_TRAINING_WORDS = 60
 """Maximum number of words on each side of a training pair."""
 MODEL_1_ITERATIONS, ITERATIONS = 6, 4
@@ -30,9 +30,9 @@ TINY = 1e-300
 """Lower bound of divisors, to avoid division by 0."""
 MIN_AGREEMENT = 0.1
 """Minimum product of the probabilities of a link in both directions (Liang et al. 2006, Alignment by Agreement). It is
-low because a word of n characters shares its probability among them: each character of 飞机场 has about 1/3."""
+low because the n links of a word share a probability of 1: each of the 3 links from airport to 飞机场 has about 1/3."""
 NO_LINK = 1e-7
-"""Minimum probability of a word given a condition. Pairs of words that training has not seen have this value."""
+"""Minimum probability of a word given a condition (see `_Direction`). Pairs of words not seen in training have it."""
 
 Words = Sequence[str]
 
@@ -61,8 +61,8 @@ class WordAligner:
         """Return the weight of each possible link, (target, source). The sum of the weights of a target word is the
         probability that the word is not linked to the empty word.
 
-        For each target word, the weights are proportional to forward ** 0.75 * backward ** 0.25, the probabilities in
-        both directions. Forward counts more, because several target words may translate one source word.
+        The weights of a target word are proportional to forward ** 0.75 * backward ** 0.25. Forward and backward are
+        probabilities in both directions. Forward counts more: several target words may translate one source word.
         """
         forward, backward = self._posteriors(source, target)
         means = np.sqrt(forward * np.sqrt(forward * backward))
@@ -155,7 +155,7 @@ def _posteriors(emissions: np.ndarray, real: np.ndarray, transitions: np.ndarray
     """
     pairs, words, states = emissions.shape
     # State i: the most recent link, of this word or an earlier word, is to condition i. The last state: no word has a
-    # link yet. A link to the empty word, and padding, keep the state.
+    # link yet. A link to the empty word, or padding, does not change the state.
     linked, empty = emissions[:, :, 1:], EMPTY * emissions[:, :, :1]
     ahead = np.zeros((words + 1, pairs, states))
     ahead[0, :, -1] = 1
@@ -187,7 +187,8 @@ def _add_jumps(jumps: np.ndarray, moves: np.ndarray) -> None:
 
 def _groups(conditions: list[np.ndarray], words: list[np.ndarray]
             ) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
-    """Yield groups of pairs with the same number of conditions, and at most about BLOCK_CELLS cells."""
+    """Yield groups of pairs. All pairs of a group have the same number of conditions. The arrays of a group have at
+    most about BLOCK_CELLS cells."""
     order = sorted(range(len(words)), key=lambda index: (len(conditions[index]), len(words[index])))
     begin = 0
     for end in range(1, len(order) + 1):

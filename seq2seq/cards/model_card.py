@@ -111,7 +111,7 @@ def model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage:
 
 def _front_matter(recipe: Recipe, scores: Mapping[str, Mapping[str, tuple[float, str, str]]], usage: Usage,
                   imported: Any) -> dict[str, Any]:
-    """Return the front matter without unknown keys. scores: return value of `_scores`."""
+    """Return the front matter, without keys whose values are unknown. scores: return value of `_scores`."""
     codes = [code for each in (recipe.languages, *recipe.directions) for code in (each.source, each.target)
              if code is not None]
     known = list(dict.fromkeys(subtags(code)[0] for code in codes
@@ -160,7 +160,7 @@ def _hub_task(recipe: Recipe) -> str:
 
 
 def _hub_name(corpus: Corpus) -> str | None:
-    """Return the name of a data set on the hub; None for files, and for directories with the form of a data set."""
+    """Return the name of a corpus' data set on the hub; None if `hub` is not set, or is a path such as ./data."""
     name = corpus.hub
     return name if name is not None and re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name) else None
 
@@ -216,7 +216,7 @@ def _synthetic(corpus: Corpus) -> str:
 
 
 def _pairs(count: Mapping[str, Any]) -> str:
-    """Return the number of kept pairs and, if it differs, of read pairs: "9 of 10"; "unknown" without counts."""
+    """Return "9 of 10" if 9 of 10 pairs were kept, "10" if all were kept, "unknown" if there is no count."""
     kept, lines = count.get("kept"), count.get("lines")
     if not _is_count(kept):
         return "unknown"
@@ -314,8 +314,8 @@ def _scores(metadata: Mapping[str, Any]) -> dict[str, dict[str, tuple[float, str
 def _training_counts(recipe: Recipe, metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the counts of each training corpus; {} for a corpus whose counts are unknown.
 
-    The counts are found by the labels of the corpora. The recipe of an export has absolute paths, so no label may
-    match. Then the counts are assigned by position, if there are as many counts as corpora.
+    The labels of the corpora are the keys of `corpora` in the metadata. Absolute paths in the recipe of an export can
+    change all labels. The counts are then assigned in the order of the corpora, if there are as many counts as corpora.
     """
     counts, labels = metadata.get("corpora"), _unique_labels(recipe.data.train)
     if not isinstance(counts, dict):

@@ -1,4 +1,4 @@
-"""Checks of a recipe and its data before training: errors, warnings and costs. They leave no files on disk."""
+"""Checks of a recipe and its data before training: errors, warnings and costs. The checks leave no files on disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         run: run directory of the training. If it contains tokenizers for this recipe, they are used.
         measured: True to train a few steps in a temporary directory, and report their time and memory.
     Raises:
-        UserError: the text of a corpus with `translated_by` cannot be read, or the model cannot translate it.
+        UserError: for a corpus with `translated_by`, the text cannot be read, or the model has another language pair.
     """
     report = Report(recipe.name, [], warnings=list(first_line_warnings(recipe)))
     teachers = recipe.training.teachers.count
@@ -92,7 +92,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     estimate_vocabulary(recipe, tokenizers, characters, report)
     estimate_model(recipe, report)
     if train_readers and not any(reader.report.error for reader in train_readers):
-        problems = report.warnings if missing else report.errors                # missing translations may solve them
+        problems = report.warnings if missing else report.errors                # translations may add enough pairs
         if not any(reader.report.pairs for reader in train_readers):
             problems.append("train: no pair is left after cleaning. Check that data.train names the right files, and "
                             "that the limits in data.cleaning are not too strict.")

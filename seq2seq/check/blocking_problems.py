@@ -1,4 +1,4 @@
-"""Checks for problems that would stop a training. They call functions of the training and collect their errors."""
+"""Checks for problems that would stop a training. They call functions of the training and collect the errors."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Reci
 
 
 def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
-    """Return (tokenizers that a training would use, None), or (None, the error that would stop it). Write nothing.
+    """Load or make the tokenizers that a training would use, without writing files.
 
-    If there is neither a training corpus nor a model whose tokenizers the training uses, return (None, None).
-
+    Return (tokenizers, None), or (None, error message) if they cannot be made. If there is neither a training corpus
+    nor a model whose tokenizers the training uses, return (None, None).
     use_run: True to load the tokenizers of the run if it has any.
     """
     directory = run / "tokenizer"
@@ -81,7 +81,7 @@ def check_held_out_sets(recipe: Recipe, tokenizers: Tokenizers | None, report: R
 def check_initial_weights(recipe: Recipe, tokenizers: Tokenizers, run: Path, report: Report) -> None:
     """Add an error to the report if the weights of `training.start_from` do not fit the model.
 
-    If the run has checkpoints, nothing is checked: it resumes from a checkpoint and does not load these weights.
+    If the run has checkpoints, nothing is checked, because a resumed training does not load these weights.
     """
     start = recipe.training.start_from
     if start is None or list_checkpoints(run):

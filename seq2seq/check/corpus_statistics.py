@@ -19,7 +19,7 @@ from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.language_codes import main_language
 
 BLOCK_LINES = 64
-"""Number of consecutive lines in a block. Blocks are sampled and checked as a whole, because a shift of one side by a
+"""Number of consecutive lines in a block. Blocks are sampled instead of single lines, because a shift of one side by a
 line can be detected only in consecutive lines."""
 MAX_BLOCKS = 320
 """Maximum number of blocks in the sample."""
@@ -74,7 +74,6 @@ class Sample:
 def scan_corpus(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None:
     """Read all pairs. Add to the report the number of lines of each kind, such as duplicates, and the number of pairs
     that each value of LENGTH_RATIOS, MAX_CHARACTERS and NUMBER_AGREEMENTS would drop.
-
     sides: 2 for pairs; 1 for the text of a language model.
     """
     seen: set[bytes] = set()
@@ -126,8 +125,8 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
 
 
 def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[str, dict[str, Any]]:
-    """Describe each file of a corpus that cannot be read: number of lines, number and examples of lines that are not
-    UTF-8, and likely encoding. If a file cannot be read even as bytes, its description is only the error."""
+    """Describe each file of an unreadable corpus: number of lines, number and examples of lines that are not UTF-8, and
+    likely encoding. If a file cannot be read even as bytes, its description is only the error."""
     described: dict[str, dict[str, Any]] = {}
     for path in spec.paths:
         lines, damaged, is_utf16, undecoded = 0, Finding(), False, b""
@@ -155,8 +154,9 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
 
 
 def likely_encoding(data: bytes, languages: Sequence[str]) -> str:
-    """Return the iconv name of the most likely encoding of bytes that are not UTF-8, or "Latin-1 or Windows-1252".
+    """Return the iconv name of the most likely encoding of bytes that are not UTF-8.
 
+    If no encoding in ENCODINGS fits, return "Latin-1 or Windows-1252".
     languages: possible languages of the text. Encodings of the first language are tried first.
     """
     for encodings in filter(None, (ENCODINGS.get(main_language(language)) for language in languages)):

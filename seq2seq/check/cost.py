@@ -37,7 +37,7 @@ def estimate_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, character
 
 
 def estimate_model(recipe: Recipe, report: Report) -> None:
-    """Add the number of parameters, the memory for them, and the machine to the report."""
+    """Add the number of parameters, their memory in training, and a description of the machine to the report."""
     import torch
 
     from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, name_of
@@ -70,8 +70,8 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
         report.errors.append(f"training.precision: {error}")
         dtype = torch.float32
     report.machine["precision"] = name_of(dtype)
-    # Bytes per parameter: 16 for its fp32 weight, its gradient and Adam's two moments; 4 for its exponential moving
-    # average; 4 for the copies of its weight and gradient in bf16 or fp16.
+    # Bytes per parameter: 16 for the fp32 weight, its gradient and Adam's two moments; 4 for the exponential moving
+    # average of the weight; 4 for the copies of weight and gradient in bf16 or fp16.
     bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if dtype != torch.float32 else 0)
     report.model = {"type": recipe.model.type, "parameters": parameters, "of_embeddings": embeddings,
                     "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}
@@ -111,7 +111,7 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
         return
     section = recipe.training
     averaged = section.average.count if section.average.kind != "none" else 0
-    # The best checkpoints may all be older than the newest. Two more are targets for a rollback after divergence.
+    # The best checkpoints may all be older than the `keep_checkpoints` newest. Two more are kept for a rollback.
     kept = section.keep_checkpoints + averaged if section.average.kind == "best" else max(
         section.keep_checkpoints, averaged)
     kept += 2 if section.divergence != "stop" else 0

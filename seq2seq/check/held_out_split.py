@@ -15,14 +15,14 @@ from seq2seq.data.corpus import Pair
 MAX_HELD_OUT = 2_000
 """Maximum number of pairs in the validation set and in the test set. The test sets of WMT have about as many."""
 PAIRS_PER_HELD_OUT = 20
-"""Minimum number of suitable pairs for each pair in a set, so that both sets together have at most 10 % of them."""
+"""Each set gets at most one pair for this many suitable pairs, so the two sets together get at most 10 % of them."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
     """Line numbers of the pairs that are not used for training.
 
-    copies: pairs that repeat a validation or test pair. They are left out of training, validation and test text.
+    copies: repetitions of a validation or test pair. They are left out of training, validation and test text.
     """
 
     valid: frozenset[int]
@@ -34,7 +34,7 @@ def choose_held_out(pairs: Iterable[Pair], seed: int, is_suitable: Callable[[str
     """Choose validation and test pairs at random among the suitable pairs that share no sentence with a different pair.
 
     So a pair is not chosen if its source also occurs with another target, or its target with another source. Sentences
-    are compared without regard to case and white space. Only hashes of them are kept in memory, 32 bytes per pair.
+    are compared without regard to case and white space. Memory holds only line numbers and hashes, 32 bytes per pair.
 
     Args:
         pairs: all pairs of the corpus.

@@ -1,9 +1,9 @@
 """Detection of misaligned sentence pairs, from word co-occurrence in the corpus itself.
 
 IBM model 1 (Brown et al. 1993, https://aclanthology.org/J93-2003, section 4.1) learns a small translation table. The
-score of a pair is the log of a ratio: the probability of the target given this source, divided by its probability
-without a source. Each pair must be scored with a table that was learned from other pairs, because a table overrates the
-pairs that it was learned from.
+score of a pair is the log of a ratio: the probability of the target given the source, divided by the probability of the
+target without a source. Each pair must be scored with a table that was learned from other pairs, because a table
+overrates the pairs that it was learned from.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class TranslationTable:
         if len(keys) and len(self._keys):
             entry = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
             of_link = np.where(self._keys[entry] == keys, self._probability[entry], 0.0)
-            # p(target word | source): the mean over the words of the source and the empty word.
+            # p(target word | source): mean of p(target word | source word) over the source words and the empty word.
             with_source = np.bincount(group, of_link) / np.bincount(group)
             without_source = self._target_probability[np.concatenate([target for _, target in sentences])]
             scores = np.log((1 - UNTRANSLATED_SHARE) * with_source / without_source + UNTRANSLATED_SHARE)
@@ -126,10 +126,10 @@ def _links(sentences: Sequence[tuple[np.ndarray, np.ndarray]], targets: int
            ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the links of each target word to every source word of the same pair.
 
-    targets: number of target words in the vocabulary.
+    targets: size of the target vocabulary.
     Returns:
         keys: (links,), source id × targets + target id. group: (links,), index of the link's target word in `owner`.
-        owner: (target_words,), for each target word of all pairs, the index of its pair.
+        owner: (target_words,), the index of the pair of each target word; the words of all pairs are concatenated.
     """
     sources = np.array([len(source) for source, _ in sentences], np.int64)
     lengths = np.array([len(target) for _, target in sentences], np.int64)

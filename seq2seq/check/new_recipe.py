@@ -1,4 +1,4 @@
-"""Write a first recipe for a corpus: choose settings that suit the amount of text, and split it into three sets."""
+"""Write a first recipe for a corpus: split the text into three sets, and choose settings for the amount of text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MIN_STEPS = 1_000
 VALIDATIONS = 20
 """Number of validations of a training that is not stopped early."""
 BATCH_TOKENS = {"tiny": 1024, "small": 2048, "base": 25_000}
-"""Target tokens per step for each model size, as in the recipes with this size. A very small corpus gets fewer."""
+"""Target tokens per step for each model size, as in the recipes with this size. Tiny corpora get smaller batches."""
 MIN_BATCH_TOKENS = 256
 """Minimum number of target tokens per step, about 15 sentences; the gradients of smaller batches are too noisy."""
 MAX_LANGUAGE_CHARACTERS, MAX_LANGUAGE_LINES = 5_000, 500
@@ -57,7 +57,7 @@ CLEANING = {"duplicate": "remove_duplicates: true", "identical": "remove_identic
 class NewRecipe:
     """Result of `write_recipe`.
 
-    scanned: lines of the corpus, counted before cleaning. train: pairs and line lengths of the training text.
+    scanned: report on the whole corpus before cleaning. train: report on the training text after cleaning.
     pairs: number of pairs of each split. copies: number of pairs left out, because they repeat a held-out pair.
     """
 
@@ -72,14 +72,14 @@ class NewRecipe:
 
 
 def corpus_of(files: Sequence[Path], source_column: str | None = None, target_column: str | None = None) -> Corpus:
-    """Return the corpus in two text files or one table.
+    """Return the corpus that consists of two text files or one table.
 
     Args:
-        source_column, target_column: for a table, names or numbers of its columns. Names in a .tsv or .csv mean that
-            its first line is a header. If None, columns 1 and 2 are used, or the recipe's languages in a .tmx.
+        source_column, target_column: names or numbers of a table's columns. If names are given for a .tsv or .csv, its
+            first line is a header. If None, columns 1 and 2 are used or, in a .tmx, the recipe's languages.
     Raises:
-        UserError: a file is missing or empty, the two files have different numbers of lines, or the number of files or
-            the columns do not fit their format.
+        UserError: a file is missing or empty, the files are neither one table nor two different text files, the text
+            files have different numbers of lines, or the columns do not fit the format.
     """
     for path in files:
         if not path.is_file():
@@ -164,8 +164,8 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
     if not held_out.valid:
         raise CorpusError(
             f"{corpus.label}: {scanned.lines:,} pairs are too few for a validation and a test set. They need at least "
-            f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides, and two of these must share no "
-            "sentence with another pair. Add text.")
+            f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides. At least two of these pairs must "
+            "have a source and a target that occur in no different pair. Add text.")
     with replace_directory(output, None) as directory:
         pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
         size = size_for(pairs["train"])
@@ -196,7 +196,7 @@ def _require_new(output: Path) -> None:
 
 
 def _recipe_of(corpus: Corpus, languages: tuple[str, str]) -> Recipe:
-    """Return a recipe with the corpus as its text and defaults for everything else, for the functions of `check`."""
+    """Return a recipe for the functions of `check`: the corpus is its training and validation text."""
     try:
         codes = Languages(source=languages[0], target=languages[1])
     except ValidationError as error:
@@ -210,10 +210,10 @@ def _recipe_of(corpus: Corpus, languages: tuple[str, str]) -> Recipe:
 
 
 def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
-    """Read the whole corpus, and return the number of lines of each kind.
+    """Read the whole corpus, and return a report with the number of lines of each kind.
 
     Raises:
-        CorpusError: the corpus cannot be read, both sides are the same text, or the first line looks like a header.
+        CorpusError: the corpus cannot be read, most pairs have the same text on both sides, or line 1 may be misread.
     """
     recipe = _recipe_of(corpus, languages)
     reader = CorpusReader("train", corpus, recipe)
@@ -228,7 +228,7 @@ def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
                           "text on both sides. Give the source text and its translation.")
     for warning in warnings:
         if corpus.form == "table" and corpus.source is None:
-            fault, _, _ = warning.partition(" If ")                             # the rest is about recipes
+            fault, _, _ = warning.partition(" If ")                             # the remedy is for recipes
             raise CorpusError(f"{fault} Name the columns with --source-column and --target-column: by number if line 1 "
                               "is text, by name if it is a header.")
         console.warn(warning)
@@ -244,7 +244,7 @@ def _is_suitable(source: str, target: str) -> bool:
 
 def _write_texts(pairs: Iterable[Pair], directory: Path, languages: tuple[str, str], held_out: HeldOut
                  ) -> dict[str, int]:
-    """Write the files of all splits, and return the number of pairs of each."""
+    """Write the files of all splits, and return the number of pairs of each split."""
     counts = dict.fromkeys(SPLITS, 0)
     with ExitStack() as stack:
         files = {split: [stack.enter_context((directory / f"{split}.{code}").open("w", encoding="utf-8", newline="\n"))
@@ -335,5 +335,5 @@ model: {{base: {size}}}
 
 def _consistency(pairs: int) -> str:
     value = consistency_for(pairs)
-    return ("  # Consistency training uses little text better. It doubles the time of a step; 0 turns it off.\n"
+    return ("  # Consistency training helps if there is little text. It doubles the time of a step; 0 turns it off.\n"
             f"  consistency: {value:g}\n") if value else ""

@@ -21,21 +21,21 @@ SUSPECT_THRESHOLD = -5.0
 """A pair is reported as suspect if its score, in nats, is below this number. In Multi30k, 0.1 % of the pairs are
 suspect. If one side of Multi30k is shuffled, 90 % of the pairs are suspect."""
 MIN_MEDIAN_DIFFERENCE = 3.0
-"""Alignment is checked only if the median score of the sampled pairs exceeds the median score of random pairs by more
-than this number of nats."""
+"""Alignment is checked only if the median score of the sampled pairs exceeds the median score of random pairs (a source
+with the target of another pair) by more than this number of nats."""
 MAX_CHECKED_PAIRS = 100_000
 """Approximate maximum number of pairs to check in a corpus."""
 MIN_SHIFT_GAIN = 60.0
 """A shift of one side by a line is reported only if it raises the sum of the scores of consecutive lines by at least
 this number of nats."""
 MAX_LANGUAGE_ID_PAIRS = 300
-"""Maximum number of pairs per corpus whose languages lingua identifies, which takes a few seconds."""
+"""Maximum number of pairs per corpus whose languages lingua identifies. For this many, it needs a few seconds."""
 
 
 class CorpusChecker:
-    """Checks the pairs of corpora with translation tables and character n-grams, trained on a sample of these pairs.
+    """Checks pairs of corpora with translation tables and character n-grams that are learned from sampled pairs.
 
-    If lingua is installed, it checks the languages, too. fault: error message if lingua cannot check them; else None.
+    If lingua is installed, it also identifies languages. fault: error message if lingua lacks a language; else None.
     """
 
     def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:
@@ -86,13 +86,13 @@ class CorpusChecker:
         return bool(median > random_median + MIN_MEDIAN_DIFFERENCE and median > 0)
 
     def check(self, pairs: Iterable[Pair], count: int) -> PairReport:
-        """Check a corpus of `count` pairs. If these are more than MAX_CHECKED_PAIRS, only some blocks are checked."""
+        """Check a corpus of `count` pairs. If `count` exceeds MAX_CHECKED_PAIRS, only some blocks are checked."""
         report = PairReport()
         if self._sides is None or not count:
             return report
         block_interval = -(-count // MAX_CHECKED_PAIRS)
         runs = {shift: _BestRun() for shift in (1, -1)}
-        language_id_interval = max(1, count // block_interval // MAX_LANGUAGE_ID_PAIRS)     # counted in checked pairs
+        language_id_interval = max(1, count // block_interval // MAX_LANGUAGE_ID_PAIRS)     # unit: checked pairs
         for index, block in enumerate(_blocks(pairs)):
             if index % block_interval:
                 continue
@@ -120,7 +120,7 @@ class CorpusChecker:
     def _check_alignment(self, block: Block, report: PairReport, runs: dict[int, _BestRun]) -> None:
         """Add the suspect pairs of a block to the report.
 
-        Also add the gain of each line to the runs: the line's score with one side shifted minus its score unshifted.
+        Also add the gain of each line to `runs`: the line's score with one side shifted minus its score without shift.
         """
         table = self._tables[1 - _fold(block[0][0])]
         scores = table.evidence([pair[1:] for pair in block])
@@ -129,7 +129,7 @@ class CorpusChecker:
             if source.strip() and target.strip():                               # `scan_corpus` counts empty sides
                 report.suspects.add(line)
         for shift, run in runs.items():
-            # To save time, shifted pairs are scored only if the run is open or three scores in the block are negative.
+            # To save time, shifted pairs are scored only if the run is open or at least 3 scores are negative.
             if run.is_open or (scores < 0).sum() >= 3:
                 shifted_scores = table.evidence(_shift(block, shift))
                 first = max(0, -shift)
@@ -171,7 +171,7 @@ def _fold(line: int) -> int:
 
 
 def _shift(block: Block, shift: int) -> list[tuple[str, str]]:
-    """Pair each source with the target `shift` lines below it, if the block contains both."""
+    """Pair each source with the target `shift` lines below it (above it, if negative), if the block contains both."""
     sources, targets = block[max(0, -shift) :], block[max(0, shift) :]
     return [(source[1], target[2]) for source, target in zip(sources, targets, strict=False)]
 

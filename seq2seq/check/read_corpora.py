@@ -89,7 +89,7 @@ class CorpusReader:
                 characters[side].update(*texts)
 
     def _sources(self, block: list[Pair]) -> list[str]:
-        """Return the sources (for a language model, texts) of a block, without context and the tag of the corpus."""
+        """Return the sources (for a language model, texts) of a block, without context and without the corpus tag."""
         return [split_context(text)[1].removeprefix(self.spec.tagged("")) for text in self._sides(block)[0][1]]
 
     def _sides(self, block: list[Pair]) -> list[tuple[str, list[str]]]:
@@ -126,8 +126,8 @@ class CorpusReader:
                 report.unknown = sum(self.pieces[side][piece] for piece in _unknown_ids(self._tokenizer(side))) / pieces
 
     def _count(self, block: list[Pair], clean: bool) -> list[Pair]:
-        """Count the lengths and the pieces of a block, and return its pairs. clean: True to leave out pairs with too
-        many pieces."""
+        """Count the characters, words and pieces of a block, and return its pairs. clean: True to leave out pairs with
+        too many pieces."""
         if self.tokenizers:
             if self.recipe.data.context:
                 encode, sources = self._tokenizer("source").encode, [source for _, source, _ in block]

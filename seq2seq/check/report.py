@@ -18,7 +18,7 @@ EXAMPLES = 5
 class SideReport:
     """Line lengths of one side of a corpus.
 
-    characters, words: percentiles of the line length in this unit; percentile 100 is the longest line.
+    characters, words: percentiles of the line length in characters or words; percentile 100 is the maximum.
     """
 
     characters: dict[int, int] = field(default_factory=dict)
@@ -68,9 +68,9 @@ class PairReport:
     """Misaligned pairs and wrong languages in a corpus. pairs: number of pairs that were checked.
 
     misaligned: estimated share of misaligned pairs; None if alignment was not checked. suspects: pairs that are
-    probably not translations. slip: lines in which one side is shifted; None if there are none. wrong_side: for each
-    side, lines that look like the language of the other side. recognised: number of pairs whose language lingua
-    identified. wrong_language: for each side, lines whose language, according to lingua, is not the recipe's.
+    probably not translations. slip: run of lines in which one side is shifted; None if there is none. wrong_side: for
+    each side, lines that look like the language of the other side. recognised: number of pairs whose languages
+    lingua identified. wrong_language: for each side, lines whose language, according to lingua, is not the recipe's.
     """
 
     pairs: int = 0
@@ -94,7 +94,7 @@ class CorpusReport:
     findings: dict[str, Finding] = field(default_factory=dict)
     """Lines of each kind before cleaning; `counts` contains the numbers of pairs that cleaning dropped."""
     limits: dict[str, dict[str, int]] = field(default_factory=dict)
-    """For several limits of data.cleaning, by key and value: number of pairs that this limit alone drops."""
+    """Number of pairs that each limit of data.cleaning alone would drop, by key and value of the limit."""
     judgement: PairReport | None = None
     sides: dict[str, SideReport] = field(default_factory=dict)
     weight: float = 1.0

@@ -15,7 +15,7 @@ from seq2seq.recipe.language_codes import code_for, main_language
 MAX_OVERLAP_SHARE = 0.01
 """A warning is given if more than this share of the held-out lines also occurs in train. A few sentences, such as
 "Thank you.", occur in every corpus."""
-# For each kind of line: maximum share of such lines without a warning, description of the lines, and remedy.
+# For each kind of line: share of lines above which a warning is given, description of the lines, and remedy.
 LINE_WARNINGS = {
     "duplicate": (0.1, "repeat an earlier pair", "data.cleaning.remove_duplicates keeps one copy of each pair."),
     "identical": (0.02, "have the same text on both sides",
@@ -30,8 +30,8 @@ LINE_WARNINGS = {
 MAX_MISALIGNED_SHARE = 0.01
 """A warning is given if the estimated share of misaligned training pairs is higher than this."""
 MAX_MISALIGNED_SHARE_HELD_OUT = 0.03
-"""As MAX_MISALIGNED_SHARE, for validation and test corpora. It is higher, because the translation tables that score
-these pairs are trained on the training text, which may be of another domain."""
+"""As MAX_MISALIGNED_SHARE, for validation and test corpora. This limit is higher, because the translation tables that
+score these pairs are trained on the training text, which may be of another domain."""
 MAX_WRONG_SIDE_SHARE = 0.005
 """A warning is given if more than this share of the lines looks like the language of the other side."""
 MIN_SWAPPED_SHARE = 0.5
@@ -40,8 +40,8 @@ MAX_WRONG_LANGUAGE_SHARE = 0.03
 """A warning is given if, according to lingua, more than this share of the lines is in another language. Lingua
 misclassifies some short lines and lists of names."""
 MAX_UNKNOWN_SHARE = 0.05
-"""A warning is given if more than this share of the pieces are bytes or unknown. In text like the training text, less
-than 1 % of the pieces are. A character that is not in the vocabulary is encoded as two to four bytes."""
+"""A warning is given if more than this share of the pieces are bytes or unknown. In text like the training text, the
+share is below 1 %. A character that is not in the vocabulary is encoded as two to four bytes."""
 EPOCHS_WARNING_THRESHOLD = 100
 """A warning is given if a training has more epochs than this. The recipes in `recipes/` train for 3 to 32 epochs. More
 than 100 epochs usually mean that the text is small and that `max_steps` has its default value."""
@@ -49,7 +49,7 @@ than 100 epochs usually mean that the text is small and that `max_steps` has its
 
 def add_corpus_warnings(corpus: CorpusReport, sources: Sequence[str] | None, overlap: set[str], languages: Languages,
                         warnings: list[str]) -> None:
-    """Append warnings about a corpus to `warnings`, and add the overlap with train to its report.
+    """Append the warnings about a corpus to `warnings`, and store its overlap with train in `corpus`.
 
     Args:
         sources: sources (for a language model, texts) of a validation or test corpus; None for a training corpus.
@@ -104,8 +104,8 @@ def add_tokenization_warnings(corpora: Sequence[CorpusReport], warnings: list[st
         warnings.append(
             f"{names}: the target text looks tokenised: in {finding} of {first.lines:,} lines of {first.label}, "
             "punctuation is separated by spaces. sacreBLEU tokenises again, so the scores can be compared neither with "
-            "scores on raw text nor with published scores on tokenised text. Detokenise the text. If you want to "
-            "compare with a paper on tokenised text, run seq2seq translate, and score the translations with: "
+            "scores on raw text nor with published scores on tokenised text. Detokenise the text. Or, to compare "
+            "with published scores of tokenised text, keep it, run seq2seq translate, and score the translations with: "
             "sacrebleu REFERENCE -i TRANSLATIONS --force --tokenize none")
 
 

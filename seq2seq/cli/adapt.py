@@ -25,17 +25,17 @@ def adapt(
         "--output", "-o", metavar="DIR", help="New directory for the adapted model, the text and the training run.")],
     general: Annotated[list[Path] | None, typer.Option(
         metavar="FILE", help="General text, which the model must still translate as well as before: a table, or two "
-        "files, each after its own --general.", show_default="the text that the model was trained with")] = None,
+        "text files, each with its own --general.", show_default="the text that the model was trained with")] = None,
     allow_loss: Annotated[float, typer.Option(
-        metavar="X", min=0, help="Maximum loss of BLEU on general text.")] = 0.5,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the split and of the training.")] = 1,
+        metavar="X", min=0, help="Maximum loss on general text, in points of BLEU.")] = 0.5,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the training and of the text split.")] = 1,
     settings: Overrides = None,
 ) -> None:
     """Adapt a model to the text of a domain, such as a translation memory, without harm to its other translations.
 
     The model is trained on text of the domain and an equal amount of general text. Then averages of the old and the new
-    weights are scored on held-out text. The command writes the average with the best BLEU on the domain that loses at
-    most --allow-loss on general text. If none gains on the domain, no model is written.
+    weights are scored on validation text by BLEU (chrF if the recipe lacks BLEU). Of the averages that lose at most
+    --allow-loss on general text, the best on the domain is written. If none gains on the domain, no model is written.
     """
     from seq2seq.adaptation import adapt as adaptation
     from seq2seq.check.new_recipe import corpus_of

@@ -55,10 +55,10 @@ def align(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="Translation of SOURCE, line by line.",
                                            show_default=False)],
     layer: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Number of the decoder layer, counted from 1.", rich_help_panel=ATTENTION,
+        metavar="N", min=1, help="Index of the decoder layer, counted from 1.", rich_help_panel=ATTENTION,
         show_default="the layer measured to align words best, else the last")] = None,
     head: Annotated[str | None, typer.Option(
-        metavar="N|mean", help="Number of the attention head, counted from 1; or mean: the mean of the layer's heads.",
+        metavar="N|mean", help="Index of the attention head, counted from 1; or mean: the mean of the layer's heads.",
         rich_help_panel=ATTENTION, show_default="the head measured to align words best, else mean")] = None,
     step: Annotated[AlignmentStep | None, typer.Option(
         help="Decoding step that supplies the attention weights of a target piece (subword). writes: the step that "
@@ -81,7 +81,7 @@ def align(
     Prints the links of each sentence pair on one line: "0-0 1-2" links source word 0 to target word 0, and source word
     1 to target word 2. Words are counted from 0 and separated by white space. If the language in the model's
     recipe is Chinese, Japanese, Thai, Lao, Khmer or Burmese, every character is a word. A target word has no link if it
-    attends most to the end of the sentence. If the model's attention has no softmax, a target word can also attend to
+    attends most to the end-of-sentence token. If the model's attention has no softmax, a target word can also attend to
     nothing; then it has no link either.
     """
     require_model_first("align", model, source, target)

@@ -34,7 +34,7 @@ def attention(
     model: Model,
     source: Annotated[str, typer.Option(
         metavar="TEXT", help="The source sentence, or the text for a language model. If the recipe sets data.context, "
-        "previous sentences can precede it, each with ␞ after it: 'It rains.␞ It is wet.'", show_default=False)],
+        "previous sentences can precede it, each followed by ␞: 'It rains.␞ It is wet.'", show_default=False)],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="FILE", show_default=False, rich_help_panel=FORMAT,
         help="FILE.html: a page with a choice of layers and heads, which works offline. FILE.png: a picture, "
@@ -42,10 +42,10 @@ def attention(
     target: Annotated[str | None, typer.Option(
         metavar="TEXT", help="The translation of the source sentence.", show_default="the model's translation")] = None,
     layer: Annotated[str | None, typer.Option(
-        metavar="N|all", help="Number of the layer, counted from 1, or all. A page (.html) shows this layer first.",
+        metavar="N|all", help="Index of the layer, counted from 1, or all. A page (.html) shows this layer first.",
         show_default="the layer measured to align words best, else the last", rich_help_panel=FORMAT)] = None,
     head: Annotated[str | None, typer.Option(
-        metavar="N|mean|all", help="Number of the attention head, counted from 1; mean: the mean of the layer's "
+        metavar="N|mean|all", help="Index of the attention head, counted from 1; mean: the mean of the layer's "
         "heads; all: all heads side by side.",
         show_default="the head measured to align words best, else mean", rich_help_panel=FORMAT)] = None,
     kind: Annotated[AttentionKind | None, typer.Option(

@@ -180,7 +180,7 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
 def bar(description: str, lines: Input, written: Output, before: int = 0) -> Iterator[Callable[[int], None]]:
     """Show a progress bar, unless it would interfere with lines that the user reads or types on the terminal.
 
-    before: number of lines that an earlier run has finished.
+    before: number of lines that an interrupted call of the same command has finished.
     """
     if lines.live or written.terminal:
         yield lambda amount: None

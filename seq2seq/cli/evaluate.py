@@ -62,7 +62,7 @@ def evaluate(
         show_default=False)] = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="F", help="Glossary for the translations of MODEL (see seq2seq translate). Adds the percentages "
-        "of terms translated exactly as in the glossary, and in any inflection.", show_default=False)] = None,
+        "of terms translated exactly, and of terms translated in any inflection.", show_default=False)] = None,
     language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Language of the translations. It selects BLEU's tokeniser, and the output language if "
         "MODEL has several target languages.", show_default="en for --hypothesis, else the recipe's")] = None,
@@ -144,7 +144,7 @@ def evaluate(
         print_json(as_values)
     else:
         typer.echo(scores_as_text(by_test))
-    if chosen_metrics or terms:                     # only the recipe's metrics without glossary are checked and stored
+    if chosen_metrics or terms:                     # with --metric or --glossary, scores are not checked or stored
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
@@ -187,7 +187,7 @@ def _require_consistent_options(model: Path | None, source: Path | None, hypothe
                                 references: Sequence[Path], text: Path | None, language: str | None,
                                 baseline: Path | None) -> None:
     """Raise UserError if the options name both a model and a file of translations, or neither; if they leave out a file
-    that the evaluation needs; or if one of them would have no effect."""
+    that the evaluation needs; or if an option would have no effect."""
     if (model is None) == (hypothesis is None):
         raise UserError("name a MODEL to translate with, or --hypothesis FILE with translations; "
                         f"{'not both' if model else 'neither was given'}.")

@@ -65,8 +65,8 @@ def export(
     """Write a model in the format of another library.
 
     The other library then loads the exported model, translates the lines of --source, and scores the translations of
-    the original model. If its results differ too much from those of the original model, nothing is written, and the
-    error shows the first lines that differ.
+    the original model. If its results differ too much from those of the original model, the exported model is
+    discarded, and the error shows the first lines that differ.
     """
     notes: list[str] = []
     if splitter and format is not Format.argos:

@@ -38,18 +38,18 @@ def init(
         metavar="DIR", help="New directory for the recipe and its text. Its name becomes the name of the recipe.",
         show_default=False)] = None,
     source_column: Annotated[str | None, typer.Option(
-        metavar="C", help="Source column of a table: its number, or its name if the table has names.",
+        metavar="C", help="Source column of a table: its number, or its name if the columns have names.",
         show_default="1 in .tsv and .csv", rich_help_panel=COLUMNS)] = None,
     target_column: Annotated[str | None, typer.Option(
-        metavar="C", help="Target column of a table: its number, or its name if the table has names.",
+        metavar="C", help="Target column of a table: its number, or its name if the columns have names.",
         show_default="2 in .tsv and .csv", rich_help_panel=COLUMNS)] = None,
     seed: Annotated[int, typer.Option(
         metavar="N", min=0, help="Seed of the split into training, validation and test text.")] = 1,
 ) -> None:
     """Write a first recipe for parallel text, with settings that suit the amount of text.
 
-    The text is divided into training, validation and test text without common sentences. The given files are not
-    changed, and no file is overwritten.
+    The text is divided into training, validation and test text, so that no sentence is in two of these parts. The given
+    files are not changed, and no file is overwritten.
     """
     from seq2seq.check.new_recipe import corpus_of, identify_languages, write_recipe
 
@@ -61,8 +61,8 @@ def init(
     codes = [given or (_ask(f"Language of the {side} (code such as de)", code) if asks else code)
              for side, given, code in zip(("source", "target"), (source, target), found, strict=True)]
     if not all(codes):
-        _missing("the languages", "--source de --target en. To have them identified, install the extra: pip install "
-                                  "'seq2seq-mt[language]' (this does not work for .tmx)")
+        _missing("the languages", "--source de --target en. To have them identified (except in .tmx files), install "
+                                  "the extra: pip install 'seq2seq-mt[language]'")
     for side, given, code in zip(("source", "target"), codes, found, strict=True):
         if given and code and given.lower().replace("_", "-").split("-")[0] != code:
             console.warn(f"lingua identifies the {side} as {code}, not {given}. Check that the files and the languages "
@@ -102,7 +102,7 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
                      f"{lengths[100]:,} (longest)")
     directory = new.path.parent
     lines.append(f"written to {directory}: {', '.join(f'{count:,} {split}' for split, count in new.pairs.items())}"
-                 f"{f'; {new.copies:,} further copies of valid and test pairs left out' if new.copies else ''}")
+                 f"{f'; left out: {new.copies:,} further copies of validation and test pairs' if new.copies else ''}")
     epochs = new.max_steps / new.steps_per_epoch
     lines.append(f"  model size {new.size}, {new.max_steps:,} steps ({epochs:,.0f} epochs)")
     path = shlex.quote(str(new.path))

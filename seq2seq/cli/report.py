@@ -34,17 +34,17 @@ def report(
         metavar="NAME=F", help="File with another score of each sentence, such as COMET: one number per line. For each "
         "NAME, give this option once for each system, in the order of the systems.", show_default=False)] = None,
     robustness: Annotated[bool, typer.Option(
-        "--robustness", help="Let models also translate the test sets in capitals, in title case, without final stops "
-        "and with typos.")] = False,
+        "--robustness", help="Also translate changed sources of the test sets: in capitals, in title case, "
+        "without final stops, and with typos.")] = False,
     device: Device = "auto",
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
 ) -> None:
     """Write a web page that compares how systems translate test sets.
 
-    The page has scores with confidence intervals and significance tests, learning curves, groups of sentences, n-grams,
-    faults, the calibration of the models' confidence, and settings that differ. All sentences can be searched, and
-    sorted by the difference between the systems. The page is a single file and loads nothing from the network.
+    The page has scores with confidence intervals and significance tests, learning curves, chrF of groups of sentences,
+    n-grams that are too frequent or too rare, faults, calibration of confidence, and settings that differ. Sentences
+    can be searched, and sorted by the difference in chrF. The page is one file and loads nothing from the network.
     """
     from seq2seq.protection.glossary import Glossary
     from seq2seq.report.page import page

@@ -27,13 +27,13 @@ EXAMPLES = examples("seq2seq serve runs/multi30k_de_en",
 
 def serve(
     models: Annotated[list[Path], typer.Argument(
-        metavar="MODEL", show_default=False, help="Bundles or runs (their best model). No two may have the same "
+        metavar="MODEL", show_default=False, help="Bundles or runs (their best model). No two models may have the same "
         "direction. If no model has the direction of a request, the text is translated through other languages.")],
     host: Annotated[str, typer.Option(
         metavar="ADDRESS", help="Address to listen on. 0.0.0.0 accepts requests from other machines.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on.")] = 5000,
     api_keys: Annotated[Path | None, typer.Option(
-        metavar="FILE", help="File with one API key per line. A space and the key's requests per minute may follow.",
+        metavar="FILE", help="File with one API key per line. A space and a limit, in requests per minute, may follow.",
         show_default="no keys", rich_help_panel=LIMITS)] = None,
     require_key: Annotated[bool, typer.Option(
         "--require-key", help="Refuse requests without a key of --api-keys.", rich_help_panel=LIMITS)] = False,

@@ -56,7 +56,7 @@ class Engine(StrEnum):
 
 
 TORCHRUN_STOP_SECONDS = 15
-"""Maximum time from a stop signal to the end under `torchrun`, which kills its processes after 30 seconds."""
+"""Under `torchrun`, maximum time from a stop signal to the end of the command. `torchrun` kills it after 30 seconds."""
 BLOCK_LINES = 8192
 """Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
 
@@ -72,7 +72,7 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
                     "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
                     "seq2seq translate --engine ctranslate2 exported test.de",
-                    "seq2seq translate model    (and type)")
+                    "seq2seq translate model    (then type sentences)")
 
 
 def translate(
@@ -84,8 +84,8 @@ def translate(
         show_default="standard input")] = None,
     document: Annotated[str | None, typer.Option(
         metavar="FORMAT", show_default="by the ending of INPUT's name", help="Format of a document: html, markdown, "
-        "srt, vtt, ass, po, xliff, ts, properties, android, json, docx, pptx, odt, tmx or text (paragraphs). Only its "
-        "text is translated. lines: INPUT has one sentence per line, whatever its name.")] = None,
+        "srt, vtt, ass, po, xliff, ts, properties, android, json, docx, pptx, odt, tmx or text (paragraphs). Only the "
+        "text of the document is translated. lines: INPUT has one sentence per line, whatever its name.")] = None,
     target_language: TargetLanguage = None,
     max_line_bytes: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum length of a line in bytes; a longer line is an error.")] = MAX_LINE_BYTES,
@@ -261,7 +261,7 @@ def translate(
 @contextmanager
 def _stopping(journal: Journal, torchrun: bool) -> Iterator[StopRequest]:
     """Turn SIGINT and SIGTERM into a stop request, and yield the request. If the output cannot be resumed, or the model
-    is still being loaded, the signals end the command at once. torchrun: True if `torchrun` has started this process.
+    is still being loaded, the signals end the command immediately. torchrun: True if `torchrun` started this process.
     """
     if journal.output.part is None:
         yield StopRequest()
@@ -275,7 +275,7 @@ def _stopping(journal: Journal, torchrun: bool) -> Iterator[StopRequest]:
 @contextmanager
 def _translators(engine: Engine, model: Path, device: str, precision: Precision, threads: int | None, workers: int,
                  ranks: Sequence[Rank] | None, models: dict[str, Any]) -> Iterator[LineTranslator | TranslatorPool]:
-    """Yield a translator, or a pool of them, and print its precision.
+    """Yield a translator or a pool of translators, and print the precision.
 
     ranks: other ranks of `torchrun`; None: without `torchrun`. models: arguments `ensemble`, `fusion` and
     `target_language` of `Translator.load`.
@@ -329,7 +329,7 @@ def _checked_decoding(translator: LineTranslator | TranslatorPool, overrides: De
     requiring: True if the lines have required phrases (`--require`).
 
     Raises:
-        UserError: a value is invalid, options contradict each other, or one has no effect.
+        UserError: a value is invalid, options contradict each other, or an option has no effect.
     """
     decoding = overrides.section(translator)
     if decoding.sampling:
@@ -342,8 +342,8 @@ def _checked_decoding(translator: LineTranslator | TranslatorPool, overrides: De
     if not (requiring or decoding.require or decoding.forbid):
         overrides.refuse_without_effect("ignore_case", "no phrases are given. Add --require FILE or --forbid TEXT.")
     if requiring and (decoding.sampling or decoding.diverse_groups > 1):
-        raise UserError("--require works only with beam search in a single group. Remove --require, or sampling and "
-                        "decoding.diverse_groups.")
+        raise UserError("--require works only with beam search in a single group. Remove either --require, or both "
+                        "--sampling and decoding.diverse_groups.")
     return decoding
 
 

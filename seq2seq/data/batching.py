@@ -1,8 +1,8 @@
 """Packed batches: corpora as arrays of token ids, and batches of sentence pairs gathered from them.
 
 The token ids of each side of a corpus are one flat array. A second array contains the index of each sentence's first
-token (`EncodedCorpus`, memory-mapped by `preparation`). The plan of an epoch (epoch_plan.py) consists of arrays of
-pair indices. NumPy copies the tokens of a batch in one call per side, so no worker processes are needed.
+token (see `EncodedSide`). preparation.py memory-maps both arrays. The plan of an epoch (epoch_plan.py) consists of
+arrays of pair indices. NumPy copies the tokens of a batch in one call per side, so no worker processes are needed.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class EncodedSide:
         return np.diff(self.offsets)
 
     def lengths_of(self, indices: np.ndarray) -> np.ndarray:
-        """Return the lengths in tokens of the sentences with these indices; both arrays have the shape (sentences,).
+        """Return the length in tokens of each sentence in `indices`. Argument and result have the shape (sentences,).
 
-        Unlike `lengths`, it does not compute the lengths of all other sentences.
+        Unlike `lengths`, this method does not compute the lengths of all other sentences.
         """
         lengths: np.ndarray = self.offsets[indices + 1] - self.offsets[indices]
         return lengths
@@ -138,7 +138,7 @@ class EncodedCorpus:
         return len(self.source)
 
     def with_reversed(self) -> EncodedCorpus:
-        """Return the pairs, then the pairs with source and target exchanged; in memory."""
+        """Return a corpus in memory: the pairs of this corpus, then these pairs with source and target exchanged."""
         def joined(one: EncodedSide, other: EncodedSide) -> EncodedSide:
             return EncodedSide(np.concatenate([one.ids, other.ids]),
                                np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]]))
@@ -181,8 +181,8 @@ class Shape:
                  for side in (corpus.source, corpus.target)]
         source, target, sentences = (math.ceil(SHAPE_ROOM * max(size)) for size in (*sizes, map(len, micro_batches)))
         source, target = max(source, longest), max(target, longest)
-        # Dummy sentences fill up a batch. Each needs at least one token on both sides, even on a side that real
-        # sentences fill.
+        # Each of the dummy sentences that fill up a batch needs at least one token on both sides, even on a side that
+        # is already full.
         dummies = -(-max(source, target) // longest) + 2
         return Shape(source + dummies, target + dummies, sentences + dummies, longest, longest)
 

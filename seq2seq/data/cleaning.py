@@ -52,7 +52,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
 
 @dataclass(frozen=True)
 class _Statistics:
-    """Statistics of a corpus for the filters that need them. `lengths` or `languages` is None if its filter is off.
+    """Statistics for two filters. `lengths` is None without the length filter, `languages` without the language filter.
 
     max_deviation: pairs with a larger `LengthModel.deviation` are dropped.
     """
@@ -72,7 +72,7 @@ class _Statistics:
 
 def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None
                         ) -> tuple[_Statistics, Iterable[Pair]]:
-    """Return (statistics of the first STATISTICS_PAIRS pairs, all pairs). Unneeded statistics are left out."""
+    """Return (statistics of the first STATISTICS_PAIRS pairs, all pairs). Unneeded statistics are None."""
     detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Statistics(languages=detector), pairs

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Pair = tuple[int, str, str]
 """Line number (from 1), source, target. Monolingual text is the target of pairs with an empty source."""
 Row = tuple[int, tuple[str, ...]]
-"""Line number (from 1), then the text of each column that is read: of each side, and of `document` if it is set."""
+"""Line number (from 1), and the text of each column that is read: the sides, then `document` if it is set."""
 
 
 @dataclass
@@ -154,8 +154,8 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
         counts: updated with the number of lines read, and the numbers of characters removed or replaced.
         context: number of source sentences in the context of each source; 0: sources have no context.
     Raises:
-        CorpusError: a text is missing, not parallel or not UTF-8, or a column is missing. The message names the file
-            and the line.
+        CorpusError: a file or a column is missing, a file is not UTF-8, or files are not parallel. The message names
+            the file and the line.
     """
     counts = Counts() if counts is None else counts
     rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
@@ -190,7 +190,7 @@ def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
     try:
         yield from enumerate(zip_parallel([str(path) for path in paths], *sides, max_counted=None), 1)
     except NotParallelError as error:
-        # With this limit, `seq2seq check` can read both files up to the same line and compare their texts.
+        # With `limit` set to the length of the shorter file, `seq2seq check` can compare the texts of both files.
         advice = (f" To find the first line without a match, write `limit: {error.shorter}` in this corpus and run "
                   "seq2seq check, which searches the text for this line.") if error.shorter else ""
         raise CorpusError(f"{error}{advice}") from None

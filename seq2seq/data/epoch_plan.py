@@ -1,4 +1,4 @@
-"""Plan of an epoch: the pairs of each optimizer step, and batches of similar length for validation and translation."""
+"""Plan of an epoch: the pairs of each step; batches of sentences of similar length for validation and translation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seq2seq.data.batching import EncodedCorpus, derived_seed
 class EpochPlan:
     """Optimizer steps of an epoch, each a list of micro-batches.
 
-    A step is divided into micro-batches only when it is accessed, so that training on a large corpus starts at once.
+    A step is divided into micro-batches only when it is accessed, so that training on a large corpus starts quickly.
     """
 
     def __init__(self, corpus: EncodedCorpus, steps: list[np.ndarray], accumulation: int) -> None:
@@ -36,8 +36,8 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
 
     If the corpus has no weights, every pair occurs in exactly one step. Otherwise, the weight of a pair is the average
     number of times that the pair occurs. A step has at most `batch_tokens` target tokens, and a limited number of
-    source tokens (see `draw_steps`). A longer pair is a step of its own. The pairs of a step are drawn at random: with
-    pairs of similar length in each step, the model learns more slowly (benchmarks/README.md, Learning).
+    source tokens (see `draw_steps`). A pair that exceeds a limit is a step of its own. The pairs of a step are drawn at
+    random: with pairs of similar length in each step, the model learns more slowly (benchmarks/README.md, Learning).
 
     Returns:
         For each step a list of at most `accumulation` micro-batches. Each micro-batch is an array of pair indices,
@@ -47,7 +47,7 @@ def plan_epoch(corpus: EncodedCorpus, batch_tokens: int, accumulation: int, seed
 
 
 def draw_steps(corpus: EncodedCorpus, batch_tokens: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
-    """Yield the pair indices of each step of `plan_epoch`, in random order. Only sentence lengths are read, no ids."""
+    """Yield the pair indices of each step of `plan_epoch`. The order of the pairs is random. No token ids are read."""
     random = np.random.default_rng(derived_seed(seed, "epoch", epoch))
     order = random.permutation(_repeat_by_weight(corpus, random))
     source_lengths, target_lengths = corpus.source.lengths, corpus.target.lengths
@@ -82,13 +82,13 @@ def _cut_into_steps(order: np.ndarray, source_lengths: np.ndarray, target_length
 
 def _micro_batches(step: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray,
                    accumulation: int) -> list[np.ndarray]:
-    """Split a step into micro-batches with nearly equal numbers of source and target tokens.
+    """Split a step into micro-batches of nearly equal size, both in source tokens and in target tokens.
 
     The pairs are sorted by target length, and by source length within small groups of similar target length. The pairs
     are then assigned to the micro-batches one by one: from the first micro-batch to the last, back from the last to the
     first, and so on.
 
-    step: (pairs,), indices of the pairs of the step. source_lengths, target_lengths: (pairs,), their lengths.
+    step: (pairs,), indices of the pairs of the step. source_lengths, target_lengths: (pairs,), in tokens.
     """
     order = np.lexsort((source_lengths, target_lengths))
     numbers = np.arange(len(step))

@@ -20,8 +20,8 @@ N_GRAM_LENGTH = 3
 SMOOTHING = 0.5
 """Number that is added to the count of each n-gram (Jeffreys' prior)."""
 # For each n-gram of a text, `SideLanguages` computes the log odds, in nats, that the n-gram is in the other side's
-# language. The text is in the wrong language if the sum is above MIN_LOG_ODDS and the mean is above MIN_MEAN_LOG_ODDS.
-# Names that are spelled alike in both languages have log odds near 0. A sentence of five words has some 30 n-grams.
+# language. The text is in the wrong language if the sum of these log odds is above MIN_LOG_ODDS and their mean is above
+# MIN_MEAN_LOG_ODDS. Names spelled alike in both languages have log odds near 0. Five words have some 30 n-grams.
 MIN_LOG_ODDS = 8.0
 MIN_MEAN_LOG_ODDS = 0.35
 # For `LanguageDetector`, a text is in the wrong language if lingua assigns a probability of at least
@@ -55,8 +55,8 @@ class SideLanguages:
         """Return the side with text in the other side's language, `source` or `target`; None if both are right.
 
         A side is wrong only if both its whole text and its own words, if there are any, look like the other side's
-        language. Own words do not occur on the other side; words that do may be names. In the pair `Golf Cabrio (ab
-        2011)`, `Golf Cabrio (from 2011)`, the own words `ab` and `from` show that both sides are right.
+        language. Own words are words that do not occur on the other side; words on both sides may be names. In the
+        pair `Golf Cabrio (ab 2011)`, `Golf Cabrio (from 2011)`, the own words `ab` and `from` show that both are right.
         """
         sides = {"source": _words(source), "target": _words(target)}
         for side, other, sign in (("source", "target", -1), ("target", "source", 1)):
@@ -132,7 +132,7 @@ class LanguageDetector:
         if (best.language == expected or best.value < MIN_OTHER_PROBABILITY
                 or _probability(expected, values) >= MIN_EXPECTED_PROBABILITY):
             return False
-        # As in SideLanguages.wrong, the words without those that occur on both sides are checked, too.
+        # As in SideLanguages.wrong, the words that do not occur on the other side are checked, too.
         remaining = _words_not_in(_words(text), _words(other))
         if not remaining:
             return True

@@ -117,7 +117,7 @@ def _split_at(boundary: re.Pattern[str], text: str) -> Iterator[str]:
 
 
 def _join_segments(segments: list[str], fits: Callable[[str], bool]) -> Iterator[str]:
-    """Join consecutive segments into the longest texts that fit. A single segment that does not fit is not joined.
+    """Join consecutive segments into the longest texts that fit. A segment that does not fit is yielded alone.
     Doubling and bisection keep the number of calls of `fits` small."""
     begin = 0
     while begin < len(segments):

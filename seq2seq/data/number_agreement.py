@@ -21,16 +21,19 @@ NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|[０-９]{1,3}
 
 
 def numbers(text: str) -> Counter[str]:
-    """Count the numbers in a text that are in digits. Keys: decimal digits, no leading zeros or separators; '' is 0."""
+    """Count the numbers of a text that are written in digits.
+
+    Keys: digits 0-9, without leading zeros and separators; '' for 0.
+    """
     return Counter(map(_decimal_digits, NUMBER.findall(text)))
 
 
 def number_agreement(source: str, target: str) -> float:
     """Return the share of the numbers in digits that have a counterpart on the other side; 1 if there are no numbers.
 
-    The share is 1 - unmatched / total. Total is the count of the numbers in digits on the side that has more of them.
-    Unmatched is the larger count of numbers without a counterpart. A counterpart is the same number in digits, or a
-    numeral or number word that may mean the number. Both sides are searched for words of all NUMBER_WORD_LANGUAGES.
+    The share is 1 - unmatched / total. `total` is the larger of the two sides' counts of numbers in digits. `unmatched`
+    is the larger of their counts of numbers without a counterpart. A counterpart has the same value: a number in
+    digits, a Chinese or Japanese numeral, or a number word of one of NUMBER_WORD_LANGUAGES.
     """
     source_numbers, target_numbers = numbers(source), numbers(target)
     total = max(source_numbers.total(), target_numbers.total())
@@ -249,7 +252,7 @@ def _english_numbers(text: str) -> Iterator[int]:
 
 
 def _combine_number_words(values: Iterable[int]) -> list[int]:
-    """Return the numbers that consecutive number words mean: 221 for 2, 100, 21; 19, 84 and 1984 for 19, 84."""
+    """Return the numbers that consecutive number words mean: [221] for 2, 100, 21, and [19, 84, 1984] for 19, 84."""
     combined: list[int] = []
     total = current = 0
     largest = 10**15

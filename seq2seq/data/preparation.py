@@ -42,7 +42,7 @@ from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_t
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
-"""Number of pairs that are tokenised in one call. In subword sampling, these pairs share one random seed."""
+"""Number of pairs that are tokenised in one call. In subword sampling, the pairs of one call share a random seed."""
 
 DESCRIPTION = "corpus.json"
 SYNTHETIC = "synthetic"
@@ -75,7 +75,7 @@ class Prepared:
         """Raise an error if the background verification of the checksums has detected a damaged file.
 
         Args:
-            wait: True to wait until the verification ends. Required before saving weights trained on the data.
+            wait: True to wait until the verification ends. Must be True before weights trained on the data are saved.
         Raises:
             CheckpointError: a file is damaged. The next run of the command prepares the text again.
         """
@@ -90,7 +90,7 @@ class Prepared:
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
     """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of lines read and dropped."""
     pairs, languages = read_pairs(recipe, spec.untagged, counts), recipe.languages_of(spec)
-    contexts: deque[tuple[int, str]] = deque()                                  # (line number, context) of a pair
+    contexts: deque[tuple[int, str]] = deque()                                  # (line number, context) of each pair
 
     def without_context() -> Iterator[Pair]:
         for number, source, target in pairs:
@@ -155,7 +155,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """Return the tokenizers of the model in `tokenizer.taken_from` or `training.start_from`; None if neither is set.
 
     Raises:
-        TokenizerError: the model has no tokenizers, `tokenizer.joint` is not right for them, or pieces are missing.
+        TokenizerError: the model has no tokenizers, its tokenizers contradict `tokenizer.joint`, or pieces are missing.
     """
     model = recipe.tokenizer_model
     if model is None:
@@ -171,8 +171,8 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
         raise TokenizerError(f"the tokenizer of {model} has no pieces {' and '.join(TERM_MARKERS)} for terms. Leave "
                              "data.augmentation.terms out, or take a tokenizer that was trained with it.")
     if recipe.data.context and tokenizers.source.encode([CONTEXT_SEPARATOR])[0][-1:] != [SEPARATOR_ID]:
-        raise TokenizerError(f"the tokenizer of {model} has no piece {CONTEXT_SEPARATOR} for data.context. Take one "
-                             "that was trained with it, or let this recipe train one.")
+        raise TokenizerError(f"the tokenizer of {model} has no piece {CONTEXT_SEPARATOR} for data.context. Take a "
+                             "tokenizer that was trained with it, or let this recipe train one.")
     if missing := [token for token in recipe.language_tokens if not tokenizers.source.language_prefix(token)]:
         raise TokenizerError(f"the tokenizer of {model} has no pieces {' and '.join(missing)} for the target "
                              "languages. Take a tokenizer that was trained with them, or let this recipe train one.")
@@ -250,7 +250,7 @@ def _start_check(directory: Path, description: dict[str, Any]) -> Check:
 
 
 def _invalid_offsets(directory: Path, description: dict[str, Any]) -> Path | None:
-    """Return a file with wrong offsets: offsets must increase from 0 to the number of ids. None if all are right."""
+    """Return a file with wrong offsets: offsets must increase from 0 to the number of ids. None if all are valid."""
     for name, dtype in zip(SIDES, description["types"], strict=True):
         side = open_side(directory, name, dtype)
         if side.offsets[0] != 0 or side.offsets[-1] != len(side.ids) or side.lengths.min(initial=1) < 1:
@@ -266,7 +266,7 @@ def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         recipe.keeps_training_text,                                             # if True, the text is stored, too
         *([recipe.data.context] if recipe.data.context else []),
-        recipe.languages.model_dump(),                                          # select the sides of a .tmx file
+        recipe.languages.model_dump(),                                          # codes select the sides of a .tmx file
         [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.languages else ("languages",)),
                                    *(() if spec.document else ("document",))}),
           _file_states(spec))
@@ -378,7 +378,7 @@ def within_max_pieces(lengths: Sequence[np.ndarray], numbers: np.ndarray, max_pi
     """Return a mask of pairs, (pairs,) bool, True = at most `max_pieces` pieces on each side.
 
     lengths: for each side, number of pieces of each sentence, (pairs,). numbers: line numbers of the pairs, (pairs,).
-    counts: updated with the pairs that have more pieces on one side.
+    counts: updated with the number of pairs that have more pieces on at least one side.
     """
     kept = np.maximum.reduce(lengths) <= max_pieces
     for line in numbers[~kept].tolist():
@@ -416,7 +416,7 @@ def pair_repetitions(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
 
 
 def corpus_repetitions(sizes: np.ndarray, weights: Sequence[float], temperature: float) -> np.ndarray:
-    """Return for each corpus the average number of times that one of its pairs occurs in an epoch, (corpora,).
+    """Return for each corpus the average number of times that each of its pairs occurs in an epoch, (corpora,).
 
     Corpora are sampled in proportion to (size * weight) ** (1 / temperature). The temperature does not change the
     length of an epoch.

@@ -113,8 +113,8 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         limit: maximum number of units to read.
         max_segment_bytes: maximum length of a segment in bytes.
     Raises:
-        CorpusError: the file is not TMX, is damaged, or has a segment that is too long (the message names the line); or
-            one of the languages has no text in any unit.
+        CorpusError: the file is not TMX, is damaged, or has a segment that is too long (the message names the line).
+            Or, for at least one of the languages, no unit has text.
     """
     missing, existing, count = list(dict.fromkeys(languages)), dict[str, None](), 0
     for count, unit in enumerate(islice(_units(blocks, path, keep_markup, max_segment_bytes), limit), 1):
@@ -122,7 +122,7 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         if missing:
             missing = [language for language in missing if texts[language] is None]
             existing.update(dict.fromkeys(code for code, _ in unit.variants))
-            if missing and count == limit:                                      # callers may stop at the limit
+            if missing and count == limit:                                      # callers may stop iterating here
                 raise _missing_language(path, missing, f"the first {count:,}", list(existing))
         yield tuple(texts[language] or "" for language in languages)
     if missing and count:
@@ -157,8 +157,8 @@ def _missing_language(path: str, missing: Sequence[str], units: str, existing: S
 def _text(unit: _Unit, language: str) -> str | None:
     """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
-    The matching code with the fewest subtags is best: `en` before `en-US`. Among codes with equally many subtags, the
-    spelling of `language` is best: for `en`, `en` before `eng`. Among equally good variants, the first is best.
+    The matching code with the fewest subtags is best: `en` before `en-US`. Among codes with equally many subtags, one
+    spelled like `language` is best: for `en`, `en` before `eng`. Among equally good variants, the first is best.
     """
     wanted = subtags(language)
     matches = [(len(parts), _main_subtag(code) != _main_subtag(language), index)

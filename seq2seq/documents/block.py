@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from seq2seq.errors import UserError
 
 MAX_BYTES = 100_000_000
-"""Maximum size of a document in bytes, after unpacking. A document is held in memory several times."""
+"""Maximum size of a document in bytes, both packed and unpacked. Memory holds several copies of a document."""
 MAX_BLOCK_CHARACTERS = 1_000_000
 """Maximum length of a block."""
 MAX_BLOCK_TAGS = 20_000
@@ -30,7 +30,7 @@ TagKind = Literal["open", "close", "alone", "break"]
 
 
 class DocumentError(UserError):
-    """Error of a malformed or oversized document. The message begins with the place, if it is known."""
+    """Error for a malformed or oversized document. If the place of the error is known, the message begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Tag:
 
     position: index of the character of the block's text before which the tag stands. raw: the tag as it stands in the
     document. kind: "alone" is an element without contents, such as an image; "break" is a line break, at which a
-    sentence ends. pair: number that a tag and its counterpart share; None if the block has no counterpart of the tag.
+    sentence ends. pair: number shared by an opening tag and its counterpart, the closing tag; None if it has none.
     """
 
     position: int
@@ -55,7 +55,7 @@ class Block:
     text: text with escapes resolved: `&amp;` is `&`. tags: inline tags in the order of the document; their positions
     never decrease. place: place in the document for messages, such as `line 12`. split: True if the text is a
     paragraph that is divided into sentences; False if it is one sentence, such as a title. keeps_lines: True if the
-    program that shows the text breaks the line at a line feed; False if it shows a space.
+    program that shows the text breaks the line at a line feed; False if it shows a line feed as a space.
     """
 
     text: str
@@ -90,10 +90,10 @@ class Document(Protocol):
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """Return the document with its blocks replaced.
 
-        If a translation equals the original block, the bytes of the block do not change. If it differs, only its text
-        changes, and the marks that the format has for translated text, such as the flag `fuzzy` of PO.
+        If a translation equals the original block, the bytes of the block do not change. If it differs, the text of the
+        block changes, and so do the format's marks of translated text, such as the flag `fuzzy` of PO.
 
-        translations: one block for each of `blocks`. It has each tag of the original exactly once, correctly nested.
+        translations: one block for each of `blocks`, with each tag of the original block exactly once, well nested.
         """
 
 
@@ -101,8 +101,8 @@ def pair_tags(tags: Sequence[tuple[int, str, TagKind, str]]) -> tuple[Tag, ...]:
     """Return the tags with the number of the pair that each tag belongs to (`Tag.pair`).
 
     Args:
-        tags: position, raw text, kind and name of each tag, in order. A closing tag closes the last open tag of its
-            name. Tags that were opened later and are still open get no counterpart.
+        tags: position, raw text, kind and name of each tag, in order. A closing tag is paired with the last unpaired
+            opening tag of the same name. Unpaired opening tags between these two tags stay without a counterpart.
     """
     pairs: dict[int, int] = {}
     stack: list[int] = []
@@ -129,13 +129,13 @@ def require_block_size(characters: int, place: str) -> None:
 
 
 def require_count(count: int, maximum: int, things: str) -> None:
-    """Raise DocumentError if a document has more than `maximum` things, such as "lines"."""
+    """Raise DocumentError if `count` is above `maximum`. things: name of the counted things, such as "lines"."""
     if count > maximum:
         raise DocumentError(f"the document has {count:,} {things}; {maximum:,} are the maximum. Divide it.")
 
 
 def count_lines(text: str) -> int:
-    """Return the number of line ends: LF, CR, or both."""
+    """Return the number of line ends. LF, CR and CR LF are line ends."""
     return text.count("\n") + text.count("\r") - text.count("\r\n")
 
 

@@ -1,4 +1,4 @@
-"""Steps that formats share: find the part of a text that is translated, and match the tags of a translation."""
+"""Steps that formats share: find the part of a text to translate, and match the tags of source and translation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seq2seq.documents.block import Tag
 def find_core(text: str, tags: Sequence[Tag]) -> tuple[int, int, int, int]:
     """Return the core of a text, which is the part to translate: the text without white space and tags at its margins.
 
-    A tag at a margin is left out if it has no counterpart, or if its counterpart is left out as well.
+    A tag at a margin is not part of the core if it has no counterpart, or if its counterpart is at a margin, too.
 
     Returns:
         begin and end of the core, first as character offsets and then as indices of tags.
@@ -40,12 +40,12 @@ def find_core(text: str, tags: Sequence[Tag]) -> tuple[int, int, int, int]:
 
 
 def shift_tags(tags: Sequence[Tag], begin: int, end: int) -> tuple[Tag, ...]:
-    """Return the tags with positions relative to `begin`. Positions outside of `begin` to `end` move to its edges."""
+    """Return the tags with positions that are limited to `begin` to `end`, and then made relative to `begin`."""
     return tuple(Tag(min(max(tag.position, begin), end) - begin, tag.raw, tag.kind, tag.pair) for tag in tags)
 
 
 def match_tags(tags: Sequence[Tag], translated: Sequence[Tag]) -> list[int]:
-    """Return the index in `tags` of each tag of a translation.
+    """Return, for each tag of a translation, the index of this tag in `tags`, which are the tags of the block.
 
     Raises:
         ValueError: the tags of the translation are not those of the block. This is a bug in the caller.

@@ -17,14 +17,14 @@ _NAME = r"[A-Za-z_][\w.-]{0,80}"
 _BRACED = r"\{(?:[^{}\n]|\{(?:[^{}\n]|\{(?:[^{}\n]|\{[^{}\n]*+\})*+\})*+\})*+\}"
 _EMOJI = "[\u203c\u2049\u2139\u2194-\u21aa\u231a-\u23ff\u25aa-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff]"
 _PATTERNS = (
-    # Addresses. `_standard_spans` removes punctuation at their ends.
+    # Addresses. `_standard_spans` cuts punctuation off at the end of an address.
     r"(?:https?|ftp|file)://[^\s<>\"“”«»（）、。，]{1,2000}+", r"\bwww\.[\w-]+\.[^\s<>\"“”«»（）、。，]{1,2000}+",
     r"\bmailto:[^\s<>\"]{1,500}+", r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
     # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}, {n, plural, one {…}}.
     r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t\([^()\n]{1,200}\)",
     rf"(?=\{{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,){_BRACED}",
     r"\{\s*+(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
-    # printf and its relatives: %s, %(count)d, %1$s, %-8.3f, %%, %@, %1, %L2, %n, %name%.
+    # Variables of printf and similar functions: %s, %(count)d, %1$s, %-8.3f, %%, %@, %1, %L2, %n, %name%.
     r"%\([^()\n]{1,80}\)[-+#0]*+\d*+(?:\.\d++)?[A-Za-z]", rf"%{_NAME}%(?![\w%])",
     r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?![a-z]{3})",
     r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)",
@@ -38,7 +38,7 @@ _PATTERNS = (
     r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
     # User names and hashtags.
     r"(?<![\w@])@[A-Za-z_]\w{0,60}", r"(?<![\w&#])#\w*[^\W\d_]\w*",
-    # Emoji: a sequence of symbols with modifiers, flags, key caps.
+    # Emoji: sequences of symbols with their modifiers; flags; key caps.
     rf"(?:{_EMOJI}[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]*(?:\u200d{_EMOJI}[\ufe0f\U0001f3fb-\U0001f3ff]*)*"
     "[\U000e0020-\U000e007f]*)+", "[0-9#*]\ufe0f?\u20e3",
 )

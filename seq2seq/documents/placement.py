@@ -1,10 +1,10 @@
 """Placement of inline tags in a translation, by word alignment.
 
-Each element (a pair of tags) is put around the interval of the translation with the highest score: the sum over its
-words of (share of attention to the element's contents - 1/2), minus penalties for unlikely lengths and edges. The
-interval must lie inside that of the enclosing element and must not overlap with siblings. So the result is always
-well-formed, every tag occurs once, and elements may change their order as words do. A tag without contents is put
-beside the translation of the word that it stands beside (Bergamot's rule).
+Each element (a pair of tags) is put around the interval of the translation with the highest score. The score adds
+(share of attention to the element's contents - 1/2) over the words of the interval, and subtracts penalties for an
+unlikely length, begin or end. The interval lies inside that of the enclosing element and does not overlap with those of
+sibling elements. So the result is well-formed, every tag occurs once, and elements may change their order as words do.
+A tag without contents is put beside the translation of the word beside it in the source (Bergamot's rule).
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.tokenizers.term_markers import SPACELESS_SCRIPT
 
 MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
-"""Limits that bound the time: tags of a sentence, depth of nested elements, and source units times translation units.
-If one of them is exceeded, tags keep their order and are placed by position."""
+"""Limits that bound the time: tags of a sentence, depth of nested elements, and source units times translation units
+(see `alignment_units`). If a limit is exceeded, the tags keep their order and are placed by position."""
 MAX_STARTS = 1_000
 """Approximate maximum length, in units of the translation, of the intervals that are scored."""
 _ENDS = 64
 """Number of interval ends that are scored in one NumPy operation."""
 LENGTH_PENALTY, EDGE_PENALTY = 0.6, 0.6
-"""Penalties of intervals (see `_Placement._gain`), chosen on one half of the pairs of recipes/markup."""
+"""Penalties of intervals (see `_Placement._gain`), chosen on one half of the sentence pairs of recipes/markup."""
 _HYPHENS = "-\u2010\u2011\u2013/_"
 _POSITION_WIDTH = 0.1
 """Standard deviation of the difference between the relative positions (0 to 1) of aligned units in a long sentence.
-Attention is multiplied by a Gaussian of this width, because small models spread it over the sentence. The factor
-raises the F1 of recipes/markup by 15 points without guided alignment, and by 2 to 7 points with it."""
+Attention is multiplied by a Gaussian of this width, because small models spread attention over the sentence. This
+raises the F1 of recipes/markup by 15 points without guided alignment, and by 2 to 7 points with guided alignment."""
 
 
 def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.ndarray | None = None) -> list[Tag]:
     """Return the tags of a sentence with their positions in its translation, in the order of the translation.
 
     Args:
-        tags: tags with positions in `source`. If the counterpart of an opening or closing tag is missing, its element
-            continues outside of the sentence.
+        tags: tags with positions in `source`. An opening or closing tag without a counterpart belongs to an element
+            that continues outside of the sentence.
         weights: (units of the translation, units of the source), attention of each unit of the translation; see
             `line_splitting.alignment_units`. If None, units at similar relative positions count as aligned.
     """
@@ -64,7 +64,7 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
 @dataclass
 class _Node:
     """Element, or tag without contents. opened, closed: indices of its tags; None for a tag outside of the sentence.
-    begin, end: its source units. low, high: its translation units. alone: True for a tag alone, which is `opened`."""
+    begin, end: range of source units. low, high: range of translation units. alone: True if `opened` is a tag alone."""
 
     opened: int | None
     closed: int | None
@@ -95,7 +95,7 @@ def _tree(tags: Sequence[Tag], units: list[Span]) -> _Node:
             while True:
                 node = stack.pop()
                 pair = None if node.opened is None else tags[node.opened].pair
-                open_pairs.discard(pair)                        # elements that overlap wrongly lose their counterpart
+                open_pairs.discard(pair)                        # tags of wrongly nested elements stay unpaired
                 if pair == tag.pair:
                     break
             node.closed, node.end = index, max(ends, node.begin)
@@ -112,12 +112,12 @@ def _depth(root: _Node) -> int:
 
 
 def _shares(weights: np.ndarray | None, new: int, old: int) -> np.ndarray:
-    """Return (units of the translation, units of the source): the attention weights times a Gaussian of the distance
-    between relative positions, or the Gaussian alone if there are no weights. Rows sum to 1."""
+    """Return an array (translation units, source units): the attention weights times a Gaussian of the distance between
+    relative positions, or the Gaussian alone if there are no weights. Rows sum to 1."""
     distance = (np.arange(new)[:, None] + 0.5) / new - (np.arange(old)[None] + 0.5) / old
     if weights is None or weights.shape != (new, old):
         shares = np.exp(-(distance / _POSITION_WIDTH) ** 2 / 2)
-    else:                                                   # wider: words of short sentences move farther
+    else:                                                   # wider for short sentences: their words move farther
         near = np.exp(-(distance / (_POSITION_WIDTH + 1.5 / new)) ** 2 / 2)
         shares = near * weights / np.maximum(weights.sum(1, keepdims=True), 1e-9)
     return shares / np.maximum(shares.sum(1, keepdims=True), 1e-9)
@@ -177,8 +177,8 @@ class _Placement:
         while pending:
             node = pending.pop()
             elements = [child for child in node.children if child.begin < child.end]
-            # Elements that continue outside of the sentence come first, because their intervals must reach an edge.
-            # The others follow, the highest score first.
+            # Elements that continue outside of the sentence come first, because their intervals must reach an edge
+            # of the enclosing interval. The other elements follow, the highest score first.
             if len(elements) > 1:
                 elements.sort(key=lambda child: (child.opened is not None and child.closed is not None,
                                                  -self._gain(child, node.low, node.high)[0]))
@@ -195,7 +195,7 @@ class _Placement:
             pending += [child for child in node.children if child.children]
 
     def _interval(self, child: _Node, node: _Node, free: list[Span]) -> Span:
-        """Return the interval of an element. free: parts of the interval of `node` that no sibling has taken."""
+        """Return the interval of an element in `node`. free: parts of `node`'s interval that no sibling has taken."""
         if (child.begin, child.end) == (node.begin, node.end) and free == [(node.low, node.high)]:
             return node.low, node.high
         if child.closed is None or child.opened is None:
@@ -274,8 +274,8 @@ class _Placement:
         return begins, ends
 
     def _same_text(self, child: _Node, free: list[Span]) -> Span | None:
-        """Return the interval whose text equals that of the element, such as a name; None if there is none. Of several
-        such intervals, the one with the most attention is returned."""
+        """Return an interval whose text equals the element's source text, such as a name; None if there is no such
+        interval. Of several such intervals, the one with the most attention is returned."""
         text = self.source[self.old[child.begin][0]:self.old[child.end - 1][1]]
         if len(text) < 2 or not (len(text) > 3 or any(map(str.isdigit, text)) or text != text.lower()):
             return None
@@ -291,7 +291,7 @@ class _Placement:
         return max(found)[1:] if found else None
 
     def _follows(self, child: _Node) -> bool:
-        """Return True if a tag without contents belongs to the unit before it; False: to the unit after it."""
+        """Return True if a tag without contents belongs to the unit before it; False if to the unit after it."""
         index = child.closed if child.opened is None else child.opened
         assert index is not None
         position = self.tags[index].position
@@ -299,14 +299,14 @@ class _Placement:
         return bool(before.strip()) and not after.isalnum()
 
     def _gap(self, child: _Node, node: _Node, taken: list[Span]) -> int:
-        """Return the unit of the translation before which a tag without contents is placed."""
+        """Return the index of the translation unit before which a tag without contents is placed."""
         follows = self._follows(child)
         neighbour = child.begin - 1 if follows else child.begin
         if not node.begin <= neighbour < node.end:
             gap = node.low if neighbour < node.begin else node.high
         else:
-            # Units whose largest share is that of the neighbour are preferred. The share alone would favour units at
-            # the edges of the sentence, whose shares are larger than those of other units.
+            # Translation units that attend to the neighbour more than to any other source unit are preferred. The share
+            # alone would favour units at the edges of the sentence, because their shares are larger.
             rows = self.shares[node.low:node.high]
             column = rows[:, neighbour]
             gap = node.low + (int(np.argmax(column + (column >= rows.max(1)))) + follows if len(column) else 0)
@@ -363,8 +363,8 @@ def _outside_placeholders(tags: Sequence[Tag], text: str) -> list[Tag]:
 def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequence[Tag]) -> tuple[str, list[Tag]]:
     """Return a translation and its placed tags, with the spaces that are around the tags in the source.
 
-    The text of "Run <x/> now" has two spaces in a row. Its translation usually has one, so another one is inserted
-    beside the tag. In the result, a tag without contents touches a word only if it touches one in the source.
+    Without its tag, "Run <x/> now" has two spaces in a row. Its translation usually has only one, so a second space is
+    inserted beside the tag. A tag without contents touches a word in the result only if it touches one in the source.
 
     tags: with positions in `source`. placed: the result of `place_tags`.
     """
@@ -372,7 +372,7 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
     for tag in tags:
         origins[tag.raw, tag.kind, tag.pair].append(tag.position)
     text, end = "", 0
-    follows_whole = -1                                              # end of the last group if it was whole; else -1
+    follows_whole = -1                                              # end of last group if `whole` was True; else -1
     result: list[Tag] = []
     for (position, origin), same_place in groupby(
             placed, lambda tag: (tag.position, origins[tag.raw, tag.kind, tag.pair].popleft())):
@@ -396,13 +396,13 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
 
 
 def _needs_space(character: str, original: str) -> bool:
-    """Return True if a space must separate a tag from a character of the translation: if this is a letter or digit of a
-    script with spaces, but `original`, the source character at this place ("" at an edge), is another character."""
+    """Return True if a tag needs a space beside `character`: if this is a letter or digit of a script with spaces, and
+    `original`, the character beside the tag in the source ("" at an edge), is a space or a punctuation mark."""
     return character.isalnum() and not SPACELESS_SCRIPT.match(character) and original != "" and not original.isalnum()
 
 
 def _in_order(tags: Sequence[Tag], old: list[Span], new: list[Span]) -> list[Tag]:
-    """Place each tag at its relative position in the source, in units. The order of the tags does not change."""
+    """Place each tag at its relative position in the source, measured in units. The tags keep their order."""
     begins, ends = np.array([begin for begin, _ in old]), np.array([end for _, end in old])
     placed = []
     for tag in tags:

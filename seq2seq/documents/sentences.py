@@ -36,10 +36,10 @@ def ends_sentence(text: str, end: int, begin_of_next: int) -> bool:
 
 
 def split_sentences(line: str) -> DividedLine:
-    """Split a line into sentences. Sentence ends are those at which `divide` splits long lines."""
+    """Split a line into sentences at the matches of `SENTENCE_END` that `ends_sentence` accepts."""
 
     def is_one_sentence(text: str) -> bool:
-        # A match includes the white space after a sentence. If the text ends there, no second sentence follows.
+        # A match includes the white space after a sentence. If the text ends with a match, no second sentence follows.
         return not any(match.end() > 0 and ends_sentence(text, match.start(), match.end())
                        for match in SENTENCE_END.finditer(text))
 

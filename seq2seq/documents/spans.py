@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from seq2seq.documents.block import MAX_BYTES, MAX_LINES, Block, DocumentError, count_lines, require_count
 
-# Words for programs: addresses, colours, language codes such as en-US, dotted names, camelCase and paths. Only words
-# without white space are matched with this expression; for them, it takes linear time.
+# Words for programs: addresses, colours, language codes such as en-US, dotted names, camelCase and paths. This
+# expression is applied only to strings without white space, because it takes linear time only for such strings.
 _NOT_A_MESSAGE = re.compile(
     r"[a-zA-Z][a-zA-Z0-9+.-]*+:(?://\S++|\S*[/@.]\S*+)|www\.\S++|[^\s@]++@\S++|#[0-9a-fA-F]{3,8}"
     r"|[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[\w$-]++(?:\.[\w$-]++)++"
@@ -31,9 +31,9 @@ def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
 
 
 def trim(block: Block) -> tuple[str, Block, str]:
-    """Return the white space before a block's text, the block without it, and the white space after it.
+    """Return the leading white space of a block's text, the trimmed block, and the trailing white space.
 
-    White space between a tag at the edge and the text stays in the block.
+    If the block begins or ends with a tag, white space between this tag and the words stays in the block.
     """
     text, tags = block.text, block.tags
     begin = len(text) - len(text.lstrip())
@@ -45,7 +45,7 @@ def trim(block: Block) -> tuple[str, Block, str]:
 
 
 def is_text(text: str) -> bool:
-    """Return True if a string has a letter and no half of a surrogate pair, which cannot be encoded."""
+    """Return True if a string has a letter and no surrogate without its pair, which could not be encoded."""
     return any(map(str.isalpha, text)) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))
 
 

@@ -45,8 +45,8 @@ class _DividedBlock:
 def divide_block(block: Block) -> _DividedBlock:
     """Divide a block into sentences.
 
-    A tag at the edge of a sentence belongs to the sentence if its counterpart is inside of the sentence. Otherwise it
-    belongs to the gap between the sentences.
+    A tag at the edge of a sentence belongs to the sentence if its counterpart is inside of the sentence. Otherwise the
+    tag belongs to the gap beside the sentence.
     """
     text = block.text
     texts: list[str] = []
@@ -77,7 +77,7 @@ def divide_block(block: Block) -> _DividedBlock:
             max(positions[tag.pair]) if tag.pair is not None else 0)
         whole = tag.pair is None or low <= begin and high >= end
         if tag.position == begin and (whole or tag.kind == "close"):
-            # The order of the tags must not change: once a sentence has a tag, no later tag goes to the gap before it.
+            # To keep the order of tags, no tag goes to the gap before a sentence that already has a tag.
             (sentence_tags[number] if sentence_tags[number] else gap_tags[number]).append(tag)
         elif tag.position == end and (whole or tag.kind == "open") or gap_tags[number + 1]:
             gap_tags[number + 1].append(tag)
@@ -154,7 +154,7 @@ class DividedDocument:
 
         Args:
             translations: one for each of `sentences`.
-            align: function that aligns the sentences that have tags; None: tags are placed by position.
+            align: function that aligns tagged sentences with their translations; None: tags are placed by position.
         """
         tagged = [(sentence.text, translation)
                   for sentence, source, translation in zip(self._translatable, self.sentences, translations,
@@ -181,7 +181,7 @@ class DividedDocument:
 
 
 def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequence[Tag]], target_language: str) -> Block:
-    """Return the translated block."""
+    """Return the translated block. texts, tags: translation and placed tags of each sentence."""
     text, placed = "", []
     is_changed = texts != [sentence.text for sentence in divided.sentences]
     for index, (gap, gap_tags) in enumerate(divided.gaps):

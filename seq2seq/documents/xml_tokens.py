@@ -27,9 +27,9 @@ _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 class XmlToken:
     """Piece of an XML document.
 
-    raw: text in the document. kind: "alone" is an empty element `<br/>`; "other" is a declaration, a processing
+    raw: text in the document. kind: "alone" is an empty element such as `<br/>`; "other" is a declaration, a processing
     instruction or a document type. name: name of the element, with its prefix. text: character data with escapes
-    resolved. line: number of its line, from 1.
+    resolved. line: number of the line on which the token begins, from 1.
     """
 
     kind: XmlKind
@@ -63,11 +63,11 @@ def decode_xml(data: bytes) -> tuple[str, str]:
 def xml_tokens(text: str) -> list[XmlToken]:
     """Return the tokens of an XML document. Joining their `raw` gives `text`.
 
-    White space outside of the root element belongs to the token before it. A CDATA section is a token of kind "text".
+    White space outside of the root element is part of the preceding token. A CDATA section is a token of kind "text".
 
     Raises:
-        DocumentError: the document is malformed, declares entities, or has too many tags or nests them too
-            deeply.
+        DocumentError: the document is malformed, declares entities, or has too many tags, or nests elements
+            too deeply.
     """
     require_count(text.count("<"), MAX_TAGS, "tags")
     data = text.removeprefix("\ufeff").encode("utf-8", "surrogatepass")

@@ -12,8 +12,8 @@ from seq2seq.documents.spans import replace_spans
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
 Role = Literal["element", "whole", "open", "close", "break"]
-"""Treatment of an inline element. "element": its start tag and end tag become a pair of tags around text. "whole": the
-element becomes one tag. "open", "close": two elements become a pair of tags. "break": it becomes a line break."""
+"""Treatment of an inline element. "element": its start and end tag become a pair of tags. "whole": it becomes one tag.
+"open", "close": the element becomes the first or second tag of a pair. "break": it becomes a line break."""
 Roles = Callable[[XmlToken], tuple[Role, str]]
 """Function that returns the role of an inline element, and the name that an "open" and its "close" share."""
 _ATTRIBUTE = re.compile(r"([^\s=/>\"']++)\s*+=\s*+(\"[^\"]*+\"|'[^']*+')")
@@ -57,7 +57,7 @@ class XmlFile:
             index += 1
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the span in the text of the tokens from `first` up to and including `last`."""
+        """Return the span of characters from the token `first` up to and including the token `last`."""
         return self._begins[first], self._begins[last + 1]
 
     def raw(self, first: int, last: int) -> str:
@@ -71,7 +71,7 @@ class XmlFile:
                        for token in self.tokens[element:self.ends[element]])
 
     def margin(self, index: int) -> str:
-        """Return the white space, such as an indentation, that is the token before a token; "" if there is none."""
+        """Return the raw text of the preceding token if it is white space, such as an indentation; else ""."""
         token = self.tokens[index - 1]
         return token.raw if token.kind == "text" and token.raw.isspace() else ""
 
@@ -100,7 +100,7 @@ class XmlFile:
                 last = self.ends[index] if kind != "element" else index
             if token.kind == "close" or kind == "close":
                 name = "" if token.kind == "close" else f"={name}"      # the stack has "" for elements
-                while token.kind == "close" and stack[-1][1]:           # markers not closed in the element
+                while token.kind == "close" and stack[-1][1]:           # markers that the element does not close
                     stack.pop()
                 if stack and stack[-1][1] == name:
                     pairs[len(tags)] = stack[-1][0]
@@ -122,7 +122,7 @@ class XmlFile:
         return escape_xml(text).replace("\r", "&#13;").replace("\n", self._line_end)
 
     def filled(self, element: int, content: str, **attributes: str) -> tuple[int, int, str]:
-        """Return the edit that gives an element new contents and attributes."""
+        """Return the edit (see `replace_spans`) that gives an element new contents and attributes."""
         token = self.tokens[element]
         begin, end = self.span(element, self.ends[element])
         opening = token.raw[:-2].rstrip() + ">" if token.kind == "alone" else token.raw
@@ -136,7 +136,7 @@ class XmlFile:
 
 
 def with_attribute(tag: str, name: str, value: str) -> str:
-    """Return a start tag with an attribute. If the tag has an attribute of this name, its value is replaced."""
+    """Return a start tag with an attribute. If the tag already has this attribute, its value is replaced."""
     quoted = '"' + escape_xml(value).replace('"', "&quot;") + '"'
     first = re.match(r"<[^\s/>]++", tag)
     for match in _ATTRIBUTE.finditer(tag, first.end() if first else 0):

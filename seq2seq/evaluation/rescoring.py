@@ -35,7 +35,7 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
         found: n-best lists as `Translator.translate` returns them.
         models: models with their weights. The vocabulary of a model may differ from that of the model that translated.
         length_penalty: exponent of the number of tokens. Weights of 0 keep the order of a search with the same length
-            penalty (form `power`) if it used no coverage penalty, no `mbr` and no retry.
+            penalty (form `power`) if the search used no coverage penalty, no `mbr` and no retry.
     Raises:
         CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
         OptionError: there are no models, or the length penalty is not a valid value of `decoding.length_penalty`.

@@ -42,8 +42,8 @@ class Score:
 
     value: float
     signature: str
-    """For BLEU, chrF and TER: sacreBLEU's signature. For exact match: references, case and unit, in the same format.
-    For a perplexity: its unit. If the unit is the piece, also the size and the fingerprint of the vocabulary."""
+    """For BLEU, chrF and TER: sacreBLEU's signature. For exact match, in the same format: number of references, case,
+    unit (line). For a perplexity: its unit; if it is the piece, also the size and the fingerprint of the vocabulary."""
     details: dict[str, Any] = field(default_factory=dict)
     """For BLEU: brevity_penalty, the precisions of 1-grams to 4-grams, and the lengths of hypotheses and references in
     sacreBLEU's tokens. For a perplexity: the sum of -log p in nats, the number of units, and the number of lines."""
@@ -115,10 +115,10 @@ def score_pairs(
     """Return the scores of a model on sentence pairs.
 
     Args:
-        metrics: metrics of `corpus_scores` and `perplexities`. The model translates only for the first kind.
+        metrics: metrics of `corpus_scores` and `perplexities`. The model translates only for those of `corpus_scores`.
         translate: function that translates the sources; None: `translator.translate`. Distributed training passes a
             function that divides the lines among the ranks.
-        language: code of the target language; None: that of the translator.
+        language: code of the target language; None: the target language of the translator.
     Raises:
         CorpusError, UserError: as corpus_scores and perplexities.
     """
@@ -195,7 +195,7 @@ def evaluate_tests(
     Raises:
         CorpusError, UserError: as corpus_scores; or a test set cannot be read.
     """
-    # Read all test sets before the first one is translated, so that errors are reported at once.
+    # Read all test sets before the first one is translated, so that errors are reported before any translation.
     tests = {
         name: [(source, target) for _, source, target in read_pairs(recipe, spec)]
         for name, spec in recipe.data.test.items()
@@ -307,7 +307,7 @@ def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence
 def require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[str]], names: Sequence[str]) -> None:
     """Raise CorpusError if there are no lines, the numbers of lines differ, or a reference stream has only blank lines.
 
-    names: names of the hypotheses and of each stream in messages.
+    names: name of the hypotheses, then of each reference stream, for messages.
     """
     if not references:
         raise CorpusError("There are no references to compare with. Give at least one.")

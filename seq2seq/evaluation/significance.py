@@ -22,7 +22,7 @@ MIN_DIFFERING_LINES = 6
 """Minimum number of lines in which two systems must differ for a test. If they differ in n lines, there are 2^n ways to
 swap their translations, and 2 of these ways give the largest difference. The p-value of a two-sided randomisation test
 is therefore at least 2 / 2^n: 0.0625 for 5 lines, 0.031 for 6 lines. On few lines, the p-values of the bootstrap test
-are too small: 0.001 for 3 lines that are all better."""
+are too small, for example 0.001 if all 3 lines are better."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from seq2seq.translation.translator import Translator
 
 def compare_systems(system: Path, baseline: Path, source: Path | None, references: Sequence[Path], language: str | None,
                     load: Callable[[Path], Translator], **test: Any) -> dict[str, dict[str, Comparison]]:
-    """Return the comparison of two systems by test set and metric. If files are given, the test set is called "".
+    """Return the comparison of two systems by test set and metric. If there are `references`, the only test set is "".
 
     Args:
         system, baseline: each a model or a file of translations.

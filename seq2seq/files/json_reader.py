@@ -10,7 +10,7 @@ MAX_NESTING = 64
 
 
 class NotJson(ValueError):
-    """Error of `parse_json`: the input is not JSON, or contains a value that is not accepted. The message says why."""
+    """Error of the functions below: the input is not JSON, or a value in it is not accepted. The message says why."""
 
 
 def parse_json(contents: bytes | str) -> Any:

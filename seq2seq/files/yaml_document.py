@@ -221,7 +221,7 @@ def _syntax_diagnostic(error: Exception, source: str, line: int | None) -> Diagn
 
 
 class _Representer(RoundTripRepresenter):
-    """Representer that writes text with non-ASCII line ends in double quotes, because plain scalars would lose them."""
+    """Representer that puts double quotes around text with non-ASCII line ends, which plain scalars would lose."""
 
 
 def _represent_text(representer: RoundTripRepresenter, text: str) -> Any:

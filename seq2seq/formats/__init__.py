@@ -1,1 +1,1 @@
-"""Text formats: each turns a file into blocks of text, and puts the translated blocks back."""
+"""Text formats: each format turns a file into blocks of text, and puts the translated blocks back."""

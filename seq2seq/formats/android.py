@@ -25,7 +25,7 @@ _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 @dataclass(slots=True)
 class _String:
-    """Element with a text. quoted: True if double quotes enclose it. cdata: index of the only CDATA section, if any."""
+    """Element with a text. quoted: True if the text is in quotes. cdata: index of a CDATA section around it, if any."""
 
     element: int
     quoted: bool
@@ -35,7 +35,7 @@ class _String:
 
 
 class _Decoder:
-    """Decoder of the escapes of one string. White space outside of double quotes becomes one space."""
+    """Decoder of the escapes of one string. Outside of double quotes, consecutive white space becomes one space."""
 
     def __init__(self) -> None:
         self.quotes = 0

@@ -40,7 +40,7 @@ _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
 @dataclass(slots=True)
 class _Token:
-    """Piece of the source. kind: text, open, close, alone, comment, raw (a script), or other (separates two runs)."""
+    """Piece of the source. kind: text, open, close, alone, comment, raw (as in <script>), or other (separates runs)."""
 
     kind: str
     raw: str
@@ -82,8 +82,8 @@ class HtmlDocument:
 
 
 def decode_html(data: bytes) -> tuple[str, str]:
-    """Return the text of an HTML document and its encoding, which is found by the byte order mark, else by
-    `<meta charset>`. The default is UTF-8.
+    """Return the text of an HTML document and its encoding, which is found by the byte order mark or, without
+    this mark, by `<meta charset>`. The default is UTF-8.
 
     Raises:
         DocumentError: the document is too large, or not valid in this encoding.
@@ -113,7 +113,7 @@ def _block(run: list[_Token], text: str, place: str) -> Block:
 def _tokens(source: str) -> Iterator[_Token]:
     """Yield the tokens of HTML; concatenating their raw text gives `source`."""
     begin = position = 0
-    endless: set[str] = set()                                                   # keys of _WHOLE without an end
+    endless: set[str] = set()                                                   # keys of _WHOLE that are not closed
     while (position := source.find("<", position)) >= 0:
         opening = next((one for one in _WHOLE if source.startswith(one, position)), "")
         if opening and opening not in endless:
@@ -205,7 +205,7 @@ def _is_opaque(tokens: list[_Token], begin: int, end: int) -> bool:
 
 
 def _runs(tokens: list[_Token]) -> Iterator[list[_Token]]:
-    """Yield the runs, which are the tokens between two separators, and each separator as a list of its own."""
+    """Yield lists of tokens. Each is a separator (a token of kind `other`) or a run (tokens between separators)."""
     run: list[_Token] = []
     for token in tokens:
         if token.kind == "other":

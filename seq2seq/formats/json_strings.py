@@ -78,7 +78,7 @@ class JsonDocument:
                     self._strings.append(match.span())
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. Non-ASCII characters are escaped if all those of the document are escaped."""
+        """See `Document.render`. New non-ASCII characters are escaped if the document has only escaped ones."""
         edits = []
         for (begin, end), new, block in zip(self._strings, translations, self.blocks, strict=True):
             if new != block:

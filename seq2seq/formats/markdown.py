@@ -33,8 +33,8 @@ _FRONT_MATTER = re.compile(r"(?:---[ \t]*\r?\n(?:(?!---|\.\.\.).*\r?\n)*+(?:---|
 _KEPT = re.compile(r"\[\^[^\]\s]{1,200}\]|\[![A-Za-z]{1,30}\](?:[ \t]*+\n)?|\{%[^%\n]{0,200}%\}|\{\{[^{}\n]{0,200}\}\}"
                    r"|\{[#.][^{}\n]{1,200}\}(?=[ \t]*+\Z)|\$(?![\s$])[^$\n]{1,200}(?<![\s$])\$(?![\d$])")
 _KEPT_FIRST = re.compile(r"\[\^[^\]\s]{1,200}\]:[ \t]*|\[[ xX]\](?=\s)")
-"""Markup that is not translated. _KEPT: footnotes such as [^1], alerts such as [!NOTE], templates, ids of headings and
-formulas. _KEPT_FIRST: definitions of footnotes and task boxes, which stand at the beginning of a text."""
+"""Markup that is not translated. _KEPT: footnotes such as [^1], alerts such as [!NOTE], templates, formulas, and ids of
+headings. _KEPT_FIRST: labels of footnote definitions, and task boxes such as [x], at the beginning of a text."""
 _KEPT_LINE = re.compile(r"(?:(?::{3,}|!!!|\?\?\?)[^\n]{0,200}|\{:[^\n]{0,200}\}|\{%[^\n]{0,200}%\}|\{\{[^\n]{0,200}\}\}"
                         r"|\$\$[^$]{1,2000}\$\$)[ \t]*+(?:\n|\Z)|(?<=\n):[ \t]+(?=\S)")
 """Lines of extensions that are not translated, such as :::note, and the colon before the definition of a term."""
@@ -42,12 +42,12 @@ _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _ESCAPES: tuple[re.Pattern[str], ...] = (
     re.compile("(?!)"), re.compile(r"[\\&<]"), re.compile(r"[\\`*\[\]<>&~!]|(?<![^\W_])_|_(?![^\W_])"))
-"""Characters to escape, from none to many. The first set that makes the parser read the text correctly is used."""
+"""Sets of characters to escape, in the order in which they are tried until the parser reads the text correctly."""
 _LINE_MARKUP = re.compile(r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)|[>|<]|```|~~~|:?-+:?\s*\|"
                           r"|---|\[(?=[^\]]*\]:)|(?:[*_-][ \t]*){3,}$")
 _Kind = Literal["line", "underlined", "heading", "cell", "row"]
 """Place of a text. "line": paragraph. "underlined": heading above a line of = or -. "heading": heading after #. "cell":
-cell of a table. "row": cell of a table at the beginning of a line."""
+cell of a table after a |. "row": cell of a table at the beginning of a line, without a | before it."""
 _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
 _CODE = frozenset({"code", "kbd", "samp", "var"})
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
@@ -57,8 +57,8 @@ _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
 class _Span:
     """Place of a block in the source.
 
-    begin, end: character offsets. prefix: line end, and indentation or quote marks of the next line. text, tags: of the
-    whole span. core: part of them that is the block; see `find_core`.
+    begin, end: character offsets. prefix: line end, with the indentation or `>` of the next line. text, tags: those of
+    the whole span. core: part of the text and tags that is the block; see `find_core`.
     """
 
     begin: int
@@ -213,11 +213,11 @@ def _write(text: str, tags: Sequence[Tag], special: re.Pattern[str], kind: str) 
 
 
 def _escape_start(part: str, ends_line: bool) -> str:
-    """Escape a text if it would begin a block, such as a list. ends_line: True if the text is a whole line."""
+    """Escape a text if it would begin a block, such as a list. ends_line: True if a line break follows the text."""
     stripped = part.lstrip()
     match = _LINE_MARKUP.match(stripped)
-    if match is None and not (ends_line and stripped.startswith("[")):
-        return part                                                     # the next line may end the label
+    if match is None and not (ends_line and stripped.startswith("[")):  # a [label]: may go on in the next line
+        return part
     at = len(part) - len(stripped) + (len(match["number"]) if match and match["number"] else 0)
     return f"{part[:at]}\\{part[at:]}"
 
@@ -251,8 +251,8 @@ def _without_inner_spaces(text: str, tags: Sequence[Tag]) -> list[Tag]:
 
 
 def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
-    """Return all tags but unsuitable line breaks. Without text before or after it, a line break would end the
-    paragraph. Before ```code```, it would turn the code into a code block, because the code would begin a line."""
+    """Return the tags except unsuitable line breaks. A line break with no text before or after it would end the
+    paragraph. A line break before ```code``` would turn it into a code block, because ``` would begin a line."""
     kept: list[Tag] = []
     last = 0
     end = len(text.rstrip())
@@ -322,7 +322,7 @@ def _inline(children: Sequence[Token], source: str) -> tuple[str, tuple[Tag, ...
             end = label = begin + 1
         elif token.type == "link_close":
             raw = source[cursor:end]
-            if raw in ("]", "][]"):                                     # the text, which changes, is the label
+            if raw in ("]", "][]"):                                     # the link text, which changes, is the label
                 raw = f"][{source[label:cursor]}]"
             tags.append((length, raw, "close", "["))
         elif token.type.endswith(("_open", "_close")):
@@ -367,7 +367,7 @@ def _find_cell(source: str, position: int, end: int, content: str) -> tuple[int,
 
 
 def _require_block_sizes(state: StateCore) -> None:
-    """Raise DocumentError if the text of a block is too long. Called before its inline markup is parsed."""
+    """Raise DocumentError if the text of a block is too long. Called before inline markup is parsed."""
     for token in state.tokens:
         if token.type == "inline":
             require_block_size(len(token.content), f"line {(token.map or [0])[0] + 1}")
@@ -375,7 +375,7 @@ def _require_block_sizes(state: StateCore) -> None:
 
 @cache
 def _parser() -> MarkdownIt:
-    """Return the parser. Its inline tokens, except text, have their span in the block's source in `meta["source"]`."""
+    """Return the parser. It sets `meta["source"]` of inline tokens except text to their span in the block's source."""
     from markdown_it import MarkdownIt, rules_inline
 
     def placed(rule: Callable[[StateInline, bool], bool]) -> Callable[[StateInline, bool], bool]:

@@ -1,4 +1,4 @@
-"""Plain text and e-mails: each line is a block. Quote marks, white space and line ends do not change."""
+"""Plain text and e-mails: each line is a block. Line ends, and `>` and white space around its text, do not change."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class _Field:
 
 @dataclass(slots=True)
 class _Message:
-    """Message. flags: offset after its `#,` in the document; -1 if it has no flags. begin: offset of the first
-    line that must come after a line of flags."""
+    """Message. flags: offset after its `#,` in the document; -1 if it has no flags. begin: offset at which a
+    line of flags is inserted if the message has none."""
 
     fields: list[_Field] = field(default_factory=list)
     flags: int = -1
@@ -141,7 +141,7 @@ class PoDocument:
         return encode_text(replace_spans(self._text, edits), self._encoding)
 
     def _fill(self, message: _Message, texts: list[str]) -> list[tuple[int, int, str]]:
-        """Return the edits that translate a message. texts: translations of singular and plural, or of one form."""
+        """Return the edits that translate a message. texts: translation, or those of singular and plural."""
         old = message.find("msgstr")
         wrapped = max(len(one.strings) for one in message.fields) > 1
         if len(texts) == 1:

@@ -26,7 +26,7 @@ _WIDTH = 77
 class PropertiesDocument:
     r"""Properties, with the interface `Document`. The translation of a value of several lines has several lines, too.
 
-    Files that are not UTF-8 are read as ISO-8859-1. In ISO-8859-1 and ASCII files, other characters become \uXXXX.
+    Non-UTF-8 files are read as ISO-8859-1. In these and in ASCII files, characters not in the encoding become \uXXXX.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -68,7 +68,7 @@ class PropertiesDocument:
         return encode_text(replace_spans(self._text, edits), "utf-8" if self._encoding == "ascii" else self._encoding)
 
     def _value(self, text: str, continuation: re.Match[str] | None) -> str:
-        """Return a value with escapes. continuation: end of the first line of the original if it has several lines."""
+        """Return a value with escapes. continuation: end of the first line if the original has several lines."""
         lines = [line.translate(_ESCAPED) for line in (wrap(text, _WIDTH) if continuation else [text])]
         lines = [f"\\{line}" if line.startswith(" ") else line for line in lines]
         value = f"\\{continuation[1]}{continuation[2]}".join(lines) if continuation else lines[0]

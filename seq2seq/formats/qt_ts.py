@@ -29,7 +29,7 @@ class TsDocument:
                                 "file.")
         self.blocks: list[Block] = []
         self._messages: list[tuple[int, int, bool]] = []                        # source, translation, numerus
-        self._forms = 1                                                         # most numerus forms of a message
+        self._forms = 1                                                         # largest number of forms of a message
         for message, token in enumerate(self._xml.tokens):
             if token.kind == "open" and token.local_name == "message":
                 self._add(message)
@@ -52,7 +52,7 @@ class TsDocument:
             self._messages.append((found["source"], translation, numerus))
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. A missing target language is filled in."""
+        """See `Document.render`. `target_language` is filled in if the document names no target language."""
         xml = self._xml
         edits: list[tuple[int, int, str]] = []
         for (source, translation, numerus), new, block in zip(self._messages, translations, self.blocks, strict=True):

@@ -39,11 +39,11 @@ _SPACELESS_TEXT = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u
 
 @dataclass(frozen=True, slots=True)
 class _Cue:
-    """Cue, or the part of one that a speaker says.
+    """Cue, or the part of a cue that one of several speakers says.
 
     begin, end: character offsets in the source. start, stop: times in seconds. speaker: speaker and style, if known.
-    line: number of its line in the source. core: part of text and tags that is translated; see `find_core`. lines: the
-    number of its lines of text. starts: True if it begins with a dash or has a tag of a speaker.
+    line: number of its first line. core: part of text and tags that is translated; see `find_core`. lines:
+    number of lines of text. starts: True if it begins a block, because it has a dash or the tag of a speaker.
     """
 
     begin: int
@@ -65,7 +65,7 @@ class _Cue:
 
     @property
     def inner_tags(self) -> tuple[Tag, ...]:
-        """Tags in `words`, with their positions in it."""
+        """Tags in `words`, with their positions in `words`."""
         return shift_tags(self.tags[self.core[2]:self.core[3]], self.core[0], self.core[1])
 
 
@@ -73,7 +73,7 @@ class _SubtitleDocument:
     """Subtitles, with the interface of `block.Document`."""
 
     _markup = re.compile("")
-    """Tags, line ends and escapes in the text of a cue."""
+    """Regular expression of the tags, line ends and escapes in the text of a cue."""
 
     def __init__(self, data: bytes) -> None:
         """Read subtitles.
@@ -119,7 +119,7 @@ class _SubtitleDocument:
                 current = replace(current, end=match.end(1))
                 continue
             if times is not None and current is not None and last.strip().isdigit():
-                current = replace(current, end=before_last)             # the empty line before the number is missing
+                current = replace(current, end=before_last)             # the last line is the number of the next cue
             if current is not None and current.end > current.begin:
                 yield current
             current, last = None, ""
@@ -285,7 +285,7 @@ def _seconds(groups: Sequence[str | None]) -> float:
 
 
 def _border(index: int) -> str:
-    """Return the tag between two cues of a block. index: index of the second cue in the block."""
+    """Return the raw text of the tag between two cues of a block. index: index of the second cue in the block."""
     return f"\x1e{index}\x1e"
 
 
@@ -305,8 +305,8 @@ def _group(cues: Sequence[_Cue]) -> Iterator[list[_Cue]]:
 
 
 def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> list[tuple[str, list[Tag]]]:
-    """Divide a translated block at the borders, and return text and tags of each cue. If a cue were empty or too long
-    (`MAX_SHARE`), divide by shares of the source. Cues that remain empty repeat the text of the cue before them."""
+    """Divide a translated block at the borders, and return text and tags of each cue. If this makes a cue empty or too
+    long (`MAX_SHARE`), divide in proportion to the source cues. A cue still empty repeats the previous cue."""
     text = one_line(new.text)
     if text != new.text:
         new = replace(new, text=text, tags=shift_tags(new.tags, 0, len(text)))
@@ -347,7 +347,7 @@ def _nearest(text: str, place: int, lowest: int, highest: int, spaceless: bool) 
 
 
 def _split(text: str, tags: Sequence[Tag], places: Sequence[int]) -> Iterator[tuple[str, list[Tag]]]:
-    """Yield the parts of a text with their tags. Elements open at a border are closed before it and opened after it."""
+    """Yield the parts of a text with their tags. Elements open at a border are closed before it, reopened after it."""
     closing: dict[int | None, str] = {tag.pair: tag.raw for tag in tags if tag.kind == "close"}
     closing.pop(None, None)
     opened: list[Tag] = []

@@ -1,4 +1,4 @@
-"""TMX 1.4, translation memories: units without the target language get a translation.
+"""TMX 1.4, translation memories: units without a text in the target language get a translation.
 
 Specification: https://www.gala-global.org/tmx-14b
 """
@@ -24,7 +24,7 @@ class TmxDocument:
         Args:
             source_language: language of the texts to translate, such as "en", which includes "en-GB".
             target_language: language to translate into. Units that have a text in this language already are not in
-                `blocks`. If it is "", all units are in `blocks`, and only `render` leaves out the translated ones.
+                `blocks`. If it is "", all units are in `blocks`, and `render` skips units that are already translated.
         Raises:
             DocumentError: the document is not well-formed, or not TMX.
         """

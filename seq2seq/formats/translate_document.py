@@ -87,7 +87,7 @@ def read_document(path: Path | None) -> bytes:
 def input_format(path: Path | None, format: str | None) -> str | None:
     """Return the format of an input of the command line, or None if it is lines of text.
 
-    format: value of --document. If it is `lines`, the input is lines of text. If it is None, the file's name decides.
+    format: value of --document: `lines` if the input is lines of text; None if the file's name decides the format.
     """
     if format is None and path is not None and (format := format_of(path.name)):
         console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
@@ -121,7 +121,7 @@ def protected(translator: LineTranslator | TranslatorPool, model: Path, recipe: 
 
     Args:
         model: path of the translator's model. If worker processes translate, this process also loads the model when a
-            sentence has to be aligned. Models in CTranslate2 do not align, so tags are placed by position.
+            sentence has to be aligned. Models in CTranslate2 cannot align: tags are placed by position.
         glossary: path of a glossary; see `Glossary.read`. placeholders: regular expressions of further placeholders.
     Raises:
         UserError: the glossary or a placeholder is invalid.

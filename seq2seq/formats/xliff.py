@@ -1,4 +1,4 @@
-"""XLIFF 1.2, 2.0 and 2.1: units without a translation get a target that asks for review.
+"""XLIFF 1.2, 2.0 and 2.1: units without a translation get a target, with a state that calls for a review.
 
 Specifications: https://docs.oasis-open.org/xliff/v1.2/os/xliff-core.html and
 https://docs.oasis-open.org/xliff/xliff-core/v2.1/xliff-core-v2.1.html
@@ -23,7 +23,7 @@ class _Unit:
     """Source with its target. Elements are identified by the index of their first token, as in `XmlFile`.
 
     copied: element that the target copies: <seg-source>, or <source> if there is none. holder: <trans-unit> (1.2) or
-    <segment> (2.x). pieces: elements of `copied` whose contents are blocks, each with its index in Document.blocks.
+    <segment> (2.x). pieces: elements whose contents are blocks, each with the block's index in Document.blocks.
     """
 
     copied: int
@@ -112,7 +112,7 @@ class XliffDocument:
         return roles.get(name, "element"), f"{name[1:]} {key}"
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. A missing target language is filled in."""
+        """See `Document.render`. `target_language` is filled in if the document names no target language."""
         edits: list[tuple[int, int, str]] = []
         for unit in self._units:
             if any(translations[index] != self.blocks[index] for _, index in unit.pieces):

@@ -14,7 +14,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class CudaGraphs:
-    """Runs functions as CUDA graphs. On a CPU, and after a failed capture, a function without graph is called directly.
+    """Runs functions as CUDA graphs. On a CPU, functions are called directly. After a failed capture, no more graphs
+    are captured, and functions that have none yet are called directly.
 
     The inputs and outputs of a function must be tensors that exist longer than its graph. The function must not wait
     for the GPU, and must change nothing except its outputs. All graphs allocate temporary tensors in the same memory,
@@ -32,7 +33,7 @@ class CudaGraphs:
         """Run a function: directly in the first call for a key, and as a CUDA graph in all later calls.
 
         key: key of this function in `graphs`. graphs: captured graphs by key. The second call for a key captures the
-        graph and adds it. This method never deletes graphs; the caller may delete them.
+        graph and adds it to `graphs`. This method never deletes graphs; the caller may delete them.
         """
         if (graph := graphs.get(key)) is None and self.enabled:
             if key not in graphs:

@@ -136,7 +136,7 @@ class PackedLinear(nn.Module):
     """`nn.Linear` in bf16 on a CPU, with weights in oneDNN's layout.
 
     For up to `FEW_ROWS` rows, it uses int8 weights with a scale for each output. They have half the bytes of bf16
-    weights, and oneDNN looks up no kernel. With one row, the product takes a third of the time (PyTorch 2.13, AMX).
+    weights, and need no oneDNN kernel lookup. A one-row product takes a third of the bf16 time (PyTorch 2.13, AMX).
 
     activation: activation function of the output, "relu" or "none".
     """
@@ -149,8 +149,8 @@ class PackedLinear(nn.Module):
         self.activation = activation
         self.levels, scale = quantised(weight)
         self.scale = scale.bfloat16()
-        # The int8 kernel reads whole vectors. If the number of inputs or outputs is not a multiple of 64, it would read
-        # beyond the end of the weights.
+        # The int8 kernel reads whole vectors. If the number of inputs or outputs is not a multiple of 64, the kernel
+        # would read beyond the end of the weights.
         self.few_rows = FEW_ROWS if all(size % 64 == 0 for size in weight.shape) else 0
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
 class Int8Linear(nn.Module):
     """`nn.Linear` on a CPU with weights and inputs in int8, sums in int32 and outputs in fp32.
 
-    It is the output layer of bf16 models. An output layer in fp32 made a decoding step with a beam of 5 take 1.5 times
+    It is the output layer of bf16 models. With an output layer in fp32, a decoding step with a beam of 5 took 1.5 times
     as long (PyTorch 2.13, AVX-512 with bf16). The weights have a scale for each output. The inputs have a scale for
     each row, so the result of a row does not depend on the other rows of the batch.
     """
@@ -187,7 +187,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, inputs) -> (rows, outputs)"""
-        # `vector_norm` could compute max |x|, but it is not vectorised: it took half as long as the matrix product.
+        # `vector_norm` also computes max |x|, but is not vectorised, and took half as long as the matrix product.
         scale = rows.abs().amax(1, keepdim=True).float().clamp_(min=1e-12).div_(127)
         # The conversion to uint8 truncates, so 0.5 is added to round to the nearest integer.
         levels = (rows / scale).add_(INPUT_ZERO_POINT + 0.5).to(torch.uint8)

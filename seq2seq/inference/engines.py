@@ -34,7 +34,7 @@ class Engine(Stepwise, Protocol):
 
     @property
     def whole_search(self) -> WholeSearch | None:
-        """Beam search of the engine, without the hooks of `SearchOptions`; None if it has only `start` and `step`."""
+        """Beam search without the hooks of `SearchOptions`; None if the engine has only `start` and `step`."""
 
     @property
     def model(self) -> Seq2Seq:

@@ -65,12 +65,12 @@ class _Cache:
 class Int8State:
     """Decoding state. `past` maps hypotheses to cache rows, so reordering hypotheses moves no rows of the KV cache.
 
-    position: position of the next token. used: number of all cache rows that were reserved when this state had been
-        created. Later cache rows belong to other states.
+    position: position of the next token. used: value of `_Cache.used` when this state was created. Cache rows that
+        were reserved later belong to other states.
     past: (rows, position) int32, cache row of each earlier position of each hypothesis.
     memory: bf16, keys and values of cross-attention. Each decoder layer takes memory_stride elements; padding follows
-        the last layer. The elements of a layer are the keys of a sentence, (d_model, tokens), its values, (tokens,
-        d_model), the keys of the next sentence, and so on.
+        the last layer. Each layer contains the keys of the first sentence, (d_model, tokens), then the values of this
+        sentence, (tokens, d_model), then the keys of the second sentence, and so on.
     first, count: (rows,) int32, index of the first source token and number of source tokens of each row's sentence.
     """
 
@@ -111,7 +111,7 @@ class Int8Engine:
     """Engine that decodes with a `Transformer` whose weights are quantised to int8.
 
     The kernels return no attention weights and do not score given targets. For searches with `keep_attention`, and for
-    `model`, the engine uses an eager engine in precision "auto".
+    the property `model`, the engine uses an eager engine in precision "auto".
     """
 
     precision = "int8"

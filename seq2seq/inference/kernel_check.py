@@ -4,8 +4,8 @@
 
 Compilers have bugs: for one loop, g++ 12.2 generated code that wrote one row beyond the end of the result. Before
 kernel_library.py uses a new library, it therefore runs this check in a separate process. The check prints a line for
-each checked shape. If it fails, the last line is the fault, and the exit code is 1. Output buffers are surrounded by
-guard bytes, except with --exact-buffers, so that AddressSanitizer can detect every write outside the buffers.
+each checked shape. If the check fails, the last line is the fault, and the exit code is 1. Guard bytes surround the
+output buffers. --exact-buffers omits the bytes, so that AddressSanitizer can detect every write outside the buffers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Fault(Exception):
 
 
 class Checker:
-    """Provides random inputs and output buffers with guard bytes, and compares results with NumPy."""
+    """Provides random inputs, and output buffers with guard bytes, and compares results with NumPy."""
 
     def __init__(self, library: Path, seed: int, exact: bool) -> None:
         self.functions, self.exact = Functions(library), exact
@@ -61,7 +61,7 @@ class Checker:
         self.guarded: list[tuple[str, Array, int]] = []                         # function, buffer with guards, size
 
     def input(self, values: Any, dtype: Any = np.float32) -> Array:
-        """Return a contiguous copy in a separate allocation. The copy exists until the next call of `begin`."""
+        """Return a contiguous copy of `values` in a new allocation. The copy exists until the next call of `begin`."""
         array = np.array(values, dtype, order="C")
         self.kept.append(array)
         return array
@@ -148,8 +148,8 @@ class Checker:
                      is_decoder: bool, last_outputs: list[int]) -> tuple[Stack, Callable[..., list[Array]]]:
         """Return a random encoder or decoder and its reference function.
 
-        The second argument of the reference function is a function that computes attention. Its arguments are the
-        queries, the index of the layer, and the projected keys and values (None for cross-attention).
+        The reference function takes the hidden states and a function that computes attention. The attention function
+        takes the queries, the index of the layer, and the projected keys and values (None for cross-attention).
         """
         d_model = heads * head_size
         structures, references = [], []
@@ -207,7 +207,7 @@ class Checker:
         rows, inputs, outputs = self.random_size(97), self.random_size(300), self.random_size(200)
         shape = f"{rows} rows, {inputs} inputs, {outputs} outputs"
         linear, product = self.random_linear(inputs, outputs)
-        # Integers times a power of two are quantised exactly if the largest is 127. Every wrong sum is then detected.
+        # If the largest integer is 127, integers times a power of two are quantised exactly, so wrong sums are found.
         values = self.random.integers(-127, 128, (rows, inputs)).astype(np.float64)
         values[:, self.random.integers(inputs)] = 127
         values = self.input(values * 2.0 ** self.random.integers(-9, 9, (rows, 1)))
@@ -236,7 +236,7 @@ class Checker:
         lengths = self.random.integers(1, longest + 1, self.random_size(8))
         sentences = [self.random.normal(size=(tokens, 2 * features)) for tokens in lengths]
         memory = self.bf16_input(np.concatenate(list(map(reference.transpose_keys, sentences))), KEY_PADDING)
-        # Usually sorted by sentence, because the kernel computes successive rows of a sentence together.
+        # Most shapes have rows sorted by sentence, because the kernel computes successive rows of a sentence together.
         selected = np.sort(self.random.integers(0, len(lengths), rows)) if self.random.random() < 0.8 else \
             self.random.integers(0, len(lengths), rows)
         first = self.input((lengths.cumsum() - lengths)[selected], np.int32)

@@ -73,7 +73,7 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
 
 def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the weights of a new model without allocating them. recipe_path: for error messages."""
+    """Return the shapes of a new model's weights, without allocating weights. recipe_path: path in error messages."""
     try:
         with torch.device("meta"), SkipInitialization():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
@@ -96,7 +96,7 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
         if differences := _differences(shapes, _model_shapes(section, sizes, Path("model"))):
             raise RecipeError(f"training.start_from: the model in {path} differs from the model of this recipe: "
                               f"{differences}. Remove the keys of `model` and `tokenizer` from the recipe; missing "
-                              "keys are taken from that model.")
+                              "keys are taken from the bundle's model.")
 
     return load_bundle(resolve_model_path(path), require).weights
 

@@ -174,7 +174,7 @@ class _Buffers:
         self.cuda_graphs.run(partial(self._step, bucket), bucket, self.graphs)
 
     def _step(self, bucket: Bucket) -> None:
-        """Do a step: the function that `step` captures. All calls for a bucket use the same shapes and addresses."""
+        """Do a step; `step` captures this method. All calls for a bucket use the same shapes and addresses."""
         logits = self.caches.step(self.beams.tokens.flatten(), self.beams.length, bucket)
         rows = self.beams.advance(logits, self.forbidden, self.enough, must_end=True)
         self.caches.select(rows.flatten(), bucket)
@@ -226,7 +226,7 @@ class StaticEngine(EagerEngine):
             return search_on_device(_StaticDecoder(self, buffers, bucket), max_lengths)
 
     def buffers_for(self, bucket: Bucket) -> _Buffers:
-        """Return buffers that contain a bucket. Existing buffers that are too small are replaced by larger ones."""
+        """Return buffers that are large enough for a bucket. Existing buffers that are too small are replaced."""
         found = self.buffers.get(bucket.sentences)
         if found is None or not found.capacity.contains(bucket):
             assert self.settings is not None

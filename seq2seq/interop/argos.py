@@ -55,12 +55,12 @@ METADATA = "metadata.json"
 README = "README.md"
 DECODING = DecodingSection(beam_size=4, length_penalty=0.2, min_length=1)
 """Search options of Argos Translate. It sets all of them except `min_length`, which has CTranslate2's default."""
-# CTranslate2's default maximum lengths of a translation and of a source sentence, in pieces. Longer ones are cut.
+# CTranslate2's default maximum lengths of a translation and of a source sentence, in pieces. Longer text is cut.
 MAX_LENGTH, MAX_INPUT_LENGTH = 256, 1024
-# Argos Translate's language codes that differ from those that `canonical` returns.
+# Argos Translate's code for each code that `canonical` returns, if the two codes differ.
 CODES = {"zh-Hans": "zh", "zh-Hant": "zt", "pt-BR": "pb"}
 USAGE = """\
-To install the package for Argos Translate, and translate:
+To install the package in Argos Translate, and translate with it:
 
 ```bash
 argospm install {file}
@@ -70,7 +70,7 @@ argos-translate --from {source} --to {target} '...'
 LibreTranslate serves the installed package, too. Compared with `seq2seq translate`:
 
 {notes}"""
-# Earliest time in a zip file. With a fixed time, the same model gives the same bytes.
+# Earliest time that a zip file can store. With a fixed time, the same model gives the same bytes.
 TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -96,13 +96,13 @@ class PackagedTranslator(CTranslate2Translator):
 
 def export_model(path: Path, output: Path, quantization: str = "int8", splitter: Path | None = None,
                  source: Path | None = None, max_lines: int = 500) -> ArgosExport:
-    """Write a model as a package of Argos Translate. Before the file appears under its name, the package is compared
-    with the original model. Both then use the search options of Argos Translate.
+    """Write a model as a package of Argos Translate. Before the file gets its final name, the package is compared with
+    the original model. In this comparison, both use the search options of Argos Translate.
 
     Args:
         quantization: number format of the weights, one of `ctranslate2.QUANTIZATIONS`.
         splitter: sentence splitter to include: a directory with data of Stanza, or an .onnx model of MiniSBD.
-        source: file of source lines for the comparison; None: the recipe's validation set.
+        source: file of source lines for the comparison. If None, the recipe's validation set is used.
         max_lines: maximum number of lines to compare.
     Raises:
         FormatError: Argos Translate does not support the model or the splitter, the output exists and is not an
@@ -224,7 +224,7 @@ def differences_of_argos(exportable: Exportable, splitter: Path | None, quantiza
     notes.append("Argos Translate replaces _ in translations by a space.")
     if quantization.startswith("int8"):
         notes.append("On AMD processors without VNNI instructions (before Zen 4), set ARGOS_COMPUTE_TYPE=float32: with "
-                     "int8, CTranslate2's results are inexact on these processors (seen on Zen 3), and not faster.")
+                     "int8, CTranslate2 is inexact on these processors, and not faster (seen on Zen 3).")
     if splitter is None:
         notes.append("The package has no sentence splitter: Argos Translate downloads one when it first translates. To "
                      "work without a network, pack one with --splitter.")

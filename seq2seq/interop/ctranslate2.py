@@ -48,10 +48,10 @@ CTRANSLATE2_DECODING_KEYS = SUPPORTED_DECODING_KEYS | {"patience"}
 # CTranslate2's name of each precision.
 PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 VNNI = {"avx512_vnni", "avx_vnni"}
-"""Names, in the flags of a CPU, of the instructions that add products of int8 numbers as int32."""
+"""CPU flags of the instructions that sum products of int8 numbers in int32."""
 INT8_NOTE = """\
-On AMD processors without VNNI instructions (before Zen 4), use `compute_type="float32"`: with int8, CTranslate2's
-results are inexact on these processors (seen on Zen 3), and not computed faster.
+On AMD processors without VNNI instructions (before Zen 4), use `compute_type="float32"`: with int8, CTranslate2
+is inexact on these processors, and not faster (seen on Zen 3).
 """
 
 
@@ -94,7 +94,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
 
     Args:
         quantization: number format of the weights, one of QUANTIZATIONS.
-        source: file of source lines for the comparison with the original; None: the recipe's validation set.
+        source: file of source lines for the comparison with the original; if None, the recipe's validation set.
         max_lines: maximum number of lines to compare.
     Raises:
         FormatError: CTranslate2 does not support the model, or the export's results differ from the original's.
@@ -131,7 +131,7 @@ def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, d
             quantization: str = "float32", aligner: Aligner | None = None) -> None:
     """Write a CTranslate2 model with the weights of `model`, whose attention scores must be scaled dot products.
 
-    aligner: layer for CTranslate2's alignments, and its head, 1 or "mean". None: the mean of the last layer's heads.
+    aligner: layer and head (1 or "mean") for CTranslate2's alignments; if None, the mean of the last layer's heads.
     """
     library()
     from ctranslate2.specs import common_spec, transformer_spec
@@ -315,11 +315,11 @@ class CTranslate2Translator(LineTranslator):
         Args:
             device: cpu, cuda, cuda:1, …, or auto.
             precision: fp32, bf16, fp16, int8 or auto (the format of the stored weights if the device supports it).
-            threads: number of threads of each worker; None: CTranslate2's default. workers: number of batches that are
-                translated in parallel.
+            threads: number of threads for each batch; if None, CTranslate2's default. workers: number of batches that
+                are translated in parallel.
         Raises:
-            CheckpointError: the directory has no export, or the export is damaged or mixes files of several models.
-            UserError: CTranslate2 is not installed, or there is no such device.
+            CheckpointError: there is no export, or it is damaged, has files of two models, or cannot run on `device`.
+            UserError: CTranslate2 is not installed, or `device` is not the name of a device.
         """
         package = library()
         missing = [name for name in (MODEL_FILE, RECIPE) if not (directory / name).exists()]
@@ -358,7 +358,7 @@ class CTranslate2Translator(LineTranslator):
         sources = [self.tokenizers.source.pieces(ids) for ids in self.encode_sources(parts)]
         limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
         found: list[list[PartTranslation]] = [[] for _ in parts]
-        # max_decoding_length applies to a whole call, so a call gets only parts with about the same limit.
+        # All parts of a call have the same max_decoding_length, so a call gets only parts with similar limits.
         lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
         for length in np.unique(lengths):
             indices = np.flatnonzero(lengths == length)
@@ -371,7 +371,7 @@ class CTranslate2Translator(LineTranslator):
                 batch_type="tokens", max_input_length=0, return_scores=True,
                 suppress_sequences=self.suppressed)
             for index, result in zip(indices, results, strict=True):
-                # Cut a hypothesis without `</s>` at the limit of its part: it is as long as the largest limit.
+                # A hypothesis without `</s>` is as long as the call's largest limit: cut it at the limit of its part.
                 hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, setup)
                               for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)]
                 found[index] = list(map(PartTranslation, hypotheses, setup.texts(hypotheses)))

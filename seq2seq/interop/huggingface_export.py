@@ -64,7 +64,7 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
     """Write a model as a Marian model in Hugging Face format, with its tokenizer.
 
     Args:
-        source: file of source lines for the comparison with the original; None: the recipe's validation set.
+        source: file of source lines for the comparison with the original; if None, the recipe's validation set.
         max_lines: maximum number of lines to compare.
     Raises:
         FormatError: Marian does not support the model, or the export's results differ from the original's.

@@ -65,7 +65,7 @@ def import_model(name: str, output: Path, source_language: str | None = None,
     Args:
         name: a directory, or the name of a model on the hub, such as Helsinki-NLP/opus-mt-de-en.
         output: the bundle to write.
-        source_language, target_language: language codes; None: taken from the model's files or name. If the model
+        source_language, target_language: language codes. If None, the model's files or name decide. If the model
             translates into several languages, `target_language` selects one, and its token is added to every source.
     Raises:
         FormatError: there is no such model, its files are damaged, or seq2seq does not support the model.
@@ -151,7 +151,7 @@ def _read_json(path: Path, missing: Any = None) -> Any:
 
 
 def _read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Read a JSON object. missing: value if there is no such file; None: the file must exist."""
+    """Read a JSON object. missing: value to return if there is no such file. If None, the file must exist."""
     value = _read_json(path, missing)
     if not isinstance(value, dict):
         raise FormatError(f"{path} must contain a JSON object. Copy it again.")

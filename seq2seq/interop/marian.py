@@ -77,7 +77,8 @@ def layer_weight_mappings(section: ModelSection) -> Iterator[WeightMapping]:
 def interleaved_to_split_permutation(d_model: int) -> Tensor:
     """Return the permutation from interleaved to split sines and cosines, (d_model,): 0, 2, 4, …, 1, 3, 5, …
 
-    Element i is the index, in the order of this package, of the feature that has index i in Marian's order.
+    In this package, sines and cosines are interleaved; Marian has all sines first. Element i is this package's index of
+    the feature that has index i in Marian.
     """
     return torch.arange(d_model).view(-1, 2).T.flatten()
 

@@ -70,7 +70,7 @@ class Tolerance:
 class Difference:
     """A line that the two libraries translate differently.
 
-    line: number of the line among the compared lines, from 1; `compare` skips some. ours: translation of the
+    line: number of the line, from 1. Lines that `compare` leaves out are not counted. ours: translation of the
     original model. theirs: translation of the export. gap: the original model's score of `ours` minus its score of
     `theirs`; None if one of the two is too long to be scored.
     """
@@ -93,7 +93,7 @@ class Parity:
 
     lines: number of compared lines. same: number of lines that both libraries translate identically. Both also compute
     the log-probability of the original model's translation of each line. worst_score: largest absolute difference of
-    these log-probabilities, in nats. mean_score: sum of the differences, divided by the number of tokens.
+    the two log-probabilities of a line, in nats. mean_score: sum of these differences, divided by the number of tokens.
     """
 
     lines: int
@@ -111,7 +111,7 @@ class Parity:
 
     def first_differences(self) -> list[str]:
         """Return the first differing translations for the log."""
-        return [f"  source: {one.source}\n    ours:   {one.ours}\n    theirs: {one.theirs}  (gap {one.size:.4f})"
+        return [f"  source: {one.source}\n    ours:   {one.ours}\n    theirs: {one.theirs}  (score gap {one.size:.4f})"
                 for one in self.differences[:MAX_LISTED_DIFFERENCES]]
 
 
@@ -127,7 +127,7 @@ class Exportable:
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
     aligner: Aligner
-    """Layer and head that align words best. The head is "mean" or 1: the heads of `model` have been reordered."""
+    """Layer and head that align words best. The head is "mean" or 1: `read_exportable` puts the best head first."""
 
 
 def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DECODING_KEYS) -> Exportable:
@@ -184,8 +184,8 @@ def translator_with_exported_decoding(path: Path, exportable: Exportable) -> Tra
 
 
 def inference_copy(model: Model) -> Transformer:
-    """Return a copy of a model in fp32 for inference. Attention scores of the copy are scaled dot products: the matrix
-    of bilinear scores is multiplied into the projections."""
+    """Return a copy of a model in fp32 for inference. Attention scores of the copy are scaled dot products: if the
+    model's scores are bilinear, their matrix is multiplied into the projection of the queries."""
     copy = for_inference(model, "fp32")
     assert isinstance(copy, Transformer)
     return copy
@@ -282,14 +282,14 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
 
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
                          ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
-    """Write an export to a temporary directory, compare it with the original, and rename it to `output` if it passes.
+    """Write an export to a temporary directory, which is renamed to `output` if the export passes the comparison.
 
     Args:
         export: name of the export in errors.
         write: function that writes the export to a directory. load: function that loads the export from a directory.
         ours: the original model. lines: the source lines to compare on.
     Raises:
-        FormatError: the export differs by more than `tolerance`, or `output` contains files of another kind.
+        FormatError: the export differs by more than `tolerance`, or `output` contains other files.
         CheckpointError: the export cannot be written.
     """
     output = Path(os.path.realpath(output))                     # if output is a symbolic link, replace its target

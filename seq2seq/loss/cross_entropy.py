@@ -112,8 +112,8 @@ def negative_log_likelihood(output: Output, target: Tensor) -> Tensor:
 class _ChunkedLogProbability(torch.autograd.Function):
     """log p of each target, (tokens,), from logits computed in chunks.
 
-    The backward pass recomputes the logits. Their gradient depends on d loss / d log p, which the forward pass does not
-    know.
+    The backward pass recomputes the logits, because their gradient depends on d loss / d log p, which the forward pass
+    does not know.
     """
 
     @staticmethod
@@ -161,7 +161,7 @@ def _chunks(tokens: int, weight: Tensor, multiple_of: int = 1) -> list[slice]:
 
 def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, smoothing: float, differentiate: bool,
                             target_logits: Tensor, target_log_p: Tensor) -> None:
-    """Overwrite logits with softmax - (1 - e) one-hot, the gradient of the loss without its last term, -e / vocab_size.
+    """Overwrite logits with softmax - (1 - e) one-hot. The gradient of the loss has one more term, -e / vocab_size.
 
     Rows that are not counted get 0. log p, but not the gradient, is computed from max(p, smallest normal number).
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 CACHED_ELEMENTS, GPU_ELEMENTS = 125_000, 16_000_000
-"""Maximum number of logits of each of the two distributions that are normalised at once. In fp32, they take 0.5 MB on a
-CPU, so that both distributions fit into a core's cache, and 64 MB on a GPU."""
+"""Maximum number of logits of each of the two distributions that are normalised at once, on a CPU and on a GPU. On a
+CPU, they take 0.5 MB in fp32, so that the logits of both distributions fit into a core's cache."""
 
 
 def divergence_gradient(logits: Tensor, counted: Tensor, weight: float) -> tuple[Tensor, Tensor]:
@@ -19,7 +19,7 @@ def divergence_gradient(logits: Tensor, counted: Tensor, weight: float) -> tuple
         logits: (2 * pairs, vocab_size); p and q are the distributions of two consecutive rows.
         counted: (2 * pairs,) bool, equal for both rows of a pair; False: ignore the pair.
     Returns:
-        The divergence, a scalar, at least fp32; and the gradient, (2 * pairs, vocab_size), in the dtype of the logits.
+        The divergence, a scalar in fp32 or fp64; and the gradient, (2 * pairs, vocab_size), in the dtype of the logits.
     """
     precise = torch.promote_types(logits.dtype, torch.float32)
     gradient = torch.empty_like(logits)

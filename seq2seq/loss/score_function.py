@@ -11,9 +11,9 @@ from seq2seq.model.interface import HardAttentionSample
 def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, target: Tensor) -> Tensor:
     """Return the score-function (REINFORCE) loss of hard attention.
 
-    With respect to the attention weights q, its gradient is an unbiased estimate of the gradient of -E[log p] (Williams
-    1992): d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the squared error of the
-    baseline. In a recurrent decoder, a sample also affects log p of later tokens, but the loss ignores this effect.
+    With respect to the attention weights q, the gradient of this loss is an unbiased estimate of the gradient of
+    -E[log p] (Williams 1992): d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the
+    squared error of the baseline. In a recurrent decoder, the loss ignores that a sample affects log p of later tokens.
 
     Args:
         log_probabilities: (tokens,), log p of the targets given the sampled positions.

@@ -45,8 +45,8 @@ def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtyp
     """Return True if training needs no padding, because all attention runs in the variable-length kernel.
 
     Without padding, the cost of a batch does not depend on the length of its longest sentence. Recurrent models,
-    pointer networks, additive scores, ReLU attention, hard attention, the copy mechanism and hierarchical context
-    always need padding.
+    pointer networks, additive scores, ReLU attention, hard and structured attention, the copy mechanism and
+    hierarchical context always need padding.
     """
     pads = (section.type in ("rnn", "pointer") or section.attention_score == "additive" or section.normalize == "relu"
             or section.selection != "soft" or section.copy or section.context == "hierarchical")

@@ -25,9 +25,9 @@ from seq2seq.model.structured_attention import chain_marginals
 # in fp32. If a batch needs more, its sentences are divided into chunks, which are computed one after another.
 MAX_ADDITIVE_ELEMENTS = 4_000_000
 # Gain of the Glorot initialisation of Transformer layers. PyTorch and fairseq also use 1/sqrt(2) for query, key and
-# value. With a gain of 1, training needed hundreds of steps more to reach the same loss. Here the output projection and
-# the feed-forward sublayer also have a gain of 1/sqrt(2). At the start of training, each sublayer then adds less to the
-# residual stream, and a post-norm Transformer learns faster (benchmarks/README.md, "Learning").
+# value. With a gain of 1 for them, training needed hundreds of steps more to reach the same loss. Here the output
+# projection and the feed-forward sublayer also have a gain of 1/sqrt(2). At the start of training, each sublayer then
+# adds less to the residual stream, and a post-norm Transformer learns faster (benchmarks/README.md, "Learning").
 LAYER_GAIN = 2**-0.5
 # Up to this value of sentences * heads, PyTorch's fused CPU kernel is faster than matrix products in decoding steps.
 MAX_FUSED_SENTENCES_TIMES_HEADS = 64
@@ -68,8 +68,8 @@ class Weighing(nn.Module):
         return query * math.sqrt(query.shape[-1]) if self.score in ("dot", "bilinear") else query
 
     def make_projection(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """Return a function (rows, d_model) -> (rows, outputs). It applies the linear layer `layer`, and then `prepare`
-        to the queries, which are the first d_model outputs."""
+        """Return a function (rows, d_model) -> (rows, outputs). It applies the linear layer `layer`. Then it
+        transforms the first d_model outputs, which are the queries, with `prepare`."""
         if self.score in ("scaled_dot", "additive"):
             return cast(Callable[[Tensor], Tensor], layer.forward)
         weight, bias = self.prepared_parameters(cast(nn.Linear, layer))
@@ -79,7 +79,7 @@ class Weighing(nn.Module):
         """Return the weight and the bias of a linear layer that computes the same as `make_projection(layer)`."""
         if self.score in ("scaled_dot", "additive"):
             return layer.weight, layer.bias
-        # `prepare` is linear, so it can be applied once to the columns of the weight, instead of to each query.
+        # `prepare` is linear, so it can be applied once to the weight and the bias, instead of to each query.
         columns = torch.cat([layer.weight, layer.bias[:, None]], 1)             # (outputs, d_model + 1)
         query_rows, other_rows = columns[: layer.in_features], columns[layer.in_features :]
         prepared = self.prepare(query_rows.T.reshape(layer.in_features + 1, self.num_heads, -1)).flatten(1).T
@@ -189,7 +189,7 @@ def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor | None) -> Tenso
     Args:
         stacks: one tensor with query, key and value, (3, batch, heads, length, head_size); or two tensors: the query,
             (1, …), and key and value, (2, …).
-        mask: (batch, 1 or heads, queries or 1, keys), True = may be attended to, at least one key per query; or None.
+        mask: (batch, 1 or heads, queries or 1, keys), True = may be attended to (at least one key per query); or None.
     Returns:
         (batch, heads, queries, head_size)
     """
@@ -211,8 +211,8 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, weighing: 
         (sentences, heads, queries, head_size)
     """
     sentences, heads, queries, _ = query.shape
-    # In bf16 (PyTorch 2.13), matrix products take 50 microseconds for one sentence; the fused kernel takes 12. For 64
-    # sentences with a beam of 5, matrix products are 20 % faster. They do not fill AMX tiles if queries == 1.
+    # On a CPU in bf16 (PyTorch 2.13), the fused kernel takes 12 microseconds for one sentence, matrix products take 50.
+    # For 64 sentences with a beam of 5, matrix products are 20 % faster. With one query, they do not fill AMX tiles.
     few = queries == 1 or sentences * heads <= MAX_FUSED_SENTENCES_TIMES_HEADS
     if weighing.is_scaled_dot_product and (query.is_cuda or few):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
@@ -226,7 +226,7 @@ def merge_beam_and_heads(attended: Tensor) -> Tensor:
 
 
 class _PlainAttention(torch.autograd.Function):
-    """Scaled dot-product attention by matrix products. It saves only inputs and weights for the backward pass.
+    """Scaled dot-product attention by matrix products. It saves inputs and attention weights for the backward pass.
 
     Arguments: as in `scaled_dot_product`.
     """
@@ -273,7 +273,7 @@ def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> n
 class SelfAttention(nn.Module):
     """Multi-head self-attention. One fused projection computes query, key and value.
 
-    score, normalize: see `Weighing`. window: see `attention`. Decoding steps ignore it: their `bias` masks the keys.
+    score, normalize: see `Weighing`. window: see `attention`; not used in decoding steps, whose `bias` masks the keys.
     """
 
     def __init__(self, d_model: int, num_heads: int, score: str = "scaled_dot", normalize: str = "softmax",
@@ -304,7 +304,7 @@ class SelfAttention(nn.Module):
             hidden: (rows, d_model)
             keys, values: (sentences, heads, slots, head_size), the KV cache (see `kv_cache.LayerCache`).
             new_slots: slots to which the step writes the keys and values of this position, as a slice or as indices,
-                (beam,) int64. Each row of a sentence has one slot.
+                (beam,) int64. Each row of a sentence writes to one of these slots.
             bias: (sentences, heads, beam, slots), 0 for a slot that a row may attend to, -inf for others.
         """
         project, output = self.weighing.make_projection(self.query_key_value), self.output.forward
@@ -410,15 +410,15 @@ class CrossAttention(nn.Module):
 def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | None]:
     """Select one key from each distribution over keys, `weights`, (…, keys).
 
-    sample: False: select the most probable key. True: sample a key, or return the distribution unchanged (soft
-        attention) with a log p of 0, each with probability 1/2. With samples alone, attention gets hardly any gradient
-        until the rest of the model uses attention's output (Xu et al. 2015, arXiv:1502.03044, section 4.1).
+    sample: False: select the most probable key. True: with probability 1/2, sample a key; in the other case, return
+        the distribution unchanged (soft attention) and a log p of 0. With samples alone, attention gets hardly any
+        gradient until the rest of the model uses attention's output (Xu et al. 2015, arXiv:1502.03044, section 4.1).
     Returns:
         One-hot or unchanged weights, (…, keys); and log p of the sampled keys, (…), or None if `sample` is False.
     """
     if not sample:
         return F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights.dtype), None
-    # Among independent exponential random variables x_i with rates weights[i], x_i is the smallest with p = weights[i].
+    # Among independent exponential variables x_i of rates weights[i], x_i is the smallest with probability weights[i].
     sampled = (torch.empty_like(weights).exponential_() / weights.detach()).argmin(-1, keepdim=True)
     log_probability = weights.gather(-1, sampled).clamp(min=torch.finfo(weights.dtype).tiny).log()
     keep_soft = torch.rand_like(log_probability) < 0.5

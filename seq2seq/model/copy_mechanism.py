@@ -28,7 +28,7 @@ class CopySource(NamedTuple):
     bias: Tensor
 
     def select(self, sentences: Tensor) -> CopySource:
-        """Return the encoded source of some sentences. sentences: their indices, (new sentences,)."""
+        """Return the encoded source of some sentences. sentences: indices of these sentences, (selected,)."""
         return CopySource(*(part.index_select(0, sentences) for part in self))
 
 
@@ -70,7 +70,7 @@ class CopyHead(nn.Module):
         """Encode the source for `step`. memory: (source_tokens, d_model), h. source: (source_tokens,), token ids."""
         flat = torch.cat([self.key(memory), self.of_source(memory)], 1)
         padded = unpack(flat[:, None, None], sentences)[0]                      # (sentences, 1, longest, d_model + 1)
-        # Copied `</s>` would fill the beam with finished hypotheses. It can be copied only if it is the only token.
+        # If `</s>` could be copied, finished hypotheses would fill the beam. Only a source of `</s>` alone allows it.
         copyable_tokens = (sentences.offsets.diff() - 1).clamp(min=1)
         copyable = torch.arange(sentences.longest, device=source.device) < copyable_tokens[:, None]
         bias = mask_to_bias(copyable[:, None, None], memory.dtype)

@@ -25,6 +25,6 @@ class Dropout(nn.Module):
         words = torch.empty((hidden.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: hidden.numel()].view(hidden.shape)
         dropped = round(self.probability * 65536)
-        # The factors have the dtype of `hidden`: a boolean mask would have to be converted in forward and in backward.
+        # The factors have the dtype of `hidden`. A boolean mask would have to be converted in forward and in backward.
         factors = torch.ge(bits, dropped - 32768, out=torch.empty_like(hidden)).mul_(65536 / (65536 - dropped))
         return hidden * factors

@@ -12,7 +12,7 @@ def sinusoids(length: int, d_model: int) -> Tensor:
     """Return the sinusoidal positional encoding, (length, d_model).
 
     Vaswani et al. 2017 (arXiv:1706.03762), section 3.5: sin(t / 10000^(2i/D)) at index 2i, cos of the same angle at
-    index 2i + 1. It is computed on the CPU: on the meta device, torch would import torch._dynamo (1 second).
+    index 2i + 1. The CPU computes it: on the meta device, torch would first import torch._dynamo, which takes 1 second.
     """
     angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] / 10000 ** (
         torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model

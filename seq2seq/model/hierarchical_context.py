@@ -30,7 +30,7 @@ class Segments:
 
     all: the segments of all sources, in the order of their tokens. current: (sources,) int64, index of each source's
     current sentence, its last segment. context: (sources, sentences) int64, indices of each source's context sentences,
-    nearest first. has_context: (sources, sentences) bool, False where a source has fewer context sentences.
+    nearest first. has_context: (sources, sentences) bool, False for padding of `context`.
     """
 
     all: Sentences
@@ -40,7 +40,8 @@ class Segments:
 
     @staticmethod
     def of(source: Tensor, sentences: Sentences) -> Segments:
-        """Divide sources, (tokens,), none of them empty. A separator is the last token of its segment."""
+        """Divide the sources at the separators. Each separator ends its segment. source: (tokens,), the tokens of all
+        sources, of which none may be empty."""
         begins = sentences.positions == 0
         begins[1:] |= source[:-1] == SEPARATOR_ID
         starts = begins.nonzero().flatten()

@@ -122,7 +122,7 @@ class State(Protocol):
 
     @property
     def attention(self) -> Tensor | None:
-        """Attention weights of the last step, (rows, longest_source); None if `keep_attention` is not set."""
+        """Attention weights of the last step, (rows, longest_source); None if `keep_attention` of `start` is False."""
 
     def select(self, rows: Tensor) -> State:
         """Return the state with rows reordered, repeated or dropped.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seq2seq.model.copy_mechanism import CopySource
 
-# A full cache is enlarged by the slots of this number of steps.
+# A full cache is enlarged by the slots that this number of steps needs.
 GROWTH_STEPS = 16
 # The number of slots in a cache and the number of slots that a step reads are rounded up to a multiple of this number,
 # because oneDNN generates a kernel for each size.

@@ -23,8 +23,8 @@ def attention_mask(query_sentences: Sentences, key_sentences: Sentences, causal:
     distance = (torch.arange(query_sentences.longest, device=device)[:, None]
                 - torch.arange(key_sentences.longest, device=device))           # (queries, keys)
     allowed = is_token & (distance >= (0 if causal else -cast(int, window)))
-    # With a window, a query in padding may attend to its own position. The weights of a query without any key,
-    # and the gradients of all keys of its sentence, would be NaN.
+    # With a window, a query in padding could have no key. Its weights, and the gradients of all keys of its sentence,
+    # would then be NaN. Therefore each query may attend to its own position.
     return allowed if window is None else (allowed & (distance <= window)) | (distance == 0)
 
 

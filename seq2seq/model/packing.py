@@ -23,7 +23,7 @@ class Sentences:
 
     offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
     positions: (tokens,) int64, position of each token in its sentence, from 0.
-    longest: number of tokens of the longest sentence, or more. It is an int, so reading it does not wait for the GPU.
+    longest: at least the number of tokens of the longest sentence. As an int, it is read without waiting for the GPU.
     """
 
     offsets: Tensor

@@ -65,8 +65,8 @@ class Cell(nn.Module):
     def __init__(self, cell: str, units: int) -> None:
         super().__init__()
         self.gates, self.vectors = (3, 1) if cell == "gru" else (4, 2)
-        # All gates are initialised as one matrix. With one matrix for each gate, initial weights of a GRU would be
-        # sqrt(2) times as large, and it would learn more slowly than torch.nn.GRU (tests/training/test_learning.py).
+        # All gates are initialised as one matrix. With one matrix per gate, initial weights of a GRU would be sqrt(2)
+        # times as large, and the GRU would learn more slowly than torch.nn.GRU (tests/training/test_learning.py).
         self.recurrent = linear(units, self.gates * units)
 
     def forward(self, projected: Tensor, state: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
     """Plan the number of sentences that the decoder computes at each target position in training.
 
     Finished sentences are removed only when they are at least a quarter of the computed sentences, because removal
-    takes time, too. On a GPU, none is removed, because the CPU would have to wait until the GPU has sent the lengths.
+    also takes time. On a GPU, none is removed, because the CPU would have to wait until the GPU has sent the lengths.
 
     Returns:
         The number of sentences computed at each position; and the order of the sentences in this computation, longest
@@ -160,7 +160,7 @@ class RecurrentState:
     """Decoding state.
 
     hidden: (layers, vectors, rows, units), states of the cells: h of a GRU, h and c of an LSTM.
-    output: (rows, units), vector from which the last step computed the logits; input feeding passes it on to the next.
+    output: (rows, units), vector from which the last step computed logits; input feeding passes it to the next step.
     attention: (rows, longest_source), attention weights of the last step, averaged over the heads.
     copy_source: encoded source of the copy mechanism, if the model has one.
     """

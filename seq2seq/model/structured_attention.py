@@ -15,11 +15,11 @@ from torch import Tensor
 def chain_marginals(scores: Tensor, pairwise: Tensor, is_key: Tensor) -> Tensor:
     """Return the marginals p(z_i = 1) of a linear chain.
 
-    A message between neighbours is one number. From the keys up to i, the log odds of z_i = 1 are a_i, and
+    A message between neighbours is one number. Let a_i be the log odds of z_i = 1 in a chain that ends at key i. Then
     a_{i+1} = s_{i+1} + f(a_i), where f(a) = log (e^t01 + e^(a + t11)) - log (e^t00 + e^(a + t10)) is the message.
 
     Args:
-        scores: (…, keys). pairwise: t, (2, 2), or (…, 2, 2) that broadcasts with the dimensions before the keys.
+        scores: (…, keys). pairwise: t, (…, 2, 2), where … broadcasts with the … of `scores`.
         is_key: (…, keys) bool, False for padding, which follows the keys and has no part in the chain.
     Returns:
         (…, keys), 0 for padding.

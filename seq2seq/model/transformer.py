@@ -110,7 +110,7 @@ class EncoderLayer(nn.Module):
     def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of each row. The layer must be causal.
 
-        The modules are looked up once, because in single-sentence decoding, looking them up takes a fifth of the time.
+        The modules are looked up here, because looking them up in each step takes a fifth of single-sentence decoding.
 
         step(hidden, cache, new_slots, bias):
             hidden: (rows, d_model)
@@ -156,8 +156,8 @@ class DecoderLayer(nn.Module):
 
         step(hidden, cache, new_slots, target_bias, source_bias): see `EncoderLayer.make_step_function`.
             source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
-        Returns:
-            The layer's output, (rows, d_model), and its residual stream before cross-attention, (rows, d_model).
+        The step returns the layer's output, (rows, d_model), and the layer's residual stream before cross-attention,
+        (rows, d_model).
         """
         attend_to_target = self.self_residual.make_step_function(self.self_attention.make_step_function())
         attend_to_source = self.cross_residual.make_step_function(self.cross_attention.make_step_function())
@@ -188,8 +188,8 @@ class Transformer(nn.Module):
         selection: cross-attention of the last decoder layer, see `attention.CrossAttention`. Other layers: "soft".
         copy: True to use the copy mechanism, see `copy_mechanism.CopyHead`.
         tied_decoder_layers: True if all decoder layers are the same module.
-        context: "hierarchical": the encoder reads the context with `HierarchicalContext`. "concatenate": the encoder
-            reads the context, if any, as a part of the sentence.
+        context: "hierarchical": the encoder reads document context with `HierarchicalContext`. "concatenate": the
+            encoder reads document context, if any, as a part of the sentence.
     """
 
     def __init__(

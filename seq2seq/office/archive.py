@@ -34,7 +34,7 @@ class Archive:
         if len(data) > MAX_BYTES:
             raise DocumentError(f"the document has {len(data):,} bytes, but {MAX_BYTES:,} are the maximum. Divide it.")
         if not data.startswith(_LOCAL):
-            raise DocumentError("the document is no zip archive, as .docx, .pptx and .odt are. It is damaged, or of "
+            raise DocumentError("the document is no zip archive, but .docx, .pptx and .odt are. It is damaged, or of "
                                 "another format: save it again as one of these.")
         self._data = data
         try:
@@ -55,8 +55,8 @@ class Archive:
             raise DocumentError(f"the document has {size:,} bytes unpacked, but {MAX_BYTES:,} are the maximum. "
                                 "Divide it.")
         if size > max(10_000_000, MAX_RATIO * len(self._data)):
-            raise DocumentError(f"the archive unpacks to more than {MAX_RATIO} times its size, as no office document "
-                                "does.")
+            raise DocumentError(f"the archive unpacks to more than {MAX_RATIO} times its size, which no office "
+                                "document does.")
         for info in members:
             name = info.orig_filename
             if (name.startswith(("/", "\\")) or ":" in name.split("/")[0] or "\0" in name
@@ -67,7 +67,7 @@ class Archive:
         self._ends = self._find_ends(members)
 
     def _find_ends(self, members: list[zipfile.ZipInfo]) -> dict[int, int]:
-        """Return the end of each member, by the offset of its header."""
+        """Return the end offset of each member. The keys are the offsets of the headers."""
         begins = sorted(info.header_offset for info in members)
         if len(set(begins)) < len(begins):
             raise DocumentError("a member of the archive overlaps with another member of the archive.")
@@ -95,7 +95,7 @@ class Archive:
         """Return a member, unpacked.
 
         Raises:
-            DocumentError: the member is missing or damaged, or the directory of the archive has another size for it.
+            DocumentError: the member is missing or damaged, or its size is not the one in the archive's directory.
         """
         if name not in self._members:
             raise DocumentError(f"the document has no {name}. It is damaged, or of another format.")

@@ -15,7 +15,7 @@ from seq2seq.office.archive import Archive
 from seq2seq.office.paragraphs import Item, Names, Paragraph, Piece, make_paragraph
 
 MAX_NESTED_PARAGRAPHS = 8
-"""Maximum depth at which paragraphs inside of paragraphs, such as text boxes, are translated."""
+"""Maximum depth at which paragraphs inside of paragraphs, such as those of text boxes, are translated."""
 _LOOKS = re.compile(r'\s(?:lang|altLang|dirty|err|smtClean|noProof|bmk|kumimoji|w:hint)="[^"]*"')
 """Attributes of run properties that do not change the look of text."""
 _SPACES = re.compile(r"[ \t\r\n]+")
@@ -62,7 +62,7 @@ class _OfficeDocument:
             raws = [token.raw for token in part.tokens]
             is_changed = False
             pairs = list(zip(part.paragraphs, remaining, strict=False))
-            # Inner paragraphs are rendered before the paragraphs around them, which contain their XML.
+            # Inner paragraphs are rendered first, because the XML of the paragraph around them contains their XML.
             for paragraph, translation in sorted(pairs, key=lambda pair: pair[0].end):
                 if (translation.text, translation.tags) == (paragraph.block.text, paragraph.block.tags):
                     continue
@@ -77,7 +77,7 @@ class _OfficeDocument:
         raise NotImplementedError
 
     def _items(self, part: _Part, begin: int, end: int) -> tuple[int, int, list[Item]]:
-        """Return begin and end of the tokens to replace, and their items. begin, end: range of all inner tokens."""
+        """Return the range of the tokens to replace, and their items. begin, end: range of the paragraph's contents."""
         raise NotImplementedError
 
     def _is_skipped(self, token: XmlToken) -> bool:
@@ -126,10 +126,10 @@ class _RunDocument(_OfficeDocument):
     _types = ""
     """Regular expression of the content types of the parts with text."""
     _empty = ""
-    """Part of a content type that is in every document of the format, so that documents without text are accepted."""
+    """Substring of a content type that every document of the format has. By it, documents without text are accepted."""
     _prefix = ""
     _containers: frozenset[str] = frozenset()
-    """Elements around runs whose runs are part of the paragraph's text."""
+    """Elements around runs. These runs are part of the paragraph's text."""
     _dropped: frozenset[str] = frozenset()
     """Elements without meaning for a translation, such as marks of the spelling checker."""
 
@@ -181,7 +181,7 @@ class _RunDocument(_OfficeDocument):
         return begin, stop, items
 
     def _inside(self, part: _Part, index: int) -> tuple[int, int]:
-        """Return the range of the contents of an element around runs. It is empty if they are not text."""
+        """Return the range of the contents of an element around runs; an empty range if the contents are not text."""
         tokens, ends = part.tokens, part.ends
         if tokens[index].local_name == "fldSimple" and not re.match(
                 r"\s*HYPERLINK\b", tokens[index].attributes.get(f"{self._prefix}instr", "")):
@@ -227,7 +227,7 @@ class _RunDocument(_OfficeDocument):
         return items
 
     def _style(self, part: _Part, begin: int, end: int) -> str:
-        """Return the properties of a run without those that do not change its look."""
+        """Return the XML of the run properties that change the look of text."""
         kept: list[str] = []
         index = begin
         while index < end:

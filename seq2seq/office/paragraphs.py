@@ -1,9 +1,9 @@
 """Paragraphs of office documents: runs become text with tags, and the translated text becomes runs again.
 
-A run of Word and PowerPoint is a text with properties, such as bold. The properties of most characters of a paragraph
-are called its basis. Text with other properties is enclosed in a pair of tags, whose opening tag is the XML of these
-properties. Consecutive runs with equal properties are one text. Elements around runs, such as links, are pairs of tags.
-Everything else in a paragraph, such as an image, a field or a tab, is a tag of the kind "alone".
+A run of Word and PowerPoint is a text with properties, such as bold. The basis of a paragraph is the properties that
+most of its characters have. Text with other properties is enclosed in a pair of tags, whose opening tag is the XML of
+these properties. Consecutive runs with equal properties are one text. Elements around runs, such as links, are pairs of
+tags. Everything else in a paragraph, such as an image, a field or a tab, is a tag of the kind "alone".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Item:
     """Text or element of a paragraph, in the order of the document.
 
     kind: "open" and "close" are the tags of an element around runs; "break" is a tab or a line break, which separates
-    words; "atom" and "mark" are other elements. The order of marks never changes. style: properties of the run, except
+    words; "atom" and "mark" are other elements. Marks never change their order. style: properties of the run, except
     those that do not change its look. field: if the item is part of a complex field, the kind of this part.
     """
 
@@ -52,7 +52,7 @@ class Item:
 
 @dataclass(slots=True)
 class Names:
-    """Names of the elements of runs and texts. run: "" for ODT, which has no runs. preserve: use xml:space."""
+    """Names of the elements of runs and texts. run: "" for ODT, which has no runs. preserve: write xml:space."""
 
     run: str
     text: str
@@ -64,7 +64,7 @@ class Paragraph:
     """Paragraph with a block.
 
     begin, end: range of the tokens that `render` replaces; the properties of the paragraph come before it. text, tags:
-    those of the whole paragraph. core: part of them that is the block; see `find_core`. items: item of each tag.
+    those of the whole paragraph. core: part of text and tags that is the block (`find_core`). items: item of each tag.
     """
 
     begin: int
@@ -170,7 +170,7 @@ def _escape_spaces(text: str, first: bool) -> str:
 
 
 def make_paragraph(begin: int, end: int, items: list[Item], tokens: Sequence[XmlToken], place: str) -> Paragraph | None:
-    """Return the paragraph that has these items; None if it has no letters. place: its place, for messages."""
+    """Return the paragraph that has these items; None if the text has no letters. place: place for messages."""
     if not any(character.isalpha() for item in items if item.kind == "text" for character in item.text):
         return None
     items = _with_fields_joined(items, tokens)
@@ -285,8 +285,8 @@ class _Builder:
 
 
 def _with_fields_joined(items: list[Item], tokens: Sequence[XmlToken]) -> list[Item]:
-    """Replace each complete complex field by one item, or if it is a link, by an element around its text. The parts of
-    an incomplete field, such as a table of contents, become marks."""
+    """Replace each complex field that lies within the paragraph by one item or, if the field is a link, by an element
+    around its text. The parts of other fields, such as a table of contents of several paragraphs, become marks."""
     ends: dict[int, tuple[int, int]] = {}                               # (separator, end), by begin
     stack: list[tuple[int, int, int]] = []                              # begin, separator, container
     containers = [-1]

@@ -15,7 +15,7 @@ def adherence(glossary: Glossary, sources: Sequence[str], translations: Sequence
     """Return the percentage of the terms in the sources whose prescribed translations are in the translations.
 
     `terms_exact` counts only the form in the glossary, ignoring case. `terms` counts every inflection. The signatures
-    contain the number of terms. If the sources contain no term, there are no scores.
+    of the scores contain the number of terms. If the sources contain no term, there are no scores.
     """
     total = 0
     kept = {"terms_exact": 0, "terms": 0}
@@ -46,5 +46,5 @@ class GlossaryEvaluation:
         return n_best
 
     def next_scores(self) -> dict[str, Score]:
-        """Return the scores of the next test set, in the order in which the test sets were translated."""
+        """Return the scores of the first translated test set whose scores have not been returned yet."""
         return self._results.pop(0)

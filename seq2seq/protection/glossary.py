@@ -14,7 +14,7 @@ from seq2seq.protection.words import MIN_STEM, SPACELESS_CHARACTER, lemmas, same
 
 MAX_ENTRIES, MAX_TERM_CHARACTERS, MAX_BYTES = 200_000, 300, 50_000_000
 KEEP = frozenset(["do not translate", "dnt", "keep"])
-"""Notes in the third column that keep a term as it is, in lower case."""
+"""Notes in the third column, converted to lower case, of terms that must stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Glossary:
                         target_language)
 
     def find(self, text: str) -> list[FoundTerm]:
-        """Return the terms in a text, in order and without overlaps. Of several that begin at one word, the longest is
-        returned. Other inflections match, too. Capitals in the text match a term in lower case."""
+        """Return the terms in a text, in order, without overlaps. The longest of the terms that begin at a word is
+        taken. Other inflections of a term match, too. Capitals in the text match a term in lower case."""
         spans = words(text)
         found: list[FoundTerm] = []
         index = 0
@@ -162,7 +162,7 @@ def _words(text: str) -> list[str]:
 
 def _matches(term_word: str, word: str, language: str) -> bool:
     """Return True if a word of a text matches a word of a term. If the term's word has capitals after the first letter,
-    as abbreviations have, both must be identical. If it begins with a capital, the word of the text must, too."""
+    as abbreviations have, both words must be identical. If it begins with a capital, so must the text's word."""
     if term_word == word or SPACELESS_CHARACTER.match(term_word):
         return term_word == word
     if term_word[1:] != term_word[1:].lower() or term_word[0].isupper() and not word[0].isupper():

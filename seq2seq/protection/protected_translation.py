@@ -2,9 +2,9 @@
 
 A sentence is first translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
 translation lost or invented a placeholder, the sentence is translated again with a number in place of each placeholder,
-because models copy numbers. If the translation lacks terms, they become required phrases of another search
-(`Request.required`). If placeholders are still wrong, the sentence is translated without them, and they are inserted by
-word alignment.
+because models copy numbers. If the translation lacks terms, these become required phrases of another search
+(`Request.required`). If placeholders are still wrong, the sentence is translated without placeholders, and they are
+inserted into the translation by word alignment.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ProtectedTranslator:
 
     translator: a `LineTranslator` or `TranslatorPool`. terms_inline: True if the model was trained with terms in its
     source text (`data.augmentation.terms`). align: function that aligns sentences with their translations; None:
-    placeholders are placed by position. retries: True to search again for lost terms; False to only report them.
+    placeholders are placed by position. retries: True to translate again if terms are lost; False to only report it.
     """
 
     translator: BlockTranslator
@@ -130,7 +130,7 @@ class ProtectedTranslator:
         return self.placeholders.counts(line.request.text) == self.placeholders.counts(translation)
 
     def _kept(self, line: _Line, n_best: list[Translation]) -> list[Translation]:
-        """Return the translations that have the placeholders of the source, or the best one if none has."""
+        """Return the translations that have the placeholders of the source, or if none has, the best translation."""
         if line.has_placeholders and n_best[0].parts == 0 and line.request.text.strip():
             return [replace(n_best[0], text=line.request.text)]                 # nothing to translate
         if line.terms and self.terms_inline:
@@ -175,7 +175,7 @@ class ProtectedTranslator:
             number: text[begin:end] for number, (begin, end) in zip(free, spans, strict=True)}
 
     def _without_placeholders(self, text: str) -> tuple[str, list[Tag]]:
-        """Return a text without its placeholders, and a tag for each, with the quotes or brackets around it."""
+        """Return a text without its placeholders, and a tag for each. The tag includes quotes or brackets around it."""
         parts: list[str] = []
         tags, last, length = [], 0, 0
         for begin, end in _with_quotes(text, self.placeholders.spans(text)):
@@ -248,7 +248,7 @@ class ProtectedTranslator:
         return [replace(one, lost_terms=self._lost_terms(line, one.text)) for one in n_best]
 
     def _retry(self, requests: Sequence[Request], decoding: DecodingOptions) -> list[list[Translation]]:
-        """Return the translations of further requests: an empty list if a request's constraints cannot be met."""
+        """Return the translations of each request; an empty list for a request whose constraints cannot be met."""
         if not requests:
             return []
         try:
@@ -295,11 +295,11 @@ def _restored_words(words: Sequence[Word], numbers: dict[str, str]) -> tuple[Wor
 
 
 def _inserted(text: str, tags: Sequence[Tag], source: str, placeholders: Sequence[str]) -> str:
-    """Return the text with the placeholders inserted, with spaces around them where the source has them.
+    """Return the text with the placeholders inserted, and with spaces around a placeholder if the source has them.
 
-    tags: placeholders with their positions in `text`. placeholders: the same ones, in the order of `source`.
+    tags: placeholders as tags with positions in `text`. placeholders: the same placeholders in the order of `source`.
     """
-    margins: dict[str, deque[tuple[str, str]]] = defaultdict(deque)             # source characters around each
+    margins: dict[str, deque[tuple[str, str]]] = defaultdict(deque)             # characters around it in the source
     position = 0
     for raw in placeholders:
         begin = source.index(raw, position)

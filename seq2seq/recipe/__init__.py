@@ -1,4 +1,4 @@
-"""Recipes: typed schema, loading with all errors reported at once, and comparison. This package does not import torch.
+"""Recipes: typed schema, loading that reports all errors together, and comparison. This package does not import torch.
 
 Names are imported on first use: the help text of a command needs only the names of the model sizes, and importing the
 schema would slow the command down.

@@ -20,7 +20,7 @@ from seq2seq.errors import RecipeError
 from seq2seq.files.compressed_files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from seq2seq.recipe.base_section import RecipeValueError, Section, refuse_if
 
-# No dots, because they separate the parts of keys in `--set data.test.NAME.limit=5`.
+# A test name has no dots, because dots separate the parts of a key in `--set data.test.NAME.limit=5`.
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 OneLine = Annotated[str, Field(pattern=r"^\S([^\r\n]*\S)?$", max_length=200)]
 
@@ -292,8 +292,8 @@ class Corpus(Section):
 
 
 class Cleaning(Section):
-    """Filters that drop training pairs. The number of dropped pairs is reported by reason. Pairs with an empty side are
-    always dropped."""
+    """Filters that drop training pairs. The number of dropped pairs is reported for each reason. Pairs with an empty
+    side are always dropped."""
 
     max_characters: PositiveInt = 5000
     """Drop pairs with a side longer than this number of characters. The limit protects the tokenizer from very long
@@ -311,11 +311,11 @@ class Cleaning(Section):
     """Drop pairs with U+FFFD, control characters, or text read in a wrong encoding (`Ã¤` for `ä`)."""
     min_number_agreement: Annotated[float, Field(gt=0, le=1)] | None = None
     """Minimum share of the numbers in digits that have a counterpart on the other side. Pairs with a smaller share are
-    dropped. The share is 1 - unmatched / total: `total` is the count of numbers in digits, `unmatched` is the count of
-    these numbers without a counterpart; each is the larger one of its counts on the two sides. A counterpart may
-    be written in digits, in Chinese or Japanese numerals, or in English or German number words. This filter is the
-    cheapest test for misaligned pairs in web text; 0.7 is a good value. Not set: no pairs are dropped. The filter is
-    off by default, because number words of other languages are not recognised."""
+    dropped. The share is 1 - max(source_unmatched, target_unmatched) / max(source_numbers, target_numbers): `numbers`
+    counts the numbers in digits of a side, `unmatched` counts those without a counterpart. A counterpart may be written
+    in digits, in Chinese or Japanese numerals, or in English or German number words. This filter is the cheapest test
+    for misaligned pairs in web text; 0.7 is a good value. Not set: no pairs are dropped. The filter is off by default,
+    because number words of other languages are not recognised."""
     max_length_deviation: PositiveFloat | None = None
     """Maximum deviation of the target's length from the length expected for its source, in standard deviations (Gale
     and Church 1993). Pairs with a larger deviation are dropped. The expected length is learned from the first 10,000
@@ -328,8 +328,8 @@ class Cleaning(Section):
 
 
 class Augmentation(Section):
-    """Random changes of training pairs, so that the model translates text with these features well. The value of a key
-    is the share of the pairs that get the change. Each epoch changes other pairs. A pair gets at most one change."""
+    """Random changes of training pairs. Each key is one kind of change, and its value is the share of the pairs that
+    get this change. These pairs are drawn anew in each epoch. A pair gets at most one change."""
 
     upper_case: Share = 0.0
     """Both sides in upper case."""
@@ -346,7 +346,7 @@ class Augmentation(Section):
     noise: Share = 0.0
     """The same random symbols and emoji on both sides. They replace the text, or are added at one end."""
     terms: Share = 0.0
-    """Source words replaced by aligned target words between U+2985 and U+2986, for translation with terminology."""
+    """Source words replaced by aligned target words, enclosed in U+2985 and U+2986, to translate with terminology."""
 
     @model_validator(mode="after")
     def _check_sum(self) -> "Augmentation":
@@ -380,8 +380,8 @@ class Data(Section):
     """Number of preceding sentences of the document that the model sees as the context of each source sentence (see
     `model.context`). A fifth of the training pairs have no context, so that isolated sentences are translated well."""
     cleaning: Cleaning = Cleaning()
-    """Filters that drop training pairs. The number of dropped pairs is reported by reason. Pairs with an empty side are
-    always dropped."""
+    """Filters that drop training pairs. The number of dropped pairs is reported for each reason. Pairs with an empty
+    side are always dropped."""
     augmentation: Augmentation = Augmentation()
     """Changes of training pairs, so that the model translates capitals, typos, tags and placeholders well. Validation
     and test text never change."""

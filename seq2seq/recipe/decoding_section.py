@@ -78,7 +78,7 @@ class DecodingSection(Section):
     """Seed of the samples. The samples of a line depend on the seed and on the line number."""
     mbr: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of candidates for minimum-Bayes-risk decoding, which chooses the candidate with the highest mean chrF
-    against all candidates. Candidates are samples with `sampling`, else hypotheses of the beam. 0 turns it off."""
+    against all candidates. They are samples if `sampling` is true, else hypotheses of the beam. 0 turns it off."""
     n_best: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Number of translations per sentence. If `mbr` is not 0, the maximum is `mbr`; otherwise, the maximum in beam
     search is `beam_size`."""

@@ -76,7 +76,7 @@ def check_directions(recipe: Any) -> None:
     for key, corpus in data.corpora_with_keys():
         check(key, corpus)
     refuse_if(tokens and language_token(languages.target) not in tokens, "languages.target",
-              f"no training corpus has this target language; they have the tokens {' and '.join(tokens)}")
+              f"no training corpus has this target language; the corpora have the tokens {' and '.join(tokens)}")
     unfit = {"data.train": len(recipe.directions) > 1, "data.augmentation": recipe.data.augmentation,
              "model.type": recipe.task is not TRANSLATION, "tokenizer.type": recipe.tokenizer.type == "words",
              "training.teachers": recipe.training.teachers.count, "model.copy": recipe.model.copy}

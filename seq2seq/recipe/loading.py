@@ -1,4 +1,4 @@
-"""Loading of a recipe from its file, its base and `--set` options. All errors are reported at once."""
+"""Loading of a recipe from its file, its base and `--set` options. One message reports all errors."""
 
 import difflib
 import os
@@ -16,11 +16,11 @@ from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
 
 BASE_SECTIONS = ("model", "training")
-# Keys from `_paths` whose value is a directory, relative to the recipe. The others name files, relative to data.root.
+# Keys whose values are directories, relative to the recipe. Other keys of `_paths` name files relative to data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
 MAX_RECIPE_BYTES = 4_000_000
-"""Maximum size of a recipe file in bytes. Larger files are not read on: a device such as /dev/zero never ends."""
-# Keys of `tokenizer` that must match the tokenizer of the `start_from` model. They are copied from its recipe.
+"""Maximum size of a recipe file in bytes. Reading stops at this size, because a device such as /dev/zero never ends."""
+# Keys of `tokenizer` that must match the tokenizer of the `start_from` model. They are copied from that model's recipe.
 INHERITED_TOKENIZER_KEYS = ("type", "joint")
 
 
@@ -44,8 +44,8 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
 
     Args:
         where: path of the recipe. Paths in the recipe are relative to its directory.
-        alone: True for the recipe of a model, which may come from an untrusted source: no other file is read, and a
-            recipe with a base is an error.
+        alone: True for a recipe that is stored with a model and may come from an untrusted source. No other file is
+            then read, and a recipe with a base is an error.
     """
     directory = Path(where).parent
     document = read_yaml(text, str(where))

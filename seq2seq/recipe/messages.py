@@ -139,7 +139,7 @@ def _bounds(key: Key) -> str:
         return ""
     metadata = [entry.metadata, *(get_args(choice)[1:] for choice in get_args(entry.annotation)
                                   if get_origin(choice) is Annotated)]
-    # Field(gt=0) stores its constraints in `metadata`; in types such as PositiveInt the item itself is the constraint.
+    # An item is a constraint (in types such as PositiveInt), or a Field(gt=0) with its constraints in `metadata`.
     bounds = [bound for items in metadata for item in items for bound in getattr(item, "metadata", [item])]
     words = [f"{word} {_bound(value)}" for word, name in (("above", "gt"), ("of at least", "ge"), ("below", "lt"),
                                                           ("of at most", "le"))
@@ -183,7 +183,7 @@ def _hint(kind: str, value: Any, context: dict[str, Any]) -> str:
 def similar_key(key: Key) -> str:
     """Return a hint that names the key that was probably meant; "" if there is none.
 
-    The hint names a key of the same section with a similar name, else a key of another section with the same name.
+    This key is one with a similar name in the same section, else one with the same name in another section.
     """
     section = section_at(key[:-1])
     name = str(key[-1])

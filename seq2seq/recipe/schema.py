@@ -65,7 +65,7 @@ class Recipe(Section):
     decoding: DecodingSection = DecodingSection()
     """Options of search and sampling."""
     expected: dict[str, dict[Metric, Annotated[tuple[float, float], Field(strict=False)]]] = {}
-    """Lowest and highest expected score, by test set and metric. `train` and `evaluate` warn about other scores."""
+    """Lowest and highest expected score, by test set and metric. `train` and `evaluate` warn if a score is outside."""
 
     _directory: Path = PrivateAttr(default_factory=Path.cwd)
 
@@ -217,11 +217,11 @@ class Recipe(Section):
 
     @property
     def language_tokens(self) -> list[str]:
-        """Tokens of the target languages, such as `>>de<<`, with which sources begin; [] for a single target."""
+        """Tokens that sources begin with, such as `>>de<<`: one per target language; [] if there is only one."""
         return language_tokens(self.data, self.languages)
 
     def into(self, target_language: str | None) -> "Recipe":
-        """Return a copy whose `languages` are the first direction into `target_language`. If it is None, return `self`.
+        """Return a copy whose `languages` are the first direction into `target_language`. For None, return `self`.
 
         Raises:
             OptionError: the model does not translate into this language.
@@ -254,7 +254,7 @@ class Recipe(Section):
     @property
     def max_input_pieces(self) -> int:
         """Maximum number of pieces of a text that is translated as one part. Longer text is translated in several
-        parts; for a pointer network, it is an error."""
+        parts; for a pointer network, longer text is an error."""
         accepted = self.model.max_positions - 1                                 # without `</s>`
         return min(accepted, self.data.cleaning.max_pieces) if self.task.target_is_text else accepted
 

@@ -12,11 +12,11 @@ class Task:
     """Task of a type of model. Data preparation, translation and evaluation depend on the task, not on `model.type`.
 
     has_source: True if the data are pairs of source and target, False if they are monolingual text.
-    target_is_text: True if targets are text, False if they are positions of source words. For positions,
-        `decoding.safety_net` has no effect. Long source lines are not split, because a position in a part of the line
-        is not a position in the line.
+    target_is_text: True if targets are text, False if they are positions of source words. If they are positions,
+        `decoding.safety_net` has no effect, and long source lines are not split, because a position in a part of the
+        line is not a position in the line.
     metrics: metrics that a recipe may name. default_metrics: metrics of a recipe without the key `metrics`.
-    defaults: defaults of recipe keys that differ from the defaults in the schema, by section.
+    defaults: for some recipe keys, defaults that replace those of the schema, by section.
     """
 
     has_source: bool

@@ -32,8 +32,8 @@ class TokenizerSection(Section):
 
     taken_from: str | None = None
     """Model (a run or a bundle) whose tokenizer is used instead of training a new one. Models with the same tokenizer
-    can be combined in decoding (ensemble, fusion). A language model uses the model's target tokenizer. If this key is
-    set, `joint` must match the tokenizer, and the keys that control the training of a tokenizer are ignored."""
+    can be combined in decoding (ensemble, fusion). A language model uses only the target tokenizer. If this key is set,
+    `joint` must match the tokenizer, and the keys that control the training of a tokenizer are ignored."""
     type: Literal["unigram", "bpe", "words"] = "unigram"
     """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
     words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for
@@ -41,8 +41,8 @@ class TokenizerSection(Section):
     vocab_size: VocabularySize = "auto"
     """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
     frequent words are kept. `auto` derives the size from the training text: 259 bytes and symbols, plus the number of
-    different characters, plus 32 times the cube root of the number of characters (at most 32,000), rounded up to two
-    significant digits. The size is smaller if the text has too few subwords. For `words`, `auto` is 30,000."""
+    different characters, plus min(32,000, 32 * (number of characters)^(1/3)). The sum is rounded up to two significant
+    digits. The size is smaller if the text has too few subwords. For `words`, `auto` is 30,000."""
     joint: bool = True
     """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
     pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""

@@ -63,7 +63,7 @@ class TrainingSection(Section):
     gradient_clip: NonNegativeFloat = 1.0
     """Maximum norm of the gradient. Gradients with a larger norm are scaled down to it. 0 turns clipping off."""
     label_smoothing: Share = 0.1
-    """Probability that label smoothing distributes evenly over the vocabulary. Not set: 0 for a `pointer` and with
+    """Probability mass that label smoothing distributes evenly over the vocabulary. Not set: 0 for a `pointer` and with
     `model.copy`, which do not support label smoothing; else 0.1."""
     guided_alignment: Share = 0.0
     """Weight of the loss that trains the first head of the penultimate decoder layer to align words (Garg et al. 2019,
@@ -75,7 +75,7 @@ class TrainingSection(Section):
     predictions is added to the loss. A step takes about twice as long. 0 turns it off."""
     bidirectional_epochs: NonNegativeInt = 0
     """Number of epochs at the beginning of training that also use each pair with source and target exchanged (BiT, Ding
-    et al. 2021, arXiv:2109.07780). A third of the training is a good value. These epochs have twice as many steps.
+    et al. 2021, arXiv:2109.07780). A third of all epochs is a good value. These epochs have twice as many steps.
     The method needs `tokenizer.joint: true`."""
     word_dropout: Share = 0.0
     """Probability that a token of the source, or of the decoder's input, becomes `<unk>` (Sennrich et al. 2016,

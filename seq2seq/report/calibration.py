@@ -27,7 +27,7 @@ class Calibration:
     spread: np.ndarray
 
     def expected(self, confidences: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the expected score of each confidence, and its standard deviation."""
+        """Return, for each confidence, the expected score and the standard deviation of actual scores around it."""
         values = np.asarray(confidences, float)
         return (np.interp(values, self.confidences, self.scores), np.interp(values, self.confidences, self.spread))
 
@@ -35,14 +35,14 @@ class Calibration:
 @dataclass(frozen=True)
 class Reliability:
     """Expected and actual scores of held-out text. rows: (sentences, mean expected score, mean actual score) of each
-    group. error: mean absolute difference, weighted by sentences (expected calibration error)."""
+    group. error: absolute difference of the two means, averaged over all sentences (expected calibration error)."""
 
     rows: list[tuple[int, float, float]]
     error: float
 
 
 def fit(confidences: Sequence[float], scores: Sequence[float]) -> Calibration | None:
-    """Return the calibration on a validation set; None if the set is too small."""
+    """Return the calibration fitted on a validation set; None if the set is too small."""
     if len(confidences) < MIN_SENTENCES:
         return None
     order = np.argsort(confidences, kind="stable")

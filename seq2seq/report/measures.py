@@ -17,11 +17,11 @@ from seq2seq.translation.output_faults import FAULTS, faults
 RESAMPLED = 1_000
 """Number of resampled test sets for each confidence interval."""
 LENGTHS = (1, 6, 11, 16, 21, 31, 51)
-"""Minimum length, in source words, of each bucket."""
+"""Minimum length, in source words, of the sentences in each bucket."""
 FREQUENCIES = (0, 1, 3, 10, 100, 1_000)
-"""Minimum frequency of each bucket. The frequency of a sentence is that of its rarest word in the training text."""
+"""Minimum frequency of each bucket. The frequency of a sentence is the lowest training-text frequency of its words."""
 UNSEEN = (0, 1, 2)
-"""Minimum number, for each bucket, of source words that do not occur in the training text."""
+"""Minimum number, for each bucket, of source words in a sentence that do not occur in the training text."""
 MAX_NGRAM = 4
 SHOWN_NGRAMS = 12
 
@@ -103,7 +103,7 @@ def normal(word: str) -> str:
 def ngram_differences(translations: Sequence[str], references: Sequence[str], language: str
                       ) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
     """Return the most overused and the most underused n-grams of the translations, each with its counts in translations
-    and references. If a longer n-gram contains an n-gram and has the same difference, only the longer is returned."""
+    and references. If an n-gram is part of a longer one with the same difference of counts, the shorter is left out."""
     tokenize: Callable[[str], str] = sacrebleu_metric("bleu", language).tokenizer
     ours, theirs = (_ngrams(map(tokenize, lines)) for lines in (translations, references))
     differences = {ngram: ours[ngram] - theirs[ngram] for ngram in ours | theirs}

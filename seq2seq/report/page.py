@@ -49,7 +49,7 @@ def page(systems: Sequence[System], tests: Sequence[TestSet], *, frequencies: Ma
 
     Args:
         frequencies: occurrences of source words in the training text; None: not known.
-        scores: additional scores by name: for each system, a number for each sentence. There is one test set then.
+        scores: additional scores by name: for each system, a number for each sentence. Requires a single test set.
     """
     by_test = {test.name: _lines_of(test, systems) for test in tests}
     sections = [("Scores", [part for test in tests for part in _scores(test, systems, scores or {})])]
@@ -121,7 +121,7 @@ def _compared(system: System, first: System, test: TestSet) -> str:
     try:
         found = compare(system.translations[test.name], first.translations[test.name], [test.references],
                         test.languages[1], ("bleu", "chrf"), names=[system.name, first.name, test.name])
-    except CorpusError as error:                                                # a system without any text
+    except CorpusError as error:                                                # a system has no text at all
         return str(error)
     return "; ".join(_verdict(TITLES[metric], one.difference, one.p_value) for metric, one in found.items())
 
@@ -234,12 +234,12 @@ def _speed(systems: Sequence[System], tests: Sequence[TestSet]) -> list[str]:
                      f"{parameters:,}" if isinstance(parameters, int) else "unknown", f"{system.megabytes:,.1f}",
                      _memory(system.peak_megabytes)])
     header = ["system", "sentences/s in this report", "precision", "parameters", "MB on disk",
-              "MB of memory beside the weights"]
+              "MB of memory besides the weights"]
     return [_table(header, rows)] if rows else []
 
 
 def _memory(megabytes: float) -> str:
-    """Return memory rounded to 50 MB. It is not known more exactly, because freed memory is kept for reuse."""
+    """Return memory rounded to 50 MB. The exact amount is unknown, because freed memory is kept for reuse."""
     if not megabytes:
         return "unknown"
     return f"about {round(megabytes / 50) * 50:,}" if megabytes >= 50 else "below 50"
@@ -299,7 +299,7 @@ def _heading(test: TestSet, lines: int | None = None) -> str:
 
 
 def _table(header: Row, rows: Sequence[Row], raw_from: int | None = None) -> str:
-    """Return a table. raw_from: index of the first column whose cells are HTML already."""
+    """Return a table. raw_from: index of the first column with HTML cells; later columns are HTML, too."""
     def cell(index: int, value: str) -> str:
         return f"<td>{value if raw_from is not None and index >= raw_from else _escaped(value)}</td>"
 

@@ -57,7 +57,7 @@ class TestSet:
 class System:
     """System of a report.
 
-    path: a run, a bundle or a file. translations, confidences, seconds: by test set; a file has only translations. The
+    path: a run, a bundle or a file. translations, confidences, seconds: by test set. A file has only translations. The
     confidence of a translation is its mean log-probability per token. slices: BLEU of each test set with changed text,
     by test set and by slice (see `robustness_slices`). run: None for a bundle or a file. megabytes: size on disk.
     peak_megabytes: peak memory, without the weights, during translation; 0 if the operating system does not report it.
@@ -81,11 +81,11 @@ class System:
 
 
 def read_tests(paths: Sequence[Path], source: Path | None, references: Path | None, language: str) -> list[TestSet]:
-    """Return the test sets: the given files, or those in the recipe of the first model.
+    """Return the test sets: the given files, or the test sets in the recipe of the first model.
 
     language: code of the target language, used if there is no model.
     Raises:
-        UserError: there is neither a model with test sets nor a file of references; a file cannot be read.
+        UserError: test sets, references, or the source text for a model are missing, or a file cannot be read.
     """
     model = next((path for path in paths if path.is_dir()), None)
     recipe = None if model is None else _recipe(model)
@@ -118,7 +118,7 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
 
     robustness: True to also translate test sets with changed text (see `robustness_slices`).
     Raises:
-        UserError: the model cannot be loaded, or the file cannot be read or has another number of lines.
+        UserError: the model cannot be loaded, or the file cannot be read or has more or fewer lines than the test set.
     """
     if not path.is_dir():
         if len(tests) > 1:
@@ -152,7 +152,7 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
 
 
 def tell_apart(systems: Sequence[System]) -> list[System]:
-    """Return the systems with different names. Systems of one name are named by path or, if paths agree, numbered."""
+    """Return all systems, with paths in place of names that are not unique. Paths that are equal get a number."""
     named = []
     for number, system in enumerate(systems, 1):
         if sum(system.name == other.name for other in systems) > 1:

@@ -100,7 +100,7 @@ class _Candidates:
     """Candidate continuations of each group, in order of preference.
 
     totals, beams, ids: as in `Continuations`. ends: (groups, candidates) bool, True = the candidate is `</s>`.
-    continues: (groups, candidates) bool, True = the candidate is another token, and its total is above -inf.
+    continues: (groups, candidates) bool, True = the candidate is not `</s>`, and its total is above -inf.
     """
 
     totals: np.ndarray
@@ -127,12 +127,12 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         max_lengths: maximum number of target tokens of each sentence, `</s>` included. If a hypothesis reaches
             this length, its last token must be `</s>`.
         topk: `search.topk.topk` or an engine's implementation of it.
-        whole_search: an engine's own beam search; None: on a GPU, use `device_search`. A whole search is not used if
-            `options` has hooks or a maximum length exceeds the model's maximum number of positions.
+        whole_search: an engine's own beam search; None: on a GPU, use `device_search`. Neither is used if
+            `options.has_hooks` is True or a maximum length exceeds the model's maximum number of positions.
     Returns:
         The hypotheses of each sentence, best first.
     Raises:
-        NoHypothesis: no hypothesis of a sentence satisfies the constraints.
+        NoHypothesis: a sentence has no hypothesis that satisfies the constraints.
         FloatingPointError: a sentence has no hypothesis, because the logits are NaN.
     """
     device, groups = source.device, options.groups

@@ -28,7 +28,7 @@ class Sampling:
     sentence. The log-probability of a sample is computed from the logits before temperature and truncation (see
     `sampling.truncate`).
 
-    keys: (sentences, numbers), key of each sentence in the search input; one or more non-negative integers per key.
+    keys: (sentences, numbers), key of each sentence of the search input; one or more non-negative integers per key.
     temperature, top_k, top_p, min_p: see the functions in `sampling`.
     """
 
@@ -131,7 +131,8 @@ class RequiredPhrases:
         """Return the number of tokens of required phrases that a target still lacks.
 
         Each missing phrase counts with the length of its shortest spelling. If the target ends with the beginning of a
-        spelling of a missing phrase, this phrase counts with the rest of the spelling. This applies to one phrase only.
+        spelling of a missing phrase, this phrase counts with the rest of the spelling. Of several such phrases, only
+        the one that saves the most tokens counts in this way.
         """
         text = decode_pieces(target, self.pieces) if phrases else ""
         missing = [required for required in phrases if not required.phrase.is_in(text)]
@@ -181,7 +182,7 @@ class RequiredPhrases:
     def _spelled_tokens(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
         """Return the length of the longest proper prefix of the spelling with which the target ends, or 0.
 
-        A prefix counts only if the phrase may begin there: the spelling starts with a space, or
+        A prefix counts only if the phrase may begin where the prefix begins: the spelling starts with a space, or
         `Phrase.may_begin_after` allows the text before the prefix.
         """
         spaced = self.pieces[spelling[0]].startswith(b" ")

@@ -38,7 +38,7 @@ class Beams:
         is the index, in the beam before the step, of the hypothesis that was continued.
     done: (sentences,) bool, True = finished. count: (sentences,), number of finished hypotheses.
     finished_totals: (sentences, places), log p of the finished hypotheses. finished_ends: (sentences, places), n * beam
-        + i for a hypothesis that `</s>` finished when it had n tokens and index i in the beam. In both
+        + i for a hypothesis that had n tokens and index i in the beam when `</s>` finished it. In both
         tensors, the last place is a dummy: `advance` writes to it for candidates that do not finish a hypothesis.
     """
 
@@ -111,7 +111,7 @@ class Beams:
         ends, possible = ids == END_ID, totals > -math.inf                      # `possible` is False for NaN
         stops = ends | ~possible
         first = torch.arange(sentences, device=logits.device)[:, None]
-        # Each `</s>` among the first `beam` candidates finishes a hypothesis. Other candidates go to the last place.
+        # Each `</s>` among the first `beam` candidates finishes a hypothesis. Other candidates get the dummy place.
         new = (ends & possible)[:, :beam] & ~self.done[:, None]
         places = torch.where(new, self.count[:, None] + new.cumsum(1) - 1, self.finished_ends.shape[1] - 1)
         self.finished_totals[first, places] = totals[:, :beam]
@@ -158,17 +158,17 @@ class Decoder(Protocol):
         """Hypotheses after the latest step."""
 
     def advance(self, length: int) -> None:
-        """Do step number `length`, from 1: unfinished hypotheses then have `length` tokens. Do not wait for the GPU."""
+        """Do step `length`, from 1, without waiting for the GPU. Unfinished hypotheses then have `length` tokens."""
 
     def keep(self, unfinished: Sequence[int]) -> None:
-        """Keep the unfinished sentences; some of the finished ones may be kept, too, if this is cheaper.
+        """Remove finished sentences. If it is cheaper, some or all finished sentences may stay.
 
         unfinished: rows of the unfinished sentences in `beams.sentences`.
         """
 
 
 def search_on_device(decoder: Decoder, max_lengths: Sequence[int]) -> list[list[tuple[list[int], float]]]:
-    """Do a whole search with a new decoder. max_lengths, result: as in `interface.WholeSearch`."""
+    """Do a whole search. decoder: before its first step. max_lengths, result: as in `interface.WholeSearch`."""
     results: dict[int, list[tuple[list[int], float]]] = {}
     length = 0
     for length in range(1, max(max_lengths, default=0) + 1):

@@ -1,4 +1,4 @@
-"""Ensembles and shallow fusion with a language model. Both present several models as one with the step interface."""
+"""Ensembles and shallow fusion with a language model. Both combine several models into one with the step interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seq2seq.tokenizers.tokenizer import END_ID
 class EnsembleState:
     """States of all models.
 
-    attention: (rows, longest_source), mean of the models' attention weights; None if a state has no attention weights.
+    attention: (rows, longest_source), mean of the models' attention weights; None if any state has none.
     """
 
     states: tuple[Any, ...]

@@ -32,7 +32,7 @@ def min_length(length: int) -> LogitsProcessor:
 
 
 def force_prefix(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
-    """Force each target to begin with the prefix of its sentence. prefixes: ids of each prefix; some may be empty."""
+    """Force each target to begin with the prefix of its sentence. prefixes: ids of each sentence's prefix, or []."""
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         _, beam, length = hypotheses.tokens.shape
@@ -47,8 +47,7 @@ def force_prefix(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
 
 
 def no_repeat_ngram(size: int) -> LogitsProcessor:
-    """Forbid targets that contain an n-gram of `size` tokens twice (Paulus et al. 2017, arXiv:1705.04304, section 2.5).
-    """
+    """Forbid repeated n-grams of `size` tokens in a target (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
 
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         tokens = hypotheses.tokens.flatten(0, 1)                                # (rows, length)
@@ -69,8 +68,8 @@ class Phrase:
     text: the phrase, without white space around it.
     whole_words: if True, the phrase matches only whole words: "art" matches in "art-house", not in "party" or "arts".
         Combining marks belong to the word of the letter before them. If the first or last character of the phrase is
-        neither a letter nor a digit, such as "." or "%", any character may stand next to it. If False, any
-        substring matches. Languages written without spaces need False.
+        neither a letter nor a digit, such as "." or "%", any character may stand next to it. If `whole_words`
+        is False, any substring matches. Languages written without spaces need False.
     ignore_case: compare characters one by one without their case. "\u1e9e" equals "\u00df", but "SS" differs from both.
     """
 

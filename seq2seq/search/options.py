@@ -30,8 +30,8 @@ CandidateSelection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, T
 
 It returns at most `count` continuations of the hypotheses of each group, in order of preference.
 
-Arguments: logits: (rows, vocab_size). past: (sentences, groups, beam of a group), such that past + logits is log p of
-each continuation: log p of the hypothesis, minus the log-sum-exp of its logits unless `skip_log_softmax` is set.
+Arguments: logits: (rows, vocab_size). past: (sentences, groups, beam of a group), log p of each hypothesis, minus the
+log-sum-exp of its logits unless `skip_log_softmax` is set. Therefore past + logits is log p of each continuation.
 Results, each (sentences, groups, candidates): totals: log p of each continuation. beams: index of the continued
 hypothesis in its group. ids: next token.
 """
@@ -48,13 +48,13 @@ class SearchOptions:
         arXiv:2204.05424, equation 2). Ignored if groups have one hypothesis.
     banned_ids: ids that no hypothesis may contain. `</s>` is never banned.
     logits_processors: functions that change the logits of each step, in the order in which they run. Hypotheses are
-        scored by the log-softmax of the unchanged logits, so forbidding a token does not raise the scores of others.
+        scored by the log-softmax of the unchanged logits, so forbidding a token does not raise other tokens' scores.
     candidate_selection: function that chooses the continuations; None: the most probable ones.
     groups: number of groups of equal size into which the beam is divided. The groups are searched independently of each
         other, unless `candidate_selection` makes them depend on each other.
-    bonus: function that computes a number for each row, (rows,), from the model's state after a step. The number is
-        added to the score of the row's hypothesis if it ends in this step. None: no bonus.
-    skip_log_softmax: use the logits as scores without normalising them.
+    bonus: function that computes a number for each row, (rows,), from the model's state after a step. If the row's
+        hypothesis ends in this step, the number is added to the score of the hypothesis. None: no bonus.
+    skip_log_softmax: True to use the logits as scores without normalising them.
 
     Raises:
         ValueError: n_best is below 1 or above beam_size, or beam_size is not a multiple of `groups`.

@@ -31,9 +31,9 @@ class PhraseSpeller:
     def required_phrase(self, phrase: str, line: int | None = None, whole_words: bool = True) -> RequiredPhrase:
         """Return the constraint for a required phrase.
 
-        If `ignore_case` is True, any casing satisfies the constraint. There are five casings: as written, lower
-        case, first letter in upper case, first letter of each word in upper case, and upper case. Casings that the
-        vocabulary cannot spell are left out.
+        If `ignore_case` is True, a translation may contain the phrase in any casing. The search can add five casings:
+        as written, lower case, first letter in upper case, first letter of each word in upper case, and upper case.
+        Casings that the vocabulary cannot spell are left out.
 
         Args:
             line: line number, from 0, for the error message; None: unknown.
@@ -92,8 +92,8 @@ class PhraseSpeller:
     def _spellings(self, phrase: str, line: int | None) -> list[tuple[int, ...]]:
         """Return the spellings of a phrase, as ids.
 
-        In a language without spaces, this is the spelling in the middle of a line. In a language with spaces, it is the
-        spelling at the beginning of a line and, if that may differ, also the spelling after a space.
+        In a language without spaces, return only the spelling in the middle of a line. In a language with spaces,
+        return the spelling at the beginning of a line and, if it may differ, also the spelling after a space.
         """
         at_beginning = self.encode(phrase, line, "required phrase")
         if not at_beginning:
@@ -110,7 +110,7 @@ class PhraseSpeller:
         """Return the ids of a text in the middle of a line.
 
         Return None if the tokenizer drops the text, joins it with `MID_LINE_MARK` in one piece, which hides the ids, or
-        has an unknown token for a part of it. Vocabularies without byte pieces have an unknown token for the mark.
+        has an unknown token for a part of it. The mark may be an unknown token, as in vocabularies without byte pieces.
         """
         mark, ids = (tuple(each) for each in self.tokenizer.encode([MID_LINE_MARK, MID_LINE_MARK + text]))
         rest = ids[len(mark) :]

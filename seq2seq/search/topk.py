@@ -62,7 +62,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def ban(logits: Tensor, forbidden: Tensor, must_end: np.ndarray | None) -> None:
-    """Set the logits of the tokens that must not follow to -inf, in place. Arguments: as in `topk`."""
+    """Set to -inf, in place, the logits of the tokens that must not come next. Arguments: as in `topk`."""
     logits.index_fill_(1, forbidden, -math.inf)
     if must_end is not None:
         ending = logits[:, END_ID].clone()

@@ -36,7 +36,7 @@ logger = logging.getLogger("seq2seq.serve")
 Result = TypeVar("Result")
 
 PATH_HEADER = "X-Translation-Path"
-"""Response header with the languages of the path: `de,en,fr` for German to French through English."""
+"""Response header that lists the languages of a translation: `de,en,fr` for German to French through English."""
 MAX_SUGGESTION_BYTES = 64 * 2**20
 """Maximum size of the file to which suggestions are appended."""
 
@@ -117,7 +117,7 @@ class Api:
             if b"\0" in contents:
                 raise invalid("the file is not text: it has bytes of value 0")
         if format == "tmx" and source.lower() == AUTO:
-            raise invalid("the source language of a .tmx file cannot be detected. Name it in source")
+            raise invalid("the source language of a .tmx file cannot be detected. Give it in the parameter source")
         found = await unless_disconnected(request, self.service.translate_document(
             contents, format, safe_name(name), source, target, text(parameters, "glossary", ""),
             lambda content: self.require_short([content])))
@@ -208,7 +208,7 @@ class Api:
 
 
 def path_header(found: Sequence[TranslatedText | TranslatedDocument]) -> Mapping[str, str]:
-    """Return the header PATH_HEADER. It lists the language paths of all texts, and each distinct path only once."""
+    """Return the header PATH_HEADER, which lists the distinct language paths of the translations."""
     return {PATH_HEADER: "; ".join(dict.fromkeys(",".join(one.path) for one in found))}
 
 

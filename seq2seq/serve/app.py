@@ -27,14 +27,14 @@ from seq2seq.serve.settings import Settings
 logger = logging.getLogger("seq2seq.serve")
 
 UNKNOWN_ENDPOINT = "other"
-"""Endpoint in the metrics of all requests whose path is not an endpoint."""
+"""Name under which the metrics count all requests whose path is not an endpoint."""
 
 
 def create_app(service: Service, limits: Limits | None = None, settings: Settings | None = None,
                lifespan: Lifespan[Starlette] | None = None) -> ASGIApp:
     """Return the application that serves the models of `service`.
 
-    lifespan: context manager that Starlette enters when the application starts, and leaves when it stops.
+    lifespan: context manager that Starlette enters when the application starts, and exits when the application stops.
     """
     settings = settings or Settings()
     api = Api(service, limits or Limits(), settings)
@@ -126,7 +126,7 @@ class _Guard:
 
 
 def _traceback(error: Exception, with_message: bool) -> str:
-    """Return the traceback of an error for the log. with_message: include its message, which may quote users' texts."""
+    """Return an error's traceback. with_message: include the error's message, which may quote users' texts."""
     if with_message:
         return "".join(traceback.format_exception(error)).rstrip()
     frames = "".join(traceback.format_tb(error.__traceback__))

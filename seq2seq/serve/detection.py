@@ -13,7 +13,7 @@ from seq2seq.data.language_identification import is_installed
 from seq2seq.recipe.language_codes import main_language
 
 MAX_CHARACTERS = 2_000
-"""Only the first characters of a text, up to this number, are examined. More would take time and change nothing."""
+"""Only the first characters of a text, up to this number, are examined. More characters would not change the result."""
 # Languages by script. A letter's script is the first word of its Unicode name. All other languages use LATIN.
 _SCRIPTS = {
     "CYRILLIC": "ab ba be bg ce cv kk kv ky mk mn os ru sr tg tt uk", "ARABIC": "ar ckb fa ps sd ug ur",
@@ -38,11 +38,11 @@ class Detected:
 
 
 class Detector:
-    """Language identification among given languages by lingua. If lingua is not installed, or does not know the
-    languages, the script of the text alone decides."""
+    """Language identification among given languages by lingua. If lingua is not installed, or knows fewer
+    than two of the languages, the script of the text alone decides."""
 
     def __init__(self, languages: Sequence[str]) -> None:
-        """languages: canonical codes. For a text without letters, the first one is returned."""
+        """languages: canonical codes. For a text without letters, the first code is returned."""
         self.languages = list(languages)
         self._lingua: Any = None
         self._codes: dict[Any, str] = {}
@@ -90,7 +90,7 @@ class Detector:
         return shares
 
     def _with_chinese_script(self, found: list[Detected], text: str) -> list[Detected]:
-        """If both zh-Hans and zh-Hant are served, merge their entries into one: zh-Hant if the text has more
+        """If both zh-Hans and zh-Hant are served, merge these two candidates into one: zh-Hant if the text has more
         traditional than simplified characters, otherwise zh-Hans."""
         both = {"zh-Hans", "zh-Hant"}
         if not both <= set(self.languages):

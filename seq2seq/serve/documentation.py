@@ -15,7 +15,7 @@ from seq2seq.serve.service import FORMATS
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 _TEXTS = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
 _KEY = ("api_key", _TEXT, False, "API key, if the server has keys.")
-_SOURCE = ("source", _TEXT, True, "Language code of the text, such as de; or auto, to detect it.")
+_SOURCE = ("source", _TEXT, True, "Language code of the text, such as de, or auto to detect the language.")
 _TARGET = ("target", _TEXT, True, "Language code of the translation, such as en.")
 _ERRORS = {400: "The request is invalid.", 403: "The API key is wrong or missing.", 413: "The request is too large.",
            429: "Too many requests, or too many waiting sentences.", 500: "The server has a bug."}
@@ -34,11 +34,11 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
       "alternatives": ["The dog runs."], "confidence": [{"text": "A", "confidence": 0.9731}]}),
     ("post", "/detect", "Detect the language of a text, among the languages of this server.", [
         ("q", _TEXT, True, "The text."), _KEY], [{"confidence": 98.5, "language": "de"}]),
-    ("get", "/languages", "List the languages, and for each the languages it can be translated into.", [],
+    ("get", "/languages", "List the languages and, for each language, its possible target languages.", [],
      [{"code": "de", "name": "German", "targets": ["en", "de"]}]),
     ("post", "/translate_file", "Translate a document. The result can be downloaded once, within 30 minutes.", [
-        ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data. Its name decides "
-         "the format."), _SOURCE, _TARGET, _GLOSSARY, _KEY],
+        ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data. The file's name "
+         "decides the format."), _SOURCE, _TARGET, _GLOSSARY, _KEY],
      {"translatedFileUrl": "http://127.0.0.1:5000/download_file/NAME"}),
     ("get", "/glossaries", "List the glossaries with their source and target languages.", [],
      [{"name": "products", "source": "de", "target": "en"}]),

@@ -28,7 +28,7 @@ class HttpProtocol(H11Protocol):
             self._limit_silence()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer data that is not HTTP with status 400, unless a response has begun, and close the connection."""
+        """Close a connection that received invalid HTTP. Unless a response has begun, send status 400 first."""
         # If a response has begun, h11 raises LocalProtocolError, which uvicorn's own method does not catch.
         with suppress(h11.LocalProtocolError):
             body = json.dumps({"error": "Invalid request: the request is not valid HTTP"}).encode()

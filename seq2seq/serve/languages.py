@@ -13,7 +13,7 @@ def resolve(code: str, served: Iterable[str]) -> str | None:
     """Return the served language that matches a client's language code; None if no language matches.
 
     If the code has no region, a language with any region matches: `en-US` for `en`. If the region of the code is not
-    served, it is ignored: `de` for `de-AT`. Codes with different scripts never match.
+    served, the region is ignored: `de` for `de-AT`. Codes with different scripts never match.
     """
     languages = list(served)
     wanted = canonical(code)
@@ -30,7 +30,7 @@ def _script(code: str) -> str:
 
 @dataclass(frozen=True)
 class Directions:
-    """Directions of translation of a server.
+    """Translation directions of a server.
 
     direct: (source, target) of each direction that a model translates, as canonical codes.
     """

@@ -14,7 +14,7 @@ from seq2seq.errors import UserError
 from seq2seq.serve.errors import ApiError, SlowdownError
 
 MAX_CLIENTS = 50_000
-"""Maximum number of clients whose requests are counted. Beyond it, the client that was idle longest is forgotten."""
+"""Maximum number of clients whose requests are counted. If there are more, the longest idle client is forgotten."""
 
 
 def read_keys(path: Path) -> dict[str, int | None]:
@@ -61,7 +61,7 @@ class Limits:
     def check(self, key: str, address: str, cost: int = 1) -> None:
         """Count a request against the limit of its client.
 
-        Token bucket: the number of requests that the client has left grows steadily, up to the limit of a minute.
+        Token bucket: the number of requests that the client may still send grows steadily, up to the limit per minute.
 
         Args:
             key: API key of the request; "" if it has none.

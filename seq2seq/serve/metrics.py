@@ -45,7 +45,7 @@ class Metrics:
         self._counters = Counter(texts=0, characters=0, sentences=0, reloads=0)
 
     def count_request(self, endpoint: str, status: int, seconds: float) -> None:
-        """Count an answered request. endpoint: path of a route, never a path from a client, so its values are few."""
+        """Count an answered request. endpoint: path of a route, or `other`; never a path from a client."""
         with self._lock:
             self._requests[endpoint, status] += 1
             self._seconds.setdefault(endpoint, Histogram(SECONDS)).add(seconds)

@@ -34,7 +34,7 @@ class SearchOptions:
     """Options of a request that change the search. Only sentences with equal options can be in one batch.
 
     n_best: number of translations of each sentence. word_confidence: if True, the confidence of each word is computed.
-    glossary: name of a glossary, or "". document: if True, placeholders are kept even without the safety net.
+    glossary: name of a glossary, or "". document: if True, variables such as %s are kept even without the safety net.
     """
 
     n_best: int = 1
@@ -54,7 +54,7 @@ class Group:
 
 @dataclass(frozen=True)
 class AlignmentGroup:
-    """Direction of all pairs (sentence, translation) that are aligned in one batch."""
+    """Languages of the pairs (sentence, translation) that are aligned in one batch."""
 
     source: str
     target: str
@@ -76,7 +76,7 @@ class MachineOptions:
 
 @dataclass
 class _Loaded:
-    """Model that is served. fingerprint: `_fingerprint` before the model was loaded, or at the last failed reload.
+    """Model that is served. fingerprint: result of `_fingerprint` before loading, or at the last failed reload.
     translators: translator of each direction of the model; all share the same weights."""
 
     path: Path
@@ -141,7 +141,7 @@ class Models:
             return align(sentences)
         options = group.options
         requests = [Request(sentence, number=0) for sentence in sentences]
-        if translator.context:                                                  # a batch may mix several texts
+        if translator.context:                                                  # each sentence follows its context
             divided = map(split_context, sentences)
             requests = [Request(text, number=0, context=context_sentences(context)) for context, text in divided]
         decoding = _decoding(translator.decoding, self.machine, options)
@@ -152,7 +152,7 @@ class Models:
         return protected.translate(requests, **decoding)
 
     def context(self, path: Sequence[str]) -> int:
-        """Return the number of context sentences before each sentence that the first model of a language path uses."""
+        """Return how many previous sentences the first model of a language path uses as context of each sentence."""
         model = self._by_direction.get((path[0], path[1]))
         return 0 if model is None else model.translators[path[0], path[1]].context
 
@@ -218,7 +218,7 @@ class Models:
 
 
 def _fingerprint(path: Path) -> Fingerprint | None:
-    """Return the inode, size and modification time of each file of a model; None if there is no bundle now."""
+    """Return the inode, size and modification time of each file of a model; None if there is no bundle."""
     try:
         bundle = resolve_model_path(path)
         found = []
@@ -232,7 +232,7 @@ def _fingerprint(path: Path) -> Fingerprint | None:
 
 
 def _decoding(section: DecodingSection, machine: MachineOptions, options: SearchOptions) -> dict[str, Any]:
-    """Return the decoding options of a request that override those of the model."""
+    """Return decoding options for a request. They override the `decoding` section of the model's recipe."""
     n_best, beam_size = options.n_best, machine.beam_size or section.beam_size
     safety_net = section.safety_net if machine.safety_net is None else machine.safety_net
     if section.mbr:
@@ -245,7 +245,7 @@ def _decoding(section: DecodingSection, machine: MachineOptions, options: Search
 
 
 def named_files(values: Sequence[str]) -> dict[str, Path]:
-    """Parse values of `--glossary`, such as `products=terms.tsv`, and return the path of each name.
+    """Parse values of `--glossary`, such as `products=terms.tsv`, and return the paths by name.
 
     Raises:
         UserError: a value does not have the form NAME=FILE.

@@ -23,7 +23,7 @@ HEADERS = {
 
 
 def page_routes() -> list[Route]:
-    """Read all files of the page, and return their routes. Requests therefore never choose a path on the disk."""
+    """Read all files of the page and return their routes, so that no request can choose a path on the disk."""
     files = sorted(path for path in FOLDER.iterdir() if path.suffix in MEDIA_TYPES)
     return [_route("/" if path.name == "index.html" else f"/page/{path.name}", path) for path in files]
 

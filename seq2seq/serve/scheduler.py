@@ -22,13 +22,13 @@ from typing import Any, Protocol
 from seq2seq.serve.errors import ApiError, SlowdownError
 
 AGEING_TOKENS_PER_SECOND = 500
-"""If request A arrives a second before request B, A comes first if it has at most this many tokens more than B."""
+"""Number of tokens by which a request may exceed one that arrives a second later, and still come first."""
 BYTES_PER_TOKEN = 4
-"""Approximate number of UTF-8 bytes of a subword. An exact count of tokens would tokenize each sentence twice."""
+"""Approximate number of UTF-8 bytes of a subword. For an exact count, each sentence would be tokenized twice."""
 
 
 Item = str | tuple[str, str]
-"""Sentence to translate, or a pair of a sentence and its translation to align."""
+"""Sentence to translate, or a pair to align: a sentence and its translation."""
 
 
 class Translate(Protocol):
@@ -141,7 +141,7 @@ class Scheduler:
         return future
 
     def close(self) -> None:
-        """Refuse further requests, translate all sentences that wait, and end the thread."""
+        """Refuse further requests, translate all sentences that wait, and end the model thread."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -155,7 +155,7 @@ class Scheduler:
             raise SlowdownError(f"{self._count:,} sentences are waiting to be translated. Try again later", 5)
 
     def _drop(self, request: _Request) -> None:
-        """Remove from the queue the sentences of a request that no batch has taken."""
+        """Remove a request's waiting sentences from the queue."""
         with self._condition:
             self._count -= request.waiting
             request.sentences, request.tokens, request.begun = [], [], 0
@@ -173,7 +173,7 @@ class Scheduler:
             self._report(len(batch), self._clock() - began)
 
     def _next_batch(self) -> tuple[Hashable, list[_Taken]] | None:
-        """Return the group of the request that comes first, and its next batch; None if no sentence waits."""
+        """Return the group of the request that comes first, and the group's next batch; None if no sentence waits."""
         for group in list(self._waiting):
             heap = self._waiting[group]
             while heap and not heap[0].waiting:
@@ -200,7 +200,7 @@ class Scheduler:
 
     def _finish(self, group: Hashable, batch: list[_Taken]) -> None:
         """Translate a batch and store its results. If the translation fails, translate each half of the batch
-        separately, so that a sentence that cannot be translated affects only its own request."""
+        separately, so that a sentence that cannot be translated makes only its own request fail."""
         live = [taken for taken in batch if not taken[0].future.done()]
         if not live:
             return

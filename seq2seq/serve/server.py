@@ -39,7 +39,7 @@ def application(service: Service, limits: Limits, settings: Settings, reload_sec
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         reload = asyncio.Event()
-        with contextlib.suppress(ValueError, RuntimeError, AttributeError):     # not the main thread, or no SIGHUP
+        with contextlib.suppress(ValueError, RuntimeError, AttributeError):     # not the main thread, or Windows
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
         watcher = asyncio.create_task(_keep_models_current(service, reload, reload_seconds))
         try:

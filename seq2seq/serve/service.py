@@ -31,8 +31,8 @@ FORMATS = tuple(format for format in registry.FORMATS if format not in ("docx", 
 MAX_ALTERNATIVES = 10
 """Maximum number of alternatives of a translation. A client that asks for more gets this number."""
 THREAD_CHARACTERS = 5_000
-"""Longer texts are divided and joined in another thread, so that other requests do not wait. For shorter texts, the
-switch to the thread and back would take longer than the work."""
+"""Texts above this length are divided and joined in another thread, so that other requests do not wait. For shorter
+texts, the switch to the thread and back would take longer than the work."""
 T = TypeVar("T")
 
 
@@ -188,8 +188,8 @@ class Service:
 
     def _align(self, path: tuple[str, ...], arrival: float, pairs: Sequence[tuple[str, str]],
                ) -> Sequence[np.ndarray | None]:
-        """Wait for the model thread, and return the alignments of pairs (see `DividedDocument.join`). If a text was
-        translated through a pivot language, its alignments are None."""
+        """Wait for the model thread, and return the alignments of pairs (see `DividedDocument.join`). If the path has
+        pivot languages, the alignment of each pair is None."""
         if len(path) > 2:
             return [None] * len(pairs)
         return self.scheduler.submit(AlignmentGroup(path[0], path[1]), pairs, arrival, admitted=True).result()
@@ -199,7 +199,7 @@ class Service:
                                    ) -> dict[tuple[str, ...], dict[str, list[Translation]]]:
         """Translate each distinct sentence once, and return the translations by language path and sentence.
 
-        texts: sentences of each text. If the model uses context, each follows its context (`tokenizers.context`).
+        texts: sentences of each text. If the model uses context, each sentence follows its context (see `in_context`).
         """
         by_path: dict[tuple[str, ...], dict[str, None]] = {}
         for sentences_of_text, path in zip(texts, paths, strict=True):

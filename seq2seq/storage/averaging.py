@@ -40,7 +40,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
         The steps that were averaged.
     Raises:
         CheckpointError: checkpoints are missing, damaged or from different runs, or `output` cannot be written.
-        UserError: `last` is below 1, or `last` is given and `paths` contains checkpoints instead of runs.
+        UserError: `last` is below 1, or `last` is given although `paths` contains a checkpoint.
     """
     if last is not None and last < 1:
         raise OptionError(f"last is {last}; set it to 1 or more, or leave it out to average all checkpoints")
@@ -120,7 +120,7 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
 
 
 def validated_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights that validation uses: the checkpoint's moving averages if there are any, else its weights."""
+    """Return the weights that validation uses: a checkpoint's moving averages, or its model weights if it has none."""
     checkpoint = load_checkpoint(path)
     averaged = {name.removeprefix(MOVING_AVERAGE): tensor for name, tensor in checkpoint.state.items()
                 if name.startswith(MOVING_AVERAGE)}
@@ -130,8 +130,8 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    If the run has a best bundle, return the recipe, corpus counts and number of parameters of this bundle. Its recipe
-    has the paths as the user wrote them. Otherwise, return the recipe in the run directory, and empty metadata.
+    If the run has a best bundle, return the recipe, corpus counts and number of parameters of this bundle. The paths in
+    this recipe are as the user wrote them. Without a best bundle, return the run directory's recipe and empty metadata.
     """
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)

@@ -29,9 +29,9 @@ def with_card(directory: Path, metadata: Mapping[str, Any], recipe: Path, model:
               ) -> tuple[dict[str, Any], bytes | None]:
     """Return the metadata with the checksum of the bundle's new card, and the card.
 
-    The card is None if README.md belongs to the user, if the card has not changed, or if it cannot be made. Write the
-    metadata before the card. The metadata also contain the checksum of the old card. Otherwise, after a crash between
-    the two writes, the old card would be taken for a text of the user.
+    The card is None if README.md belongs to the user, if the card has not changed, or if it cannot be made. The caller
+    must write the metadata before the card. The metadata also contain the old card's checksum. Without it, after a
+    crash between the two writes, the old card would be taken for a text of the user.
 
     Args:
         directory: the bundle. metadata: contents of its metadata.json, reserved keys included.
@@ -56,7 +56,7 @@ def with_card(directory: Path, metadata: Mapping[str, Any], recipe: Path, model:
 
 
 def write_card(directory: int | Path, card: bytes | None) -> None:
-    """Write the card, unless it is None. directory: the bundle, from `open_files.opened_directory`, or its path.
+    """Write the card, unless it is None. directory: descriptor (`open_files.opened_directory`) or path of the bundle.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged.

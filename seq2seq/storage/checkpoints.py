@@ -135,8 +135,8 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
     Returns None if the run has no checkpoints.
 
     Raises:
-        CheckpointError: all checkpoints are damaged, so that the user must decide whether to train from the beginning.
-            Or the newest undamaged checkpoint is from a newer version of seq2seq, or this user may not read it.
+        CheckpointError: all checkpoints are damaged; the user must decide whether to train from the beginning. Or the
+            newest undamaged checkpoint is from a newer version of seq2seq, or the user has no permission to read it.
     """
     error_messages = []
     for path in reversed(list_checkpoints(run)):
@@ -280,7 +280,7 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
 
 
 def bundle_metadata(directory: Path) -> dict[str, Any]:
-    """Return a bundle's metadata (scores, corpus counts, …) without reading the other files.
+    """Return a bundle's metadata (scores, corpus counts, …). Only metadata.json is read.
 
     Raises:
         CheckpointError: there is no bundle, or its metadata.json is damaged.
@@ -321,8 +321,8 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
 def recipe_path(bundle: Path) -> Path:
     """Return the path of the recipe in which evaluation looks up the corpora of a bundle.
 
-    If the bundle is the best bundle of a run, this is the recipe in the run directory, because the paths in it are
-    absolute. The bundle's own recipe has the paths as the user wrote them, relative to the original recipe file.
+    For the best bundle of a run, this is the recipe in the run directory, because this recipe contains absolute paths.
+    The bundle's own recipe has the paths as the user wrote them, relative to the original recipe file.
     """
     bundle = bundle.absolute()
     run_recipe = bundle.parent / RECIPE
@@ -333,7 +333,7 @@ def resolve_model_path(path: Path) -> Path:
     """Return the path of a bundle: `path` itself, or its `best` directory if `path` is a run.
 
     Raises:
-        CheckpointError: `path` is neither a bundle nor a run with a bundle. The message says what is there instead.
+        CheckpointError: `path` is neither a bundle nor a run with a bundle. The message says what was found at `path`.
     """
     path = Path(path)
     for candidate in (path, path / BEST):
@@ -391,7 +391,7 @@ def _user_files(path: Path) -> list[Path]:
     """Return the files that users have put into a bundle; an empty list if there is no bundle yet.
 
     Raises:
-        CheckpointError: `path` is a file, or a directory that is not a bundle and has a file that no bundle has.
+        CheckpointError: `path` is a file, or it is a directory that contains files of a user but is not a bundle.
     """
     if not current_path(path).exists():
         return []

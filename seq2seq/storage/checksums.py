@@ -81,7 +81,7 @@ def has_wrong_checksum(values: Mapping[str, Any]) -> bool:
 
 
 def append_checksum(text: bytes) -> bytes:
-    """Return a text, such as YAML, followed by a comment line with its sha256."""
+    """Return a text, such as YAML, followed by a comment line with the sha256 of the text."""
     return text + CHECKSUM_COMMENT + hashlib.sha256(text).hexdigest().encode() + b"\n"
 
 
@@ -116,8 +116,8 @@ def write_journal(text: Path, crc32: int) -> None:
 def read_journal(text: Path) -> tuple[int, int] | None:
     """Return (length in bytes, zlib.crc32) of a text file from its journal.
 
-    If there is no journal, return None, because an older version of seq2seq wrote the text. If the journal is damaged,
-    return (-1, -1), which matches no text.
+    If there is no journal, return None: older versions of seq2seq wrote texts without journals. If the journal is
+    damaged, return (-1, -1), which matches no text.
     """
     try:
         journal = parse_json(regular_bytes(journal_path(text)))
@@ -129,7 +129,7 @@ def read_journal(text: Path) -> tuple[int, int] | None:
 
 
 def require_intact_text(paths: Iterable[Path], directory: Path) -> None:
-    """Verify the checksum of each file in `paths` that has a journal and is in `directory` (synthetic text of a run).
+    """Verify each file in `paths` that has a journal and is in `directory`, which contains a run's synthetic text.
 
     Raises:
         CheckpointError: a file is damaged. This file is deleted, so that the next start generates its text again.

@@ -186,7 +186,7 @@ def replace_json(directory: int | Path, name: str, values: Mapping[str, Any]) ->
 
 
 def replace_in(directory: int | Path, name: str, contents: bytes) -> None:
-    """Replace a file atomically. directory: directory of the file, from `open_files.opened_directory`, or its path.
+    """Replace a file atomically. directory: descriptor (`open_files.opened_directory`) or path of its directory.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
@@ -214,9 +214,9 @@ def as_json(values: Mapping[str, Any]) -> bytes:
 
 
 def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the format version, the kind and the checksums of a directory's files, for its metadata.json.
+    """Return three keys for a directory's metadata.json: format version, kind of the directory, checksums of its files.
 
-    Call this function after all other files have been written.
+    Call this function after all files except metadata.json have been written.
 
     names: files whose checksums are included; None: all files in the directory.
     """

@@ -27,7 +27,7 @@ def _drop_locks() -> None:
     _held_locks.clear()
 
 
-# A forked worker inherits the descriptors of the lock files and closes them at once. Otherwise, if the training is
+# A forked worker inherits the descriptors of the lock files and closes them immediately. Otherwise, if the training is
 # killed and the worker survives, the worker would keep the run locked.
 if sys.platform != "win32":                                                     # Windows cannot fork
     os.register_at_fork(after_in_child=_drop_locks)
@@ -62,7 +62,7 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         except BlockingIOError:
             raise _in_use(run, descriptor) from None
         except OSError as error:
-            # Windows and some network file systems do not support flock. Training is allowed there, with a warning.
+            # Windows and some network file systems do not support flock. Training without a lock is allowed.
             logger.warning("%s cannot be locked (%s). Do not start a second training in it.", run, error.strerror)
         if not _is_same_file(path, descriptor):
             raise CheckpointError(f"{run} was moved or removed by another process just now. Run the command again.")
@@ -86,8 +86,8 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
 
 
 def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Collection[str]) -> None:
-    """Remove the lock file, which this process has locked, the provisional files and `directories`. If the run
-    directory contains other files, nothing is removed.
+    """Remove the lock file, the provisional files and `directories`. If the run directory contains other files, nothing
+    is removed. This process must hold the lock.
 
     Another process may have opened the lock file before its removal, and may lock the removed file afterwards. In
     that process, `lock_run` then detects with `_is_same_file` that the file was removed.

@@ -62,7 +62,7 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[
     Returns:
         The recipe to start or resume the run with, and its differences from the stored recipe. The differences are None
         if the stored recipe is missing or damaged. The returned recipe is `recipe` with one exception: if the run has
-        checkpoints, the stored value replaces `vocab_size: auto`. Older versions of seq2seq stored a number by default.
+        checkpoints, the stored value replaces `vocab_size: auto`. In older versions, the default was a number.
     Raises:
         RecipeError: the run was trained with another recipe. If the stored recipe is intact, the message lists the
             differences that are not allowed.
@@ -184,7 +184,7 @@ class Log:
                 self._board.add_scalar(f"{kind}/{name}", value, step, walltime=self._began + self._seconds)
 
     def flush(self) -> None:
-        """Sync the log to disk. Call this before saving a checkpoint: the log must not end before the checkpoint."""
+        """Sync the log to disk. Call this before saving a checkpoint, so that the log covers all steps up to it."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._board.flush()

@@ -56,7 +56,7 @@ def load_tokenizers(directory: Path) -> Tokenizers:
 
     Raises:
         CheckpointError: a file is damaged.
-        TokenizerError: the directory contains no tokenizer, or seq2seq cannot use it.
+        TokenizerError: the directory contains no tokenizer, or one that seq2seq cannot use.
     """
     path = current_path(directory)
     if kind := kind_of(path):
@@ -74,7 +74,7 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokeni
 
     If the run has checkpoints, missing or damaged tokenizers are copied from the run's best model if possible, and
     otherwise trained again. The new files must have the checksums of the tokenizers that the run was trained with, if
-    these checksums are known. If an older version of seq2seq wrote the directory without checksums, they are added.
+    these checksums are known. If an older version of seq2seq wrote the directory without checksums, these are added.
 
     Args:
         directory: tokenizer directory in the run directory.
@@ -143,7 +143,7 @@ def _expected_checksums(directory: Path, run: Path) -> dict[str, str] | None:
 
 
 def _files_of_best(run: Path) -> dict[str, bytes] | None:
-    """Return the tokenizer files of the run's best model; None if it cannot be read or has no tokenizer files."""
+    """Return the tokenizer files of the run's best model; None if this model cannot be read or has none."""
     try:
         return load_bundle(run / BEST).tokenizer_files or None
     except CheckpointError:

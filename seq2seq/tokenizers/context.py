@@ -1,4 +1,4 @@
-"""Document context: each source comes after the sentences before it (Tiedemann and Scherrer 2017, arXiv:1708.05943).
+"""Document context: preceding sentences added to each source (Tiedemann and Scherrer 2017, arXiv:1708.05943).
 
 In text and in ids, each sentence of the context ends with a separator: `It rains.␞ It is wet.`. The first sentence of a
 document has an empty context: `␞ It rains.`
@@ -35,7 +35,7 @@ def with_context(context: Sequence[str], text: str) -> str:
 
 
 def split_context(source: str) -> tuple[str, str]:
-    """Return the context of a source, with its separators, and its text. The context is "" if there is none."""
+    """Return (context with its separators, text after the context) of a source. The context is "" if there is none."""
     context, separator, text = source.rpartition(CONTEXT_SEPARATOR)
     return (f"{context}{_END}", text.removeprefix(" ")) if separator else ("", source)
 
@@ -62,7 +62,7 @@ class PreviousSentences:
 
 
 def in_context(sentences: Sequence[str], count: int) -> list[str]:
-    """Return the sentences of a document, each after a context of up to `count` sentences; 0: without a context."""
+    """Return the sentences of a document, each after a context of up to `count` sentences, or alone if `count` is 0."""
     previous = PreviousSentences(count)
     contexts = [previous.add(text) for text in sentences]
     return [with_context(context, text) if count and text.strip() else text
@@ -71,7 +71,7 @@ def in_context(sentences: Sequence[str], count: int) -> list[str]:
 
 def shortened(sources: Sequence[str], ids: Sequence[Sequence[int]], encode: Callable[[list[str]], list[list[int]]],
               max_pieces: int) -> list[str]:
-    """Return the sources, without the oldest context sentences of each source that has more than `max_pieces` pieces.
+    """Return the sources. The oldest context sentences are dropped until a source has at most `max_pieces` pieces.
 
     ids: pieces of each source. encode: function that returns the pieces of texts.
     """

@@ -32,7 +32,7 @@ UniformRandom = Callable[[], float]
 """Function that returns a random number, uniform in [0, 1)."""
 Arcs = tuple[list[float], list[int], list[tuple[int, ...]]]
 """Pieces that end at one position of a word. Each of the three lists has one entry per piece: sum of the probabilities
-of the pieces up to this one; position at which the piece begins; its ids (several for bytes) in reverse order."""
+of the pieces up to this one; position at which the piece begins; its id, or the ids of its bytes in reverse order."""
 
 
 class SubwordSampler:
@@ -148,7 +148,7 @@ class SubwordSampler:
     def _merge(self, word: str, is_dropped: Callable[[int], bool]) -> tuple[list[int], int]:
         """Merge the adjacent pair with the best score, the leftmost one in case of a tie, until no pair can be merged.
 
-        is_dropped: function that returns True if the merge with this number, counted from 0, is to be dropped.
+        is_dropped: function that gets the number of a merge, counted from 0, and returns True to drop the merge.
         Returns:
             The ids, and the number of merges, including dropped merges.
         """

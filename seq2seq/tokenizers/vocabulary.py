@@ -28,7 +28,7 @@ CONTROL_BYTES = [*range(0x20), 0x7F]
 
 
 LANGUAGE_TOKEN = re.compile(r">>.*?<<")
-"""Language token that the sources of a model with several target languages begin with, such as `>>fra<<`."""
+"""Pattern of the language tokens (`>>fra<<`) that begin the sources of a model with several target languages."""
 
 
 class Vocabulary(ABC):
@@ -47,7 +47,8 @@ class Vocabulary(ABC):
     @property
     @abstractmethod
     def never_generated_ids(self) -> list[int]:
-        """Ids that search never generates: <unk>, <s>, pieces with a control character, bytes in `CONTROL_BYTES`."""
+        """Ids that search never generates: <unk>, <s>, pieces that contain a control character, the byte pieces of
+        `CONTROL_BYTES` and, in a `Tokenizer`, language tokens."""
 
     @cached_property
     @abstractmethod
@@ -91,7 +92,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        """Return the text of each line of pieces. For the result of `pieces`, this is the text of `decode`."""
+        """Return the text of each line of pieces: decode_pieces([pieces(ids)]) == decode([ids]) without <s>, </s>."""
 
     def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of `encode` as one flat array.

@@ -41,8 +41,7 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
 
 
 def smaller_vocabulary_size(largest: int, alphabet: int) -> int:
-    """Return the size `largest`, rounded down to two significant digits. If the rounded size is too small for the
-    alphabet, return `largest` itself."""
+    """Return `largest`, rounded down to two significant digits unless the result is too small for the alphabet."""
     step = _step(largest)
     rounded = largest // step * step
     return rounded if rounded > RESERVED_PIECES + alphabet else largest

@@ -74,7 +74,7 @@ class ProcessGroup:
         return cast(Result, result) if self.is_main else function()
 
     def send_copies_to(self, receivers: Sequence[int]) -> None:
-        """Make `share` send files to these ranks: one rank of each machine that does not see the main rank's files."""
+        """Make `share` send files to `receivers`: one rank of each machine without access to the main rank's files."""
         with explain_lost_rank():
             members = dist.new_group([0, *receivers], backend="gloo", timeout=WAITING_TIMEOUT)
         self.copying = True
@@ -84,7 +84,7 @@ class ProcessGroup:
     def share(self, *paths: Path) -> None:
         """Copy files and directories of the main rank to the same paths on machines that do not see its run directory.
 
-        All ranks must call this method. If there are no such machines, it returns at once.
+        All ranks must call this method. If there are no such machines, it does nothing.
         """
         if self.copying:
             with explain_lost_rank():
@@ -127,7 +127,7 @@ class ProcessGroup:
     def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
         """Check that all ranks start from the same step and the same tensors.
 
-        Without this check, different weights would get the same updates, and only the main rank's weights are saved.
+        Without this check, nobody would notice different weights, because only the main rank's weights are saved.
 
         Raises:
             UserError: a rank starts from another step or from other tensors than the main rank.

@@ -18,7 +18,7 @@ MAX_SKIPPED_STEPS = 10
 
 
 class Diverged(UserError):
-    """The training has diverged. evidence: description of the symptom for messages, such as the rise of the loss."""
+    """Divergence of the training. evidence: description of the symptom for messages, such as the rise of the loss."""
 
     def __init__(self, evidence: str, remedy: str) -> None:
         super().__init__(f"{evidence}: the training has diverged. {remedy}")
@@ -71,7 +71,7 @@ def roll_back(run: Path, state: TrainState) -> None:
         state: train state of the diverged training. Its best score and number of skipped steps are kept.
     """
     checkpoints = {step_of(path): path for path in list_checkpoints(run)}
-    good = load_checkpoint(checkpoints[state.good_step])        # if damaged, fails before others are deleted
+    good = load_checkpoint(checkpoints[state.good_step])        # raises if damaged, before others are deleted
     prune_checkpoints(run, [step for step in checkpoints if step <= state.good_step])
     progress: dict[str, Any] = {
         **good.info["progress"], "rate_factor": state.rate_factor * ROLLBACK_RATE_FACTOR,

@@ -46,8 +46,8 @@ class StepGradients:
         self.compute_weights = list(compute_model.parameters())
         self.sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in weights]
         self.objective, self.seed = objective, seed
-        # A batch that is filled up to the fixed shape needs the same memory, however few tokens it has. So if the
-        # number of tokens is limited, the fixed shape is not used.
+        # All batches that are filled up to the fixed shape need the same memory, however few tokens they have. So if
+        # the number of tokens is limited, the fixed shape is not used.
         self.shape = shape if max_tokens is None else None
         self.max_length, self.max_tokens, self.loss_scale = max_length, max_tokens, loss_scale
 
@@ -85,12 +85,12 @@ class StepGradients:
         return sums, gradient
 
     def _views(self, gradient: Tensor) -> list[Tensor]:
-        """Return a view of the gradient of each weight, in the shape of the weight."""
+        """Return the part of `gradient` for each weight, as a view in the shape of the weight."""
         return [elements[: weight.numel()].view_as(weight)
                 for elements, weight in zip(gradient.split(self.sizes), self.weights, strict=True)]
 
     def _split_to_fit(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the micro-batch, or parts of it if it exceeds `max_tokens` or `shape`, or its lengths vary too much."""
+        """Yield the micro-batch, or parts of it if it exceeds `max_tokens` or `shape` or has very different lengths."""
         if self.max_tokens is not None and len(pairs) > 1 and _tokens(corpus, pairs) > self.max_tokens:
             yield from (pairs[::2], pairs[1::2])
         elif self.shape is not None:

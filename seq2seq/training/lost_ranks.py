@@ -20,7 +20,7 @@ import torch.distributed as dist
 from seq2seq.signals import Stopped
 
 GRACE_SECONDS = 15
-"""Time in seconds that a process has to end by itself after another rank is lost. Then a watching thread ends it."""
+"""Seconds in which a process can end by itself after another rank is lost. Then a watching thread ends the process."""
 WATCHING_TIMEOUT = timedelta(days=1000)
 """Maximum time that a watching thread waits for the last message of another rank; longer than any training."""
 

@@ -20,14 +20,14 @@ class Objective:
     def __init__(self, label_smoothing: float, consistency: float = 0.0, guided: GuidedAlignment | None = None,
                  noise: TokenNoise | None = None) -> None:
         """Args:
-            consistency: weight of the divergence of two passes with different dropout masks; 0: one pass.
-            guided: loss of the alignment head; None: none. noise: changes of the input tokens; None: none.
+            consistency: weight of the divergence between two passes with different dropout masks; 0: only one pass.
+            guided: loss of the alignment head; None: no such loss. noise: noise in the input tokens; None: no noise.
         """
         self.label_smoothing, self.consistency, self.guided, self.noise = label_smoothing, consistency, guided, noise
 
     def loss(self, model: nn.Module, batch: Batch, corpus: EncodedCorpus, pairs: np.ndarray) -> tuple[Tensor, LossSum]:
-        """Return the loss to minimise, a scalar summed over target tokens, and its part that is reported, without the
-        loss of the alignment head. pairs: indices of the batch's pairs in `corpus`."""
+        """Return (loss to minimise, loss to report), both summed over target tokens. Only the loss to minimise includes
+        the loss of the alignment head. pairs: indices of the batch's pairs in `corpus`."""
         noisy = self.noise.apply(batch) if self.noise else batch
         with self.guided.recording(model) if self.guided else nullcontext():
             outputs = [model(noisy) for _ in range(2 if self.consistency else 1)]

@@ -23,8 +23,8 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
     """Build the recipe's optimizer: fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019), or Muon.
 
     Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) orthogonalises the momentum of each hidden matrix in
-    five Newton-Schulz steps. Its updates are scaled to the RMS of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that
-    the same learning rate suits both. AdamW updates all other weights, such as embeddings, biases and norms.
+    five Newton-Schulz steps. Its updates are scaled to the RMS of AdamW's updates (Liu et al. 2025, arXiv:2502.16982),
+    so that the same learning rate suits both. AdamW updates all other weights, such as embeddings, biases and norms.
 
     Args:
         parameters: names and values of all parameters of the model.
@@ -44,8 +44,8 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
 
 
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
-    """Return True if Muon updates this weight: a matrix of an encoder or decoder layer. AdamW updates all others, such
-    as embeddings, learned positions and the output layer."""
+    """Return True if Muon updates this weight: a matrix of an encoder or decoder layer. AdamW updates all other
+    weights, such as embeddings, learned positions and the output layer."""
     # The layers of a language model are named `layers`, those of a recurrent decoder `cells`.
     return weight.dim() == 2 and name.startswith(("encoder.", "decoder.", "layers.", "cells."))
 
@@ -113,7 +113,7 @@ class Optimizer:
             f"{LOSS_SCALE}.{key}": value for key, value in vars(self.loss_scale).items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Restore a result of the method `state`, on any device. If it has no loss scale, keep the present scale."""
+        """Restore a result of `state`, with tensors on any device. If it has no loss scale, keep the present one."""
         of_name = dict[str, dict[str, Tensor]]()
         for key, value in state.items():
             name, _, tensor = key.rpartition(".")
@@ -127,7 +127,7 @@ class Optimizer:
 
 
 def mean_gradient_norm(gradients: list[Tensor], tokens: int) -> Tensor:
-    """Return the norm of the mean gradient, () float64. gradients: summed over the step's `tokens` target tokens."""
+    """Return the norm of the mean gradient, () float64. gradients: sums over the step's `tokens` target tokens."""
     return torch.nn.utils.get_total_norm(gradients).double() / tokens
 
 

@@ -43,8 +43,9 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
         restart: True to rename an existing run.
         held_out_crc32: checksum of the validation and test text, which must be the same for all ranks.
     Raises:
-        UserError: only some ranks of a machine see the main rank's run directory, or recipe or text differ between
-            ranks, or a copy would replace other files. `lock_run` and `check_and_store_recipe` list further causes.
+        UserError: only some ranks of a machine see the main rank's run directory; the ranks have different recipes, or
+            different validation or test text; or a copy would replace other files. `lock_run` and
+            `check_and_store_recipe` list further causes.
     """
     with ExitStack() as stack:
         if group.is_main:
@@ -81,11 +82,11 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
 
 
 def _receivers(run: Path, start: str, group: ProcessGroup) -> list[int]:
-    """Return the first rank of each machine that does not see the main rank's run directory.
+    """Return the first rank of each machine on which the main rank's run directory is not visible.
 
-    start: text in the file START of that directory.
+    start: text in the file START of the main rank's run directory.
     Raises:
-        UserError: some ranks of a machine see the directory, and other ranks of this machine do not.
+        UserError: some ranks of a machine see the main rank's run directory, and other ranks of this machine do not.
     """
     def sees_start() -> bool:
         with suppress(OSError):
@@ -143,7 +144,7 @@ def _require_no_lost_run(run: Path, group: ProcessGroup) -> None:
 def _common_recipe(recipe: Recipe, held_out_crc32: int, group: ProcessGroup) -> Recipe:
     """Return this rank's recipe with the main rank's `data.train`.
 
-    The weights of the corpora determine the batches, so they must be equal on all ranks.
+    The weights of the corpora must be equal on all ranks, because they determine the batches.
 
     Raises:
         RecipeError: a key that must be equal on all ranks has another value on the main rank.

@@ -22,7 +22,7 @@ from seq2seq.training.divergence import require_convergence
 from seq2seq.training.train_state import TrainState
 
 MAX_NAMED_LINES = 20
-"""Maximum number of lines of the corpus that the warning about a skipped step names."""
+"""Maximum number of line numbers in the warning about a skipped step."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class StepResults:
         self.unread = list[StepResult]()
 
     def add(self, result: StepResult) -> None:
-        """Add the result of a step. On a CPU, the train state includes it at once."""
+        """Add the result of a step. On a CPU, add it to the train state immediately."""
         self.unread.append(result)
         if not result.numbers.is_cuda:
             self.read()

@@ -39,9 +39,9 @@ BLOCK_LINES = 8192
 
 
 def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = SINGLE_PROCESS) -> Recipe:
-    """Translate the monolingual corpora, and the text for `training.teachers`. Return the recipe with each translation
-    as the missing side of its corpus. Ranks other than the main rank return the recipe without translations, because
-    they do not read the training text.
+    """Translate the monolingual corpora, and the text that the teachers translate. Return the recipe with each
+    translation as the missing side of its corpus. Ranks other than the main rank return the recipe without
+    translations, because they do not read the training text.
 
     The result does not depend on interruptions, because the sample drawn for a line does not depend on other lines. It
     does not depend on the number of ranks either, because each rank translates whole blocks of lines.
@@ -145,7 +145,7 @@ def _key(spec: Corpus, models: Sequence[Path], text: Path) -> str:
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
     inputs = [str(text), status.st_size, status.st_mtime_ns, spec.limit, spec.samples,
-              *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]     # without scores
+              *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]  # independent of scores
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
@@ -163,7 +163,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
                           f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
         requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
-        # `begin` gives a resumed translation the same blocks as an uninterrupted one. bf16 rounding depends on them.
+        # With `begin`, a resumed translation has the same blocks as an uninterrupted one. Blocks affect bf16 rounding.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):
             lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)

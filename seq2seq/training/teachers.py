@@ -1,7 +1,7 @@
 """Ensemble distillation: a run trains teachers first. Their ensemble then translates the run's training text.
 
-The student learns from the ensemble's translations and from the original ones (Freitag et al. 2017, arXiv:1702.01802;
-Kim and Rush 2016, arXiv:1606.07947).
+The run's model, the student, learns from the ensemble's and the original translations (Freitag et al. 2017,
+arXiv:1702.01802; Kim and Rush 2016, arXiv:1606.07947).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import ProcessGroup
 
 TEACHERS, SOURCES = "teachers", "sources.txt"
-"""Directory of the teachers in the run directory, and name of the file there with the text that they translate."""
+"""Directory of the teachers in the run directory, and the file in it with the text that the teachers translate."""
 LABEL = "translations of the teachers"
 """Name of the translated text in reports."""
 
@@ -28,7 +28,7 @@ LABEL = "translations of the teachers"
 def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
     """Return recipe and run directory of each teacher of a run; an empty list if the recipe has no teachers.
 
-    A teacher has the student's recipe, but another seed, the keys of `training.teachers.model`, and no test sets. All
+    A teacher's recipe is the student's with another seed, the keys of `training.teachers.model`, and no test sets. All
     teachers have the tokenizer of the first teacher, because the members of an ensemble share a vocabulary.
     """
     section = recipe.training.teachers

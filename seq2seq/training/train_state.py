@@ -14,7 +14,7 @@ MIN_RISE, MIN_RISE_AT_START = 1.0, 3.0
 """Minimum rise of the smoothed loss that counts as divergence, in nats per token; a smaller rise may be noise. The
 second value applies until the loss has fallen by MIN_RISE, because the loss can rise during warm-up."""
 MAX_RISE_AFTER_GOOD = 0.2
-"""Maximum of `TrainState.relative_rise` at which an older checkpoint is accepted as good. 1 means divergence."""
+"""Limit of `TrainState.relative_rise`, below which `candidate_step` becomes `good_step`. A rise of 1 is divergence."""
 
 HIGHER_IS_BETTER = {"bleu": True, "chrf": True, "exact": True, "loss": False, "perplexity": False}
 
@@ -38,7 +38,7 @@ class TrainState:
     first_loss, lowest_loss, smoothed_loss: first, lowest and latest value of the moving average of the negative
         log-likelihood per target token.
     candidate_step: step of the checkpoint that becomes good_step if the loss has not risen SMOOTHING_STEPS steps later.
-    good_step: step of the newest checkpoint that was accepted as good in this way: the target of a rollback; 0: none.
+    good_step: step of the newest checkpoint that was accepted as good in this way. A rollback returns to it. 0: none.
     rate_factor: factor of the recipe's learning rate, halved at each rollback.
     retreats: number of rollbacks.
     """
@@ -101,7 +101,7 @@ class TrainState:
         """Return the rise of the smoothed loss above its minimum, divided by the rise that counts as divergence.
 
         The rise that counts as divergence is half of the loss' decrease so far, but at least MIN_RISE. While the loss
-        has decreased by less than MIN_RISE, it is MIN_RISE_AT_START.
+        has decreased by less than MIN_RISE, a rise of MIN_RISE_AT_START counts as divergence.
         """
         decrease = (self.first_loss or 0.0) - self.lowest_loss
         allowed = max(MIN_RISE, decrease / 2) if decrease >= MIN_RISE else MIN_RISE_AT_START

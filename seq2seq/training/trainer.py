@@ -168,7 +168,7 @@ class Training:
         self.results = StepResults(self.state, self.prepared.corpus, run, self.dtype)
 
     def _prepare(self, text: Recipe) -> Prepared:
-        """Prepare the training text on the main rank. All ranks open it. text: result of `with_synthetic_text`."""
+        """Prepare the training text on the main rank; open it on all ranks. text: result of `with_synthetic_text`."""
         arguments = text, self.tokenizers, (parent := self.run / "prepared"), torch.get_num_threads()
         prepared = prepare(*arguments) if self.group.is_main else None
         name, *_ = self.group.gather([prepared.directory.name if prepared else ""])
@@ -219,7 +219,7 @@ class Training:
         console.print_message(f"trained {state.summary()}")
 
     def _stop(self, signal: int) -> None:
-        """Raise Stopped if a signal has arrived. Call this only after saving. signal: its number; 0: none."""
+        """Raise Stopped if a signal has arrived. Call this only after saving. signal: number of the signal, or 0."""
         if signal:
             raise Stopped(signal, f"saved at step {self.state.step:,}; run the same command again to resume")
 
@@ -245,7 +245,7 @@ class Training:
         return plan_epoch(self.corpus, self.section.batch_tokens, self.section.accumulation, self.recipe.seed, epoch)
 
     def _step(self, micro_batches: Sequence[np.ndarray]) -> None:
-        """Do one optimizer step. The gradient is summed over all micro-batches, then divided by the target tokens."""
+        """Do one optimizer step. Gradient: the sum over all micro-batches, divided by the number of target tokens."""
         began = time.monotonic()
         step = self.state.step + 1
         sums, gradient = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
@@ -254,7 +254,7 @@ class Training:
         source_tokens, target_tokens = self.corpus.tokens(micro_batches)        # of all ranks
         norm = mean_gradient_norm([gradient_of(weight) for weight in self.weights], target_tokens)
         scale_gradient(gradient, norm, target_tokens, self.section.gradient_clip)
-        # The device decides whether to skip the update. On a GPU, the host would have to wait for the norm.
+        # The device decides whether to skip the update. To decide itself, the host would have to wait for the GPU.
         self._update(self.state.rate_factor * learning_rate(self.section, step), step, skip=1 - norm.isfinite().float())
         self.optimizer.zero_grad()
         self.state.step, self.state.averaged = step, False
@@ -386,7 +386,7 @@ class Training:
 
     def _write_checkpoint(self, log: Log) -> None:
         self.prepared.require_intact(wait=True)
-        log.flush()                                                     # the checkpoint counts the records in the file
+        log.flush()                                                     # the checkpoint stores the length of the log
         self.state.logged = log.records
         state = {f"optimizer.{key}": value for key, value in self.optimizer.state().items()} | {
             f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
@@ -394,7 +394,7 @@ class Training:
         info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.dtype),
                 "tokenizer": self.tokenizer_checksums, "recipe": recipe_checksum(self.recipe), "log": log.crc32}
         save_checkpoint(self.run, self.state.step, weights, {key: value.cpu() for key, value in state.items()}, info)
-        # Checkpoints of later steps are damaged, otherwise this run would have resumed from them. So delete them.
+        # If there are checkpoints of later steps, they are damaged: the run did not resume from them. Delete them.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
         newest = steps[-self.section.keep_checkpoints:]
         averaged = self.state.steps_to_average(self.section.average, self.section.best_metric)

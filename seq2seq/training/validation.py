@@ -33,7 +33,7 @@ class ValidationResult:
 
     loss: mean negative log-likelihood per target token in nats, without label smoothing.
     scores: scores of the translations by metric, as means over the validation corpora; empty for a language model, or
-    if the recipe selects no metric. by_set: scores of each corpus, by name and metric; empty if there is only one.
+    if the recipe selects no metric. by_set: scores of each corpus, by name and metric; empty for a single corpus.
     """
 
     loss: float

@@ -40,7 +40,7 @@ class Kill:
     """Kill of a training.
 
     signal: name of the signal. step: last step in the log. checkpoint: step of the newest checkpoint, from which the
-    training resumes; 0: there is none, and the training starts again.
+    training resumes; 0: there is none, and the training starts from the beginning.
     """
 
     signal: str
@@ -81,7 +81,7 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     Args:
         directory: new directory for both runs.
         steps: number of steps of each training.
-        kills: number of times that the interrupted training is killed and restarted, or `steps` - 1 if that is less.
+        kills: number of times that the interrupted training is killed and resumed. At most `steps` - 1 kills are done.
         advance: called repeatedly with the number of steps that both trainings together have done so far.
     Raises:
         UserError: the directory cannot be created, or the training fails; the message contains its error.

@@ -17,7 +17,7 @@ from seq2seq.translation.word_confidence import Word
 BLOCK_PROMPTS = 256
 """Default of `block_prompts` in `generate`."""
 MAX_BLOCK_TEXTS = 8192
-"""Maximum number of samples in a search, and in a block of more than one prompt. It limits the memory."""
+"""Maximum number of samples in a search, to limit the memory. Also the maximum in a block with several prompts."""
 DEFAULT_MAX_LENGTH = 100
 """Maximum number of pieces of a text, prompt included, if neither the call nor the recipe sets `max_length`."""
 
@@ -55,7 +55,7 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
             limits the whole text, prompt included. If neither the call nor the recipe sets `max_length`, the limit is
             100 pieces.
     Raises:
-        OptionError: an option is unknown, or its value is invalid; raised at once.
+        OptionError: an option is unknown, or its value is invalid (raised when this function is called).
         UserError: the model is not a language model, or a prompt is too long (raised when the prompt is read).
         TypeError: `prompts` is a single prompt, or a prompt is not a str.
     """

@@ -16,7 +16,7 @@ from seq2seq.translation.worker_processes import TranslatorPool
 
 def journal_inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
             ) -> dict[str, Any]:
-    """Return, by name, the version, precision, device, models and options, which determine the translations."""
+    """Return the version, precision, device, models and options, by name. The translations depend on them."""
     return {"version": __version__, "precision": translator.precision, "device": str(translator.device),
             "models": [_identity(path) for path in models],
             **{f"decoding.{name}": value for name, value in decoding.model_dump(mode="json").items()}}

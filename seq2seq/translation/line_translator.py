@@ -64,7 +64,7 @@ class LineTranslator(ABC):
 
     decoding: default decoding options; a call can override them. max_pieces: maximum number of source pieces of a part;
     a longer line is translated in several parts. device: device of the model. task: task of the model. context: number
-    of sentences before a line that the model sees (`data.context`).
+    of previous sentences that the model reads with each line (`data.context`).
     """
 
     tokenizers: Tokenizers
@@ -119,7 +119,7 @@ class LineTranslator(ABC):
             progress: function that is called from time to time with the number of lines finished since its last call.
             decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
         Raises:
-            OptionError: an option is unknown, its value is invalid, or a line has a context and the model uses none.
+            OptionError: an option is unknown, its value is invalid, or a line has a context that the model cannot use.
             UserError: the model is a language model, or the constraints of a line cannot be met.
             CorpusError: a line is too long for a pointer network, whose input cannot be split.
             TypeError: a line is neither a str nor a `Request`.
@@ -127,7 +127,7 @@ class LineTranslator(ABC):
         setup = self._search_setup(decoding)
         requests = list(number_requests(lines, 0, self.context))
         if not self.context and any(request.context is not None for request in requests):
-            raise OptionError("a line has a context, but this model was trained without data.context. Remove it.")
+            raise OptionError("a line has a context, but the model was trained without data.context. Omit the context.")
         split_lines = self._split_lines([request.text for request in requests])
         parts = [part for request, line in zip(requests, split_lines, strict=True)
                  for part in setup.parts(request, line.texts)]
@@ -168,7 +168,7 @@ class LineTranslator(ABC):
         return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.max_positions]
 
     def encode_sources(self, parts: Sequence[Part]) -> list[list[int]]:
-        """Return the ids of each part with its context. If they are too many, the oldest sentences are left out."""
+        """Return the ids of each part with its context. If there are too many ids, the oldest sentences are dropped."""
         encode, threads = self.tokenizers.source.encode, torch.get_num_threads()
         sources = [part.context + part.text for part in parts]
         ids = encode(sources, threads)

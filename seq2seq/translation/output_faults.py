@@ -112,7 +112,7 @@ def lost_numbers(source: str, translation: str) -> list[str]:
 def _is_lost(group: str, in_translation: set[str], invented: bool, is_clock: bool) -> bool:
     """Return True if a group of digits of the source is lost.
 
-    in_translation: `_numbers` of the translation. invented: True = the translation contains a number that is not in the
+    in_translation: `_numbers(translation)`. invented: True = the translation contains a number that is not in the
     source. is_clock: True = the group is a part of a time, such as 17:45.
     """
     digits = _significant_digits(group)
@@ -165,7 +165,7 @@ def _loops(source: str, translation: str) -> bool:
     if REPEATED_10_TIMES.search(translation) and not REPEATED_5_TIMES.search(source):
         return True
     words, source_words = _words(translation), _words(source)
-    if not _repeats_bigram(words):                                              # most lines end here; saves time
+    if not _repeats_bigram(words):                                              # saves time for most lines
         return False
     ngrams = _ngrams(translation)
     if len(set(ngrams)) < len(ngrams) and not _repeats_bigram(source_words):

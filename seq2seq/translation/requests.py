@@ -51,11 +51,11 @@ class Request:
 def number_requests(lines: Iterable[str | Request], begin: int = 0, context: int = 0) -> Iterator[Request]:
     """Yield each line as a numbered request. A request without a number gets `begin` + the index of the line.
 
-    context: number of lines that a request without a context gets as its context: the lines before it in the document.
-        If its text contains `context.CONTEXT_SEPARATOR`, all sentences before the last separator are its context.
+    context: number of previous lines of the document that a request without a context gets as its context. If the text
+        of such a request contains `context.CONTEXT_SEPARATOR`, its context is the text before the last separator.
     Raises:
-        TypeError: `lines` is a single line (raised at once), or a line is neither a str nor a `Request` (raised when
-            the line is read).
+        TypeError: `lines` is a single line (raised when this function is called), or a line is neither a str nor a
+            `Request` (raised when the line is read).
     """
     require_iterable(lines, "lines")
     previous = PreviousSentences(context)
@@ -74,8 +74,8 @@ def number_requests(lines: Iterable[str | Request], begin: int = 0, context: int
 
 def requests_of(lines: Input, prefixes: Input | None, phrases: Input | None, context: int = 0
                 ) -> Iterator[tuple[Line, Request]]:
-    """Yield each line of a text with its request. The prefix and the required phrases of the request come from the same
-    line of the other two files. context: see `number_requests`."""
+    """Yield each of `lines` with its request. The prefix and the required phrases (separated by tabs) of the request
+    come from the lines with the same number in `prefixes` and `phrases`. context: see `number_requests`."""
     inputs = [text for text in (lines, prefixes, phrases) if text is not None]
 
     def pairs() -> Iterator[tuple[Line, Request]]:
@@ -121,7 +121,7 @@ def growing_blocks(lines: Iterable[Item], max_lines: int, begin: int = 0) -> Ite
         input, whatever `begin` is.
 
     Raises:
-        OptionError: `max_lines` is below 1; raised at once.
+        OptionError: `max_lines` is below 1 (raised when this function is called).
     """
     if max_lines < 1:
         raise OptionError(f"a block of {max_lines} lines is empty; set the number of lines to 1 or more")

@@ -42,7 +42,7 @@ copies are right, for example copies of titles."""
 
 def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
                  languages: Languages, search: Search) -> list[list[PartTranslation]]:
-    """Check the translations of each part for faults. If the best one has faults, search the part again.
+    """Check the translations of each part for faults. If the best translation of a part has faults, retry.
 
     Samples and MBR translations are checked but not retried, because a retry would return neither the requested sample
     nor the MBR choice.

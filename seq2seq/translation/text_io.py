@@ -48,7 +48,7 @@ class LineWarnings:
 
     def __init__(self, name: str, summary: str, places: Sequence[str] | None = None) -> None:
         """name: name of the text in messages. summary: end of the message "N more …", where N is the number of lines
-        that were only counted. places: for each line, its place in a document, such as `line 12`; None: no document."""
+        that were only counted. places: place of each line, such as `line 12`; None: use the line numbers."""
         self.name, self.summary, self.places, self.count = name, summary, places, 0
 
     def warn(self, line: int, message: str) -> None:
@@ -72,8 +72,8 @@ class OutputClosed(Exception):
 class Input:
     """Input read line by line.
 
-    name: name of the input in messages. live: True if the user types the input, so that each line must be answered at
-    once.
+    name: name of the input in messages. live: True if the user types the input, so that each line must be answered
+    immediately.
     """
 
     def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False,
@@ -136,7 +136,7 @@ def _count_lines(path: Path) -> int | None:
     """Return the number of lines of an uncompressed regular file; None for other files."""
     if path.suffix in COMPRESSED_SUFFIXES or not path.is_file():
         return None
-    with suppress(OSError), path.open("rb") as file:                            # reading reports the error
+    with suppress(OSError), path.open("rb") as file:                            # the error is reported on reading
         count, last = 0, b""
         while block := file.read(1 << 20):
             count += block.count(b"\n")
@@ -156,8 +156,8 @@ class Output:
         self.file, self.name, self.terminal, self.part = file, name, terminal, part
 
     def replace(self, contents: bytes) -> None:
-        """Make `contents` the whole output, and end it. A part file is replaced atomically. In an output without a part
-        file, nothing is replaced, so nothing may have been written before."""
+        """Make `contents` the whole output. A part file is closed and replaced atomically. Without a part file,
+        `contents` is only written, so nothing may have been written before."""
         if self.part is None:
             self.write(contents)
             return
@@ -175,7 +175,7 @@ class Output:
             self.file.write(text.encode() if isinstance(text, str) else text)
             self.file.flush()
         except OSError as error:
-            # Close the file now. Otherwise Python would try to write its buffer again when it closes the file later.
+            # Close the file now. Otherwise, a later close() would try to write the buffered data again.
             with suppress(OSError):
                 self.file.close()
             if isinstance(error, BrokenPipeError):

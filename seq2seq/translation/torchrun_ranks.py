@@ -113,7 +113,7 @@ def serve_main_rank(rank: int, broadcast: Broadcast) -> int:
 
 
 def run_on_ranks(command: Callable[[Ranks], int]) -> int:
-    """Call `command` on the main rank of `torchrun`; the other ranks serve it. Return the exit code of `command`.
+    """Call `command` on the main rank, which the other ranks of `torchrun` serve. Return the exit code of `command`.
 
     The other ranks ignore SIGINT and SIGTERM. `torchrun` sends signals to all ranks, but the main rank still needs the
     other ranks to finish the current block of lines.

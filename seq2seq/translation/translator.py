@@ -82,7 +82,8 @@ class Translator(LineTranslator):
             target_language: target language, if the model has several; None: the recipe's target language.
         Raises:
             CheckpointError: a model is missing or damaged, or the vocabularies differ.
-            UserError: the device, precision or number of threads is not available, or a model has the wrong task.
+            UserError: the device, precision or number of threads is not available, or a model has the wrong task
+                for `ensemble` or `fusion`.
             OptionError: the model does not translate into `target_language`.
             TypeError: `ensemble` is a single path instead of a sequence.
         """
@@ -133,7 +134,7 @@ class Translator(LineTranslator):
                 format that the name of the document implies. options: name (of a document given as contents), glossary
                 (path), placeholders (regular expressions), progress, and decoding options.
         Raises:
-            UserError: the document or the glossary is malformed. The message contains the place.
+            UserError: the document or the glossary is malformed. The message contains the place of the fault.
         """
         # Imported here, because `formats` imports this module.
         module = import_module("seq2seq.formats.translate_document")

@@ -38,7 +38,7 @@ def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, l
         For each sentence and each of its targets, log p of the target's tokens.
     """
     beam, length = max(map(len, targets)), 1 + max(len(target) for n_best in targets for target in n_best)
-    # (sentences * beam, length), padded with </s>. A sentence with fewer than `beam` targets gets empty targets.
+    # (sentences * beam, length), padded with </s>. If a sentence has fewer than `beam` targets, empty ones are added.
     tokens = torch.tensor([[*target, *[END_ID] * (length - len(target))] for n_best in targets
                            for target in [*n_best, *[[]] * (beam - len(n_best))]], device=source.device)
     state = model.start(source, source_offsets, longest_source)

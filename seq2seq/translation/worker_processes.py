@@ -69,14 +69,13 @@ class TranslatorPool:
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
                  threads: int | None = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
                  compile: bool = False, ranks: Sequence[Rank] = (), target_language: str | None = None) -> None:
-        """Start the workers and wait until the model is loaded.
+        """Start the workers and wait until all of them have loaded the model.
 
         Args:
-            workers: number of workers. threads: number of CPU threads of each worker. Other arguments: as in
-                `Translator.load`.
-            ranks: other ranks of `torchrun`, each of which is a worker. `workers` counts the workers of this process
-                only. With `ranks`, it must be 1: a thread of this process. Each rank uses the GPU of its local rank, if
-                there are GPUs.
+            workers: number of workers that this process starts. threads: number of CPU threads of each worker. Other
+                arguments: as in `Translator.load`.
+            ranks: the other ranks of `torchrun`. They are workers in addition to the worker that this process starts.
+                With `ranks`, `workers` must be 1. On a machine with GPUs, each rank's local rank determines its GPU.
         Raises:
             UserError: the model cannot be loaded (see `Translator.load`), a worker process ends, `workers` is below 1,
                 or the models or the precisions of the ranks differ.
@@ -163,7 +162,7 @@ class TranslatorPool:
         decoding_with(self.decoding, decoding)
         blocks = growing_blocks(number_requests(lines, begin, self.context), block_lines, begin)
         if self.ranks:
-            count = self.workers if block_lines > 1 else 1              # a line from the keyboard is answered at once
+            count = self.workers if block_lines > 1 else 1              # answer a line from the keyboard immediately
             return (self._translate(list(chain.from_iterable(group)), _contiguous_shares(group, self.workers), progress,
                                     decoding) for group in iter(lambda: list(islice(blocks, count)), []))
         return (self._translate(block, equal_shares(block, self.workers), progress, decoding) for block in blocks)
@@ -259,7 +258,7 @@ class TranslatorPool:
         return UserError(f"a worker {cause} {at}. {remedy}{resume}")
 
     def close(self) -> None:
-        """End the workers. Processes are killed at once. The other ranks remain connected."""
+        """End the workers. Processes are killed immediately. The other ranks remain connected."""
         if self.shared is not None:
             self.executor.shutdown(cancel_futures=True)
             return
@@ -281,14 +280,14 @@ class TranslatorPool:
 
 
 def _device_of_worker(worker: int, device: str) -> str:
-    """Return the device of a worker. Several GPUs are used in turn, unless `device` names one of them."""
+    """Return the device of a worker. The workers are distributed over all GPUs, unless `device` names one GPU."""
     if device in ("auto", "cuda") and torch.cuda.is_available():
         return f"cuda:{worker % torch.cuda.device_count()}"
     return device
 
 
 def _contiguous_shares(blocks: Sequence[Sequence[Request]], workers: int) -> list[Sequence[int]]:
-    """Return the indices of each worker's requests, counted through all blocks; () if it has no block."""
+    """Return the indices of the requests of each worker, counted through all blocks. Workers without a block get ()."""
     ends = accumulate(map(len, blocks), initial=0)
     return [*(range(first, end) for first, end in pairwise(ends)), *([()] * (workers - len(blocks)))]
 
@@ -298,11 +297,11 @@ class _Interrupted(Exception):
 
 
 def serve(pipe: Connection, worker: int) -> int | None:
-    """Receive messages of another process, and load models and translate lines as they say.
+    """Receive messages from another process. Depending on the message, load a model, translate lines or return.
 
     Messages are ("load", arguments of `Translator.load`), ("translate", (lines, decoding options)) and ("end", exit
     code). The answer to "load" is ("ready", (decoding options, precision, checksums of the models, device, context)).
-    The answer to "translate" is ("done", translations), or ("refused", error) if other lines may succeed. After any
+    The answer to "translate" is ("done", translations), or ("refused", error) if these lines are the cause. After any
     other failure, the answer is ("error", error). During a translation, messages ("progress", number of lines) are
     sent, and a new message from the other process interrupts the translation.
 
@@ -352,6 +351,6 @@ def serve(pipe: Connection, worker: int) -> int | None:
 
 
 def _serve_in_process(pipe: Connection, worker: int) -> None:
-    # Ctrl-C sends SIGINT to every process of the terminal. The parent process handles it and ends this one.
+    # Ctrl-C sends SIGINT to every process of the terminal. The parent process handles the signal and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(pipe, worker)

@@ -329,7 +329,7 @@ def test_an_export_is_accepted_only_within_its_tolerance():
                                (parity_of(same=69, gaps=[0.1] * 31), mean)):
         with pytest.raises(FormatError, match="it is refused"):
             require(refused, tolerance, "it")
-    with pytest.raises(FormatError, match="source: Hund\n    ours:   dog\n    theirs: cat  \\(gap 0.5000\\)"):
+    with pytest.raises(FormatError, match="source: Hund\n    ours:   dog\n    theirs: cat  \\(score gap 0.5000\\)"):
         require(parity_of(same=98, gaps=[0.5] * 2), each, "it")
 
 

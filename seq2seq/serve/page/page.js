@@ -15,7 +15,7 @@ const store = {
 let texts = {}, languages = [], settings = { charLimit: -1 };
 let translation = "", words = [], alternatives = [], detected = "";
 let running = null, timer = 0, retryTimer = 0, uploading = null;
-let message = null, state = null, fileState = null;     // name and values of the texts shown, for a change of language
+let message = null, state = null, fileState = null;     // shown texts, each as [name, values] of say()
 
 function say(name, values = {}) {
   const text = texts[byId("interface").value]?.[name] ?? (name === "unreachable" ? "The server cannot be reached." : "");
@@ -261,7 +261,7 @@ async function upload() {
   showFileState("translating");
   try {
     const answer = await request("translate_file", { method: "POST", body: form });
-    // Only the name is used: behind a proxy the server may not know the address under which the page is visited.
+    // Only the file name of the URL is used: behind a proxy, the server may not know the host name of the page.
     byId("download").href = "download_file/" + new URL(answer.translatedFileUrl, location.href).pathname.split("/").pop();
     byId("download").hidden = false;
     showFileState("fileReady");
