@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## train an English-Chinese phrasebook in minutes and translate with it
 	$(BIN)/python recipes/phrasebook/demo.py
 
-test: $(READY) ## run the quick tests, about three minutes
+test: $(READY) ## run the quick tests: three to eight minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-all: $(READY) ## run all tests, including those that train
