@@ -267,6 +267,26 @@ def test_tatoeba_of_another_language_is_split_for_fine_tuning(anki, tmp_path, mo
     assert used and all(path.exists() for path in used)
 
 
+def test_no_tested_sentence_is_in_the_training_text_of_three_languages(tmp_path, monkeypatch):
+    draw = np.random.default_rng(5)
+    for language in ("de", "zh"):
+        (tmp_path / language).mkdir()
+        for split, begin, count in (("train", 0, 47), ("valid", 41, 7), ("test", 40, 11)):
+            english = [f"English {begin + number}." for number in range(count)]
+            for code, lines in (("en", english), (language, [f"{language} {draw.integers(97)}." for _ in english])):
+                (tmp_path / language / f"{split}.{code}").write_text("".join(f"{line}\n" for line in lines))
+    module = script("several_languages")
+    monkeypatch.setattr(module, "TRAIN_PAIRS", 23)
+    run(module, monkeypatch, tmp_path / "de", tmp_path / "zh", "--output", tmp_path / "data")
+    texts = {path.name.partition(".")[0]: set() for path in (tmp_path / "data").iterdir()}
+    for path in (tmp_path / "data").iterdir():
+        texts[path.name.partition(".")[0]] |= set(path.read_text().splitlines())
+    assert texts["train"] and not texts["train"] & (texts["valid"] | texts["test"])
+    assert len(read(tmp_path / "data", "test.de_zh", "de", "zh")) == 11
+    for name in ("en_de_zh", "single"):
+        load_recipe(ROOT / "recipes" / "several_languages" / f"{name}.yaml", [f"data.root={tmp_path / 'data'}"])
+
+
 def test_the_seed_alone_decides_which_tatoeba_pairs_are_tested(anki):
     pairs, _ = tatoeba.read_pairs(anki)
     sizes = {"valid": 11, "test": 17}
