@@ -22,7 +22,8 @@ from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 
 CPU = torch.device("cpu")
-needs_onednn = pytest.mark.skipif(not eager.packed_operators_work(), reason="this PyTorch lacks the operators for bf16")
+needs_onednn = pytest.mark.skipif(not eager.packed_operators_work(),
+                                  reason="PyTorch's operators for bf16 and int8 do not work on this CPU")
 
 
 @pytest.fixture
