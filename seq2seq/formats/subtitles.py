@@ -74,6 +74,8 @@ class _SubtitleDocument:
 
     _markup = re.compile("")
     """Regular expression of the tags, line ends and escapes in the text of a cue."""
+    _ends_at_empty_line = True
+    """True if an empty line ends a cue. False: text after an empty line belongs to the cue before."""
 
     def __init__(self, data: bytes) -> None:
         """Read subtitles.
@@ -118,6 +120,8 @@ class _SubtitleDocument:
                 last, before_last = line, current.end
                 current = replace(current, end=match.end(1))
                 continue
+            if times is None and not self._ends_at_empty_line:
+                continue
             if times is not None and current is not None and last.strip().isdigit():
                 current = replace(current, end=before_last)             # the last line is the number of the next cue
             if current is not None and current.end > current.begin:
@@ -126,6 +130,8 @@ class _SubtitleDocument:
             if times is not None:
                 begin = _seconds(times.groups()[:4])
                 current = _Cue(match.end(), match.end(), begin, _seconds(times.groups()[4:]), "", number + 1)
+        if current is not None and current.end > current.begin:
+            yield current
 
     def _escape(self, text: str) -> str:
         return text.replace("-->", "\u2192")
@@ -221,9 +227,11 @@ class _SubtitleDocument:
 
 
 class SrtDocument(_SubtitleDocument):
-    """Subtitles in the format SRT, with the interface of `block.Document`."""
+    """Subtitles in the format SRT, with the interface of `block.Document`. Like FFmpeg, it reads a cue up to the number
+    and times of the next one, with its empty lines, which a translation loses."""
 
-    _markup = re.compile(r"</?[A-Za-z][^<>\r\n]*>|\{\\[^{}\r\n]*\}|\r\n|\r|\n")
+    _markup = re.compile(r"</?[A-Za-z][^<>\r\n]*>|\{\\[^{}\r\n]*\}|(?:\r\n|\r|\n)(?:[ \t]*+(?:\r\n|\r|\n))*+")
+    _ends_at_empty_line = False
 
 
 class VttDocument(_SubtitleDocument):

@@ -152,6 +152,21 @@ def test_a_number_without_an_empty_line_before_it_is_no_text():
     assert translated(document) == data.replace(b"one", b"ONE").replace(b"two", b"TWO")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_text_after_an_empty_line_of_an_srt_cue_belongs_to_the_cue(end):
+    data = b"1\n00:00:01,000 --> 00:00:02,000\nWe saw\n\n \n<i>a dog</i>\n\n\n2\n\n00:00:09,000 --> 00:00:10,000\n" \
+           b"Born in\n\n3\n00:00:11,000 --> 00:00:12,000\n\n4\n00:00:19,000 --> 00:00:20,000\nyes\n\nno\n"
+    data = data.replace(b"\n", end.encode())
+    document = SrtDocument(data)
+    assert [block.text for block in document.blocks] == ["We saw a dog", "Born in", "yes no"]
+    assert document.render(document.blocks, "en") == data
+    joined = data.decode().replace(f"We saw{end}{end} {end}<i>a dog</i>", f"WE SAW{end}<i>A DOG</i>").replace(
+        f"yes{end}{end}no", f"YES{end}NO").replace("Born in", "BORN IN").encode()
+    assert translated(document) == joined
+    text = VttDocument(b"WEBVTT\n\n" + data)
+    assert [block.text for block in text.blocks] == ["We saw", "Born in", "yes"]
+
+
 def test_other_encodings_are_refused_with_the_line():
     with pytest.raises(DocumentError, match="line 3: byte .* is not UTF-8"):
         SrtDocument("1\n00:00:01,000 --> 00:00:02,000\nä".encode("latin-1"))
