@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -124,8 +124,11 @@ def _table(path: Path, columns: tuple[str | None, str | None]) -> Corpus:
 def identify_languages(corpus: Corpus) -> tuple[str | None, str | None]:
     """Return the language codes of source and target according to lingua, from the first lines of the corpus.
 
-    Returns (None, None) if lingua is not installed, if the corpus is a .tmx without `source` and `target`, or if
-    the corpus cannot be read. In the last case, `write_recipe` reports the error.
+    Returns (None, None) if lingua is not installed, or if the corpus is a .tmx without `source` and `target`; None for
+    a side whose language lingua does not recognise.
+
+    Raises:
+        CorpusError: the corpus cannot be read.
     """
     if corpus.uses_recipe_languages:
         return None, None
@@ -133,9 +136,7 @@ def identify_languages(corpus: Corpus) -> tuple[str | None, str | None]:
         import lingua
     except ImportError:
         return None, None
-    texts: list[tuple[str, str]] = []
-    with suppress(CorpusError):
-        texts += [pair[1:] for pair in islice(read_corpus(corpus, Path()), MAX_LANGUAGE_LINES)]
+    texts = [pair[1:] for pair in islice(read_corpus(corpus, Path()), MAX_LANGUAGE_LINES)]
     detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
     found = [detector.detect_language_of("\n".join(side)[:MAX_LANGUAGE_CHARACTERS])
              for side in zip(*texts, strict=True)] or [None, None]
@@ -295,9 +296,8 @@ def _recipe_text(output: Path, languages: tuple[str, str], corpus: Corpus, scann
     try:
         sacrebleu_metric("bleu", target)
         metrics = ""
-    except UserError:
-        metrics = (f"# BLEU of {target} needs a package that is not installed: seq2seq evaluate --help names it.\n"
-                   "metrics: [chrf]\n")
+    except UserError as error:
+        metrics = f"# {error}\nmetrics: [chrf]\n"
     return f"""\
 # {source} to {target}: {scanned.lines:,} pairs of {files_of_corpus},
 # split with seed {seed}.

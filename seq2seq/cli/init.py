@@ -52,6 +52,7 @@ def init(
     files are not changed, and no file is overwritten.
     """
     from seq2seq.check.new_recipe import corpus_of, identify_languages, write_recipe
+    from seq2seq.data.language_identification import is_installed
 
     asks = sys.stdin.isatty() and sys.stderr.isatty()
     if not files:
@@ -61,8 +62,9 @@ def init(
     codes = [given or (_ask(f"Language of the {side} (code such as de)", code) if asks else code)
              for side, given, code in zip(("source", "target"), (source, target), found, strict=True)]
     if not all(codes):
-        _missing("the languages", "--source de --target en. To have them identified (except in .tmx files), install "
-                                  "the extra: pip install 'seq2seq-mt[language]'")
+        _missing("the languages", "--source de --target en" + (
+            "" if is_installed() else ". To have them identified (except in .tmx files), install the extra: pip "
+                                           "install 'seq2seq-mt[language]'"))
     for side, given, code in zip(("source", "target"), codes, found, strict=True):
         if given and code and given.lower().replace("_", "-").split("-")[0] != code:
             console.warn(f"lingua identifies the {side} as {code}, not {given}. Check that the files and the languages "

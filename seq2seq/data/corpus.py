@@ -203,8 +203,7 @@ def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:
 
 
 def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
-    read = _csv_lines if spec.table_format == ".csv" else _tsv_lines
-    lines = read(path, spec.max_line_bytes)
+    lines = _table_lines(spec, path)
     columns = spec.columns
     if spec.header:
         names = next(lines, (1, [""]))[1]
@@ -218,7 +217,9 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
     for number, fields in lines:
         if len(fields) <= max(indices):
             raise CorpusError(f"{path}:{number}: {len(fields)} columns, but the recipe reads column "
-                              f"{max(indices) + 1}. Correct the line, or choose other columns in the recipe.")
+                              f"{max(indices) + 1}. Correct the line, or choose other columns."
+                              + " Columns must be separated by commas, not by semicolons." * (";" in "".join(fields)
+                                                                                          and len(fields) == 1))
         yield number, tuple(fields[index] for index in indices)
 
 
@@ -231,9 +232,9 @@ HEADER_WORDS = frozenset((
 def first_line_warnings(recipe: Recipe) -> Iterator[str]:
     """Yield a warning for each text file or table whose first line may be misread.
 
-    Either the line looks like a header but is read as text, or the line has more than two columns and the recipe does
-    not say which two columns to read. Files that cannot be read are skipped, because reading the whole corpus will
-    report the error.
+    The line looks like a header but is read as text, or it has more than two columns and the recipe does not say which
+    two to read, or all fields of a TSV file are quoted. Files that cannot be read are skipped, because reading the
+    whole corpus will report the error.
     """
     for steps, spec in recipe.data.corpora_with_keys():
         key = ".".join(map(str, ("data", *steps)))
@@ -248,6 +249,9 @@ def first_line_warnings(recipe: Recipe) -> Iterator[str]:
         if by_number and len(fields) > 2 and spec.source is None and spec.text is None:
             yield (f"{paths[0]}: line 1 has {len(fields)} columns; columns 1 and 2 are read as source and target. If "
                    f"this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
+        if spec.table_format == ".tsv" and all(re.fullmatch('".*"', field) for field in fields):
+            yield (f"{paths[0]}: on line 1, all columns are in double quotes, which belong to the text in a .tsv file. "
+                   "If they are not meant as text, remove them.")
         indices = [int(column) - 1 for column in spec.columns] if by_number else range(len(fields))
         names = [fields[index] for index in indices if index < len(fields)]
         if names and all(_is_column_name(name, recipe.languages) for name in names):
@@ -262,8 +266,7 @@ def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
     if spec.form == "files":
         fields = [line for path in paths for line in islice(read_lines(path, spec.max_line_bytes), 1)]
     else:
-        read = _csv_lines if spec.table_format == ".csv" else _tsv_lines
-        fields = next(read(paths[0], spec.max_line_bytes), (1, []))[1]
+        fields = next(_table_lines(spec, paths[0]), (1, []))[1]
     return [field.removeprefix("\ufeff").removesuffix("\r") for field in fields]
 
 
@@ -277,29 +280,24 @@ def _is_column_name(text: str, languages: Languages) -> bool:
     return bool(words) and all(word in HEADER_WORDS or subtags(word)[0] in codes or code_for(word) for word in words)
 
 
-def _tsv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields of each line of a TSV file."""
-    for number, line in enumerate(read_lines(path, max_line_bytes), 1):
-        yield number, line.split("\t")
-
-
-def _csv_lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields of each line of a CSV file (RFC 4180).
+def _table_lines(spec: Corpus, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields of each line of a TSV or CSV file. CSV has quotes (RFC 4180), TSV has none.
 
     The byte order mark of the file is kept at the beginning of the first field. The `\\r` of `\\r\\n` is kept at the
     end of the last field. Both are kept even if the field is quoted. `read_corpus` removes and counts them.
 
     Raises:
-        CorpusError: a quote is misplaced or not closed in its line, or a line has more or fewer fields than the first
-            line, for example because of unquoted commas.
+        CorpusError: a quote is misplaced or not closed in its line; or a line has more fields than the first line
+            (in CSV: more or fewer), for example because of unquoted commas or a tab inside the text.
     """
-    width = 0
-    for number, line in enumerate(read_lines(path, max_line_bytes), 1):
-        fields = _csv_fields(line, f"{path}:{number}") if '"' in line else line.split(",")
+    width, csv = 0, spec.table_format == ".csv"
+    for number, line in enumerate(read_lines(path, spec.max_line_bytes), 1):
+        fields = (_csv_fields(line, f"{path}:{number}") if csv and '"' in line else line.split("," if csv else "\t"))
         width = width or len(fields)
-        if len(fields) != width:
-            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but line 1 has {width}. Put text with commas "
-                              'in double quotes, such as "yes, sir", or correct the line.')
+        if len(fields) > width or csv and len(fields) < width:
+            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but line 1 has {width}. " + (
+                'Put text with commas in double quotes, such as "yes, sir", or correct the line.' if csv else
+                "Is there a tab inside the text? Correct the line."))
         yield number, fields
 
 

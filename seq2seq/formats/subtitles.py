@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from seq2seq.data.line_splitting import SPACELESS
-from seq2seq.documents.block import Block, Tag, pair_tags
+from seq2seq.data.line_splitting import SENTENCE_MARKS, SPACELESS
+from seq2seq.documents.block import Block, DocumentError, Tag, pair_tags
 from seq2seq.documents.inline import find_core, match_tags, shift_tags
 from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, one_line
 from seq2seq.recipe.language_codes import main_language
@@ -29,10 +29,11 @@ MAX_SHARE = 2.5
 _LINE = re.compile(r"([^\r\n]*+)(\r\n|\r|\n|\Z)")
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,:](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}")
+_LIKE_TIMES = re.compile(r"\s*(?:\d{1,4}:)?\d{1,2}:\d{1,2}[.,]\d{1,3}\s*[-=>\u2010-\u2015\u2192]+\s*\d{1,4}:\d")
 _ASS_TIME = re.compile(rf"\s*{_TIME}\s*")
 _NAME = re.compile(r"<(/?)([A-Za-z]+)|\{\\([ibus])([01])\}")
 _DASH = re.compile(r"[-\u2010\u2013-\u2015]\s*+(?=[^\s\d-])")
-_SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f\u266a)\]][\"'\u201d\u2019\u00bb\u300d\u300f)\]]*\Z")
+_SENTENCE_END = re.compile(rf"[{SENTENCE_MARKS}\u3002\uff01\uff1f\u266a)\]][\"'\u201d\u2019\u00bb\u300d\u300f)\]]*\Z")
 _SPACELESS_TEXT = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff"
                              r"\uff00-\uff60]")
 
@@ -74,6 +75,8 @@ class _SubtitleDocument:
 
     _markup = re.compile("")
     """Regular expression of the tags, line ends and escapes in the text of a cue."""
+    _example = "00:00:01.000 --> 00:00:02.500"
+    """Times of a cue in this format, for messages."""
     _ends_at_empty_line = True
     """True if an empty line ends a cue. False: text after an empty line belongs to the cue before."""
 
@@ -81,10 +84,12 @@ class _SubtitleDocument:
         """Read subtitles.
 
         Raises:
-            DocumentError: the document is too large, or cannot be decoded (see `decode_text`).
+            DocumentError: the document is too large, cannot be decoded (see `decode_text`), or is malformed: it has no
+                cue, or a line of times that is none.
         """
         self._data = data
         self._source, self._encoding = decode_text(data)
+        self._require_form()
         line_end = re.search(r"\r\n|\r|\n", self._source)
         self._line_end = line_end[0] if line_end else "\n"
         self._groups = list(_group([cue for found in self._find_cues() for cue in self._divide(found)]))
@@ -110,12 +115,18 @@ class _SubtitleDocument:
             return self._data
         return encode_text("".join([*parts, self._source[last:]]), self._encoding)
 
+    def _require_form(self) -> None:
+        """Raise DocumentError if the source is not in this format."""
+
     def _find_cues(self) -> Iterator[_Cue]:
         """Yield the cues without their texts."""
         current: _Cue | None = None
         last, before_last = "", 0                                       # last line of the cue, end of the lines before
         for number, match in enumerate(_LINE.finditer(self._source), 1):
             line, times = match[1], _TIMES.match(match[1])
+            if times is None and _LIKE_TIMES.match(line):
+                raise DocumentError(f"line {number}: '{line.strip()[:60]}' looks like times of a cue. Write them like "
+                                    f"{self._example}.")
             if times is None and current is not None and line.strip():
                 last, before_last = line, current.end
                 current = replace(current, end=match.end(1))
@@ -231,13 +242,22 @@ class SrtDocument(_SubtitleDocument):
     and times of the next one, with its empty lines, which a translation loses."""
 
     _markup = re.compile(r"</?[A-Za-z][^<>\r\n]*>|\{\\[^{}\r\n]*\}|(?:\r\n|\r|\n)(?:[ \t]*+(?:\r\n|\r|\n))*+")
+    _example = "00:00:01,000 --> 00:00:02,500"
     _ends_at_empty_line = False
+
+    def _require_form(self) -> None:
+        if self._source.strip("\ufeff \t\r\n") and not any(_TIMES.match(line) for line in self._source.splitlines()):
+            raise DocumentError(f"this is no .srt file: there are no times of a cue, such as {self._example}.")
 
 
 class VttDocument(_SubtitleDocument):
     """Subtitles in the format WebVTT, with the interface of `block.Document`."""
 
     _markup = re.compile(r"<[^<>]*>|\r\n|\r|\n")
+
+    def _require_form(self) -> None:
+        if self._source.strip("\ufeff \t\r\n") and not self._source.removeprefix("\ufeff").startswith("WEBVTT"):
+            raise DocumentError("line 1: a .vtt file begins with the line WEBVTT.")
 
     def _escape(self, text: str) -> str:
         return html.escape(text, quote=False)
@@ -264,9 +284,12 @@ class AssDocument(_SubtitleDocument):
             if key.strip() == "Format":
                 fields = [name.strip().lower() for name in value.split(",")]
                 continue
-            values = value.split(",", len(fields) - 1) if fields else []
-            if len(values) < len(fields) or not {"start", "end"} <= {*fields} or fields[-1] != "text":
-                continue
+            if not {"start", "end"} <= {*fields} or fields[-1] != "text":
+                raise DocumentError(f"line {number}: before this line, [Events] needs a line `Format:` with Start and "
+                                    "End, and with Text at the end.")
+            values = value.split(",", len(fields) - 1)
+            if len(values) < len(fields):
+                raise DocumentError(f"line {number}: {len(values)} fields, but the line `Format:` names {len(fields)}.")
             of = dict(zip(fields, values, strict=True))
             times = [_ASS_TIME.fullmatch(of[name]) for name in ("start", "end")]
             if times[0] is None or times[1] is None or re.search(r"\{[^{}]*\\p[1-9]", of["text"]):

@@ -126,6 +126,20 @@ def test_without_a_terminal_what_is_missing_is_named(directory, capsys, monkeypa
         assert told in capsys.readouterr().err
 
 
+def test_text_that_cannot_be_read_is_reported_without_languages_too(directory, capsys):
+    Path("train.xx").write_bytes(b"a\n\xf6\n" * 99)
+    Path("train.yy").write_bytes(b"a\nb\n" * 99)
+    assert main(["init", "train.xx", "train.yy", "--output", "mine"]) == 2
+    assert "train.xx:2: byte 0xf6" in capsys.readouterr().err
+
+
+def test_the_missing_package_of_bleu_is_named_in_the_recipe(directory, monkeypatch):
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    write_recipe(corpus_of(write(PAIRS)), ("xx", "ja"), directory / "mine")
+    text = (directory / "mine" / "recipe.yaml").read_text(encoding="utf-8")
+    assert "# BLEU for 'ja' needs the ja-mecab tokeniser: pip install 'sacrebleu[ja]'\nmetrics: [chrf]\n" in text
+
+
 def test_pairs_that_share_a_sentence_are_not_held_out():
     pairs = [(number, f"source {number // 2}", f"target {number}") for number in range(100)]
     assert not choose_held_out(pairs, 1, lambda source, target: True).valid

@@ -261,9 +261,28 @@ def test_what_a_tsv_file_lacks_is_named(tmp_path):
         pairs_of(tmp_path, file="empty.tsv", header=True, source="de", target="en")
 
 
+def test_a_tab_inside_the_text_of_a_tsv_file_is_an_error(tmp_path):
+    write(tmp_path / "a.tsv", "ein Hund\ta dog\nein\tHund\ta dog\n")
+    with pytest.raises(CorpusError, match=r"a\.tsv:2: 3 columns, but line 1 has 2. Is there a tab inside the text\?"):
+        pairs_of(tmp_path, file="a.tsv")
+
+
+def test_semicolons_between_columns_are_named(tmp_path):
+    write(tmp_path / "a.csv", "ein Hund;a dog\n")
+    with pytest.raises(CorpusError, match=r"a\.csv:1: 1 columns.* separated by commas, not by semicolons\."):
+        pairs_of(tmp_path, file="a.csv")
+
+
 def test_quotes_in_a_tsv_file_are_text(tmp_path):
     write(tmp_path / "a.tsv", '"Hund\t"dog" he said\n')
     assert pairs_of(tmp_path, file="a.tsv") == [(1, '"Hund', '"dog" he said')]
+
+
+def test_quotes_around_all_columns_of_a_tsv_file_are_warned_of(tmp_path):
+    told, = first_lines(tmp_path, '"ein Hund"\t"a dog"\n', {"file": "a.tsv"})
+    assert told.startswith(f"{tmp_path / 'a.tsv'}: on line 1, all columns are in double quotes, which belong to")
+    assert not first_lines(tmp_path, '"ein Hund"\ta dog\n', {"file": "a.tsv"})
+    assert not first_lines(tmp_path, '"ein Hund","a dog"\n', {"file": "a.csv"})
 
 
 # First lines

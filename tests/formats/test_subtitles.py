@@ -116,8 +116,9 @@ def test_ass_changes_only_the_text_of_dialogue():
     (["-5 a", "b"], 0.1, ["-5 a b"]),
 ])
 def test_a_block_ends_at_a_sentence_a_gap_or_another_speaker(texts, gap, expected):
-    kind = VttDocument if "<v" in texts[1] else SrtDocument
-    assert [block.text for block in kind(cues(*texts, gap=gap)).blocks] == expected
+    data = cues(*texts, gap=gap)
+    document = VttDocument(b"WEBVTT\n\n" + data) if "<v" in texts[1] else SrtDocument(data)
+    assert [block.text for block in document.blocks] == expected
 
 
 def test_a_translation_without_balanced_borders_is_divided_by_shares():
@@ -165,6 +166,30 @@ def test_text_after_an_empty_line_of_an_srt_cue_belongs_to_the_cue(end):
     assert translated(document) == joined
     text = VttDocument(b"WEBVTT\n\n" + data)
     assert [block.text for block in text.blocks] == ["We saw", "Born in", "yes"]
+
+
+@pytest.mark.parametrize(("kind", "data", "message"), [
+    (SrtDocument, "1\n00:00:01,000 --> 00:00:02,000\none\n\n2\n00:00:03,000 -> 00:00:04,000\ntwo\n",
+     "line 6: '00:00:03,000 -> 00:00:04,000' looks like times of a cue. Write them like 00:00:01,000 --> "
+     "00:00:02,500."),
+    (VttDocument, "WEBVTT\n\n00:03.000 –> 00:04.000\ntwo\n", "line 3: .* Write them like 00:00:01.000 --> 00:00:02."),
+    (SrtDocument, "one\ntwo\n", "this is no .srt file: there are no times of a cue, such as 00:00:01,000 --> "),
+    (VttDocument, "00:00:01.000 --> 00:00:02.000\none\n", "line 1: a .vtt file begins with the line WEBVTT."),
+    (AssDocument, "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,one\n", "line 2: before this line, .* a line `Format:`"),
+    (AssDocument, "[Events]\nFormat: Layer, Start, End, Text\nDialogue: 0:00:01.00\n",
+     "line 3: 1 fields, but the line `Format:` names 4."),
+])
+def test_malformed_subtitles_are_refused(kind, data, message):
+    with pytest.raises(DocumentError, match=message):
+        kind(data.encode())
+
+
+@pytest.mark.parametrize(("kind", "text"), [
+    (SrtDocument, ""), (SrtDocument, "\ufeff\n \n"), (VttDocument, "\ufeffWEBVTT"), (AssDocument, ""),
+    (SrtDocument, "1\n00:00:01,000 --> 00:00:02,000\n10:30:15 - the end, 10,5 - 11:30\n")])
+def test_empty_subtitles_and_texts_with_times_are_accepted(kind, text):
+    document = kind(text.encode())
+    assert document.render(document.blocks, "en") == text.encode()
 
 
 def test_other_encodings_are_refused_with_the_line():
