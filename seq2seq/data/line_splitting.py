@@ -8,16 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from seq2seq.recipe.language_codes import main_language
+from seq2seq.tokenizers import scripts
 
 # Codes of languages written without spaces between words.
 SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
-SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
+# Marks that end a sentence if white space follows. The last ones are Armenian, Arabic (question mark, full stop),
+# Devanagari (danda, double danda), Burmese, Ethiopic (full stop, question mark) and Khmer (two).
+SENTENCE_MARKS = ".!?…\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u1367\u17d4\u17d5"
+SENTENCE_END = re.compile(rf"(?<=[{SENTENCE_MARKS}])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
 WHITE_SPACE = re.compile(r"\s+")
-# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han.
-_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_UNIT = re.compile(rf"[{_SPACELESS}]|[^\W{_SPACELESS}]+|[^\w\s]")
 
 Span = tuple[int, int]
 """Character offsets in a line, (begin, end)."""
@@ -33,7 +35,13 @@ def word_spans(text: str, language: str) -> list[Span]:
 def alignment_units(text: str) -> list[Span]:
     """Return the spans of the units between which an inline tag may stand: words, punctuation marks, and single
     characters of scripts without spaces. Unlike `word_spans`, this function separates a word from a comma after it."""
-    return [match.span() for match in _UNIT.finditer(text)]
+    return [match.span() for match in _unit().finditer(text)]
+
+
+@cache
+def _unit() -> re.Pattern[str]:
+    marks, letters = scripts.combining_marks(), rf"[^\W{scripts.SPACELESS}]+"
+    return re.compile(rf"[{scripts.SPACELESS}][{marks}]*|{letters}(?:[{marks}]+(?:{letters})?)*|[^\w\s]")
 
 
 @dataclass(frozen=True)

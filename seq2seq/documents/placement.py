@@ -20,7 +20,7 @@ import numpy as np
 from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.tokenizers.term_markers import SPACELESS_SCRIPT
+from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER, belongs_to_letter
 
 MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
 """Limits that bound the time: tags of a sentence, depth of nested elements, and source units times translation units
@@ -398,7 +398,8 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
 def _needs_space(character: str, original: str) -> bool:
     """Return True if a tag needs a space beside `character`: if this is a letter or digit of a script with spaces, and
     `original`, the character beside the tag in the source ("" at an edge), is a space or a punctuation mark."""
-    return character.isalnum() and not SPACELESS_SCRIPT.match(character) and original != "" and not original.isalnum()
+    in_word = character.isalnum() or belongs_to_letter(character)
+    return in_word and not SPACELESS_CHARACTER.match(character) and original != "" and not original.isalnum()
 
 
 def _in_order(tags: Sequence[Tag], old: list[Span], new: list[Span]) -> list[Tag]:

@@ -13,6 +13,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from seq2seq import console
 from seq2seq.data.corpus import read_pairs, read_texts
+from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
@@ -52,8 +53,11 @@ class Score:
 
 
 def bleu_tokenizer(language: str) -> str:
-    """Return the name of sacreBLEU's tokeniser for this language: 13a except for Chinese, Japanese and Korean."""
-    return {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(main_language(language), "13a")
+    """Return the name of sacreBLEU's tokeniser for this language: 13a for languages with spaces between words, `char`
+    for Thai, Lao, Khmer and Burmese, and special ones for Chinese, Japanese and Korean."""
+    code = main_language(language)
+    special = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+    return special.get(code, "char" if code in SPACELESS else "13a")
 
 
 def corpus_scores(

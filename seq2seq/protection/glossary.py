@@ -10,7 +10,8 @@ from pathlib import Path
 
 from seq2seq.data.line_splitting import Span
 from seq2seq.errors import UserError
-from seq2seq.protection.words import MIN_STEM, SPACELESS_CHARACTER, lemmas, same_word, words
+from seq2seq.protection.words import MIN_STEM, lemmas, lower_case, same_word, words
+from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
 
 MAX_ENTRIES, MAX_TERM_CHARACTERS, MAX_BYTES = 200_000, 300, 50_000_000
 KEEP = frozenset(["do not translate", "dnt", "keep"])
@@ -115,7 +116,7 @@ class Glossary:
 
     def _keys(self, word: str) -> set[str]:
         """Return lookup keys of a word. Two forms of one word share at least one key (see `words.same_word`)."""
-        return {*lemmas(word, self.source_language), word.lower()[:MIN_STEM]}
+        return {*lemmas(word, self.source_language), lower_case(word, self.source_language)[:MIN_STEM]}
 
     def _entry_at(self, text: str, spans: list[Span], index: int) -> tuple[int, Term] | None:
         begin, end = spans[index]
@@ -150,8 +151,8 @@ def occurrences(term: str, text: str, language: str, exact: bool = False) -> int
         return text.count(term)
     count = index = 0
     while index + len(term_words) <= len(found):
-        same = all(one.lower() == word.lower() if exact else same_word(word, one, language)
-                   for word, one in zip(term_words, found[index:], strict=False))
+        same = all(lower_case(one, language) == lower_case(word, language) if exact
+                   else same_word(word, one, language) for word, one in zip(term_words, found[index:], strict=False))
         count, index = count + same, index + (len(term_words) if same else 1)
     return count
 
@@ -165,6 +166,6 @@ def _matches(term_word: str, word: str, language: str) -> bool:
     as abbreviations have, both words must be identical. If it begins with a capital, so must the text's word."""
     if term_word == word or SPACELESS_CHARACTER.match(term_word):
         return term_word == word
-    if term_word[1:] != term_word[1:].lower() or term_word[0].isupper() and not word[0].isupper():
+    if term_word[1:] != lower_case(term_word[1:], language) or term_word[0].isupper() and not word[0].isupper():
         return False
     return same_word(term_word, word, language)

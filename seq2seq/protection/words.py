@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from seq2seq.data.line_splitting import Span
 from seq2seq.recipe.language_codes import main_language
+from seq2seq.tokenizers.scripts import SPACELESS, combining_marks
 
-# A word, or a single character of a script without spaces between words.
-_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORD = re.compile(f"[{_SPACELESS}]|[^\\W_{_SPACELESS}]+(?:['’][^\\W_{_SPACELESS}]+)*")
-SPACELESS_CHARACTER = re.compile(f"[{_SPACELESS}]")
 MIN_STEM = 4
 """Minimum length of the common beginning of two forms of one word, if the language has no lemmatizer."""
 MAX_ENDING = 3
@@ -21,7 +18,14 @@ MAX_ENDING = 3
 
 def words(text: str) -> list[Span]:
     """Return the spans of the words of a text. In scripts without spaces between words, each character is a word."""
-    return [match.span() for match in _WORD.finditer(text)]
+    return [match.span() for match in _word().finditer(text)]
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    marks = combining_marks()
+    letters = rf"[^\W_{SPACELESS}]+(?:[{marks}]+[^\W_{SPACELESS}]*)*"
+    return re.compile(f"[{SPACELESS}][{marks}]*|{letters}(?:['’]{letters})*")
 
 
 @lru_cache(maxsize=32)
@@ -43,19 +47,29 @@ def lemmas(word: str, language: str) -> frozenset[str]:
     The word is looked up as it is, in lower case and capitalized: lemmatizers know German nouns only with a capital.
     """
     lemmatize = _lemmatizer(language)
-    variants = {word, word.lower(), word.capitalize()} if lemmatize else set()
-    return frozenset([word.lower(), *(lemmatize(variant).lower() for variant in variants if lemmatize)])
+    lower = lower_case(word, language)
+    # simplemma lowers capitals by the rules of English.
+    variants = {variant for variant in (word, lower, word.capitalize()) if variant.lower() == lower}
+    return frozenset([lower, *(lower_case(lemmatize(variant), language) for variant in variants if lemmatize)])
+
+
+def lower_case(text: str, language: str) -> str:
+    """Return the text in lower case. In Turkish and Azerbaijani, `I` becomes `ı`, and `İ` becomes `i`."""
+    if main_language(language) in ("tr", "az"):
+        text = text.replace("I", "ı").replace("İ", "i")
+    return text.lower()
 
 
 def same_word(word: str, other: str, language: str) -> bool:
     """Return True if two words are forms of one word: if they have a common lemma or, without a lemmatizer for the
     language, differ only in their endings."""
-    if word.lower() == other.lower():
+    lower, other_lower = lower_case(word, language), lower_case(other, language)
+    if lower == other_lower:
         return True
     if _lemmatizer(language):
         return bool(lemmas(word, language) & lemmas(other, language))
     common = 0
-    for first, second in zip(word.lower(), other.lower(), strict=False):
+    for first, second in zip(lower, other_lower, strict=False):
         if first != second:
             break
         common += 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import math
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.search.options import Hypotheses, LogitsProcessor
+from seq2seq.tokenizers.scripts import belongs_to_letter
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
@@ -178,23 +178,14 @@ class _ForbiddenPhrase:
 def _ends_in_word(text: str) -> bool:
     """Return True if the text ends with a letter or digit. Combining marks at the end are ignored."""
     for character in reversed(text):
-        if not _belongs_to_letter(character):
+        if not belongs_to_letter(character):
             return character.isalnum()
     return False
 
 
 def begins_in_word(text: str) -> bool:
     """Return True if the text begins with a letter, a digit or a combining mark, so that it would continue a word."""
-    return text[:1].isalnum() or _belongs_to_letter(text[:1])
-
-
-def _belongs_to_letter(character: str) -> bool:
-    """Return True if the character belongs to the letter before it.
-
-    These characters are combining marks, for example the vowel signs of Hindi, and the zero-width joiner and
-    non-joiner, which occur in Persian words.
-    """
-    return not character.isascii() and (character in "\u200c\u200d" or unicodedata.category(character)[0] == "M")
+    return text[:1].isalnum() or belongs_to_letter(text[:1])
 
 
 def _without_case(text: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
+from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
 TERM_TARGET = "⦅"
@@ -14,8 +14,6 @@ TERM_END = "⦆"
 TERM_MARKERS = (TERM_TARGET, TERM_END)
 
 PARENTHESES = {ord(TERM_TARGET): "(", ord(TERM_END): ")"}
-# Thai, Lao, Burmese, Khmer, Kana and Chinese characters: these scripts have no spaces between words.
-SPACELESS_SCRIPT = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 
 def annotate(text: str, terms: Iterable[tuple[int, int, str]]) -> str:
@@ -35,7 +33,7 @@ def annotate(text: str, terms: Iterable[tuple[int, int, str]]) -> str:
         target = " ".join(target.translate(PARENTHESES).split())
         if not position <= begin < end <= len(text) or not target:
             continue
-        space = "" if SPACELESS_SCRIPT.match(target) else " "
+        space = "" if SPACELESS_CHARACTER.match(target) else " "
         parts += [text[position:begin].translate(PARENTHESES), TERM_TARGET, space, target, TERM_END]
         position = end
     return "".join([*parts, text[position:].translate(PARENTHESES)])

@@ -74,8 +74,9 @@ class TrainState:
         return bool(self.validations) and self.validations[-1][0] == self.step
 
     def is_better(self, score: float, metric: str) -> bool:
-        """Return True if `score` is better than the best score so far, or is the first score."""
-        if self.best_score is None:
+        """Return True if `score` is better than the best score so far, or is the first score. If both are 0, the later
+        weights are better: the first validations of a slow training often give 0."""
+        if self.best_score is None or score == self.best_score == 0 and HIGHER_IS_BETTER[metric]:
             return True
         return score > self.best_score if HIGHER_IS_BETTER[metric] else score < self.best_score
 

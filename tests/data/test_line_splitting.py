@@ -4,11 +4,20 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from seq2seq.data.line_splitting import divide, join_translations, split_long, split_margins
+from seq2seq.data.line_splitting import alignment_units, divide, join_translations, split_long, split_margins
 
 
 def at_most(characters):
     return lambda text: len(text) <= characters
+
+
+@pytest.mark.parametrize(("text", "units"), [
+    ("किताब लाल है।", ["किताब", "लाल", "है", "।"]), ("الكُتُبَ هنا", ["الكُتُبَ", "هنا"]),
+    ("cafe\u0301s!", ["cafe\u0301s", "!"]), ("می\u200cخواهم", ["می\u200cخواهم"]), ("ดีมาก", ["ดี", "ม", "า", "ก"]),
+    ("don't_go 3,5", ["don", "'", "t_go", "3", ",", "5"]),
+])
+def test_a_letter_and_its_marks_are_in_one_unit(text, units):
+    assert [text[begin:end] for begin, end in alignment_units(text)] == units
 
 
 # Margins

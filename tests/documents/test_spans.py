@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq.documents.block import Block, Tag
+from seq2seq.documents.sentences import split_sentences
 from seq2seq.documents.spans import is_message, join_surrogates, replace_spans, trim, wrap
 
 
@@ -51,3 +52,12 @@ def test_wrapped_lines_are_the_text(text, width):
 def test_hostile_texts_take_linear_time(text):
     is_message(text)
     assert "".join(wrap(text, 77)) == text
+
+
+@pytest.mark.parametrize(("text", "sentences"), [
+    ("यह एक है। वह दो है।। बस", ["यह एक है।", "वह दो है।।", "बस"]), ("هل هذا؟ نعم.", ["هل هذا؟", "نعم."]),
+    ("یہ ہے۔ وہ ہے۔", ["یہ ہے۔", "وہ ہے۔"]), ("ይህ ነው። ያ ነው።", ["ይህ ነው።", "ያ ነው።"]), ("ဒါ။ ဟို။", ["ဒါ။", "ဟို။"]),
+    ("Սա է։ Նա է։", ["Սա է։", "Նա է։"]), ("是。不是。", ["是。", "不是。"]),
+    ("Dr. Who is. Yes!", ["Dr. Who is.", "Yes!"])])
+def test_sentences_end_at_the_marks_of_their_script(text, sentences):
+    assert split_sentences(text).texts == sentences

@@ -84,9 +84,10 @@ def test_chinese_is_split_into_characters():
 
 
 def test_the_tokeniser_follows_the_language():
-    languages = ["de", "zh", "zh-CN", "zh_Hant", "zho_Hans", "cmn", "ja", "jpn_Jpan", "ko", "ZH", "zza", "jam"]
+    languages = ["de", "zh", "zh-CN", "zh_Hant", "zho_Hans", "cmn", "ja", "jpn_Jpan", "ko", "ZH", "zza", "jam", "th",
+                 "lo", "khm_Khmr", "my"]
     assert [bleu_tokenizer(language) for language in languages] == [
-        "13a", *["zh"] * 5, "ja-mecab", "ja-mecab", "ko-mecab", "zh", "13a", "13a",
+        "13a", *["zh"] * 5, "ja-mecab", "ja-mecab", "ko-mecab", "zh", "13a", "13a", *["char"] * 4,
     ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.errors import RequestError, UserError
 from seq2seq.protection.adherence import adherence
-from seq2seq.protection.glossary import Glossary
+from seq2seq.protection.glossary import Glossary, occurrences
 from seq2seq.protection.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.requests import number_requests
@@ -144,8 +144,8 @@ def test_5_000_generated_strings_keep_their_placeholders():
 # Terms
 
 
-def glossary(*lines, target="de"):
-    return Glossary.parse("\n".join(lines), "terms.tsv", "en", target)
+def glossary(*lines, source="en", target="de"):
+    return Glossary.parse("\n".join(lines), "terms.tsv", source, target)
 
 
 def test_a_term_that_the_model_uses_in_any_inflection_is_not_retried():
@@ -182,6 +182,16 @@ def test_the_longest_term_is_taken_and_terms_do_not_overlap():
     ("cat", "category", False), ("Apple", "an apple", False), ("apple", "Apples", True), ("火车", "坐火车去", True)])
 def test_terms_match_whole_words_in_any_inflection(term, text, matches):
     assert bool(glossary(f"{term}\tx").find(text)) == matches
+
+
+@pytest.mark.parametrize(("language", "term", "text", "found"), [
+    ("hi", "काम", "मैं ३ किमी चलता हूँ", []), ("hi", "काम", "यह काम है", ["काम"]), ("hi", "बस", "बसंत और बस", ["बस"]),
+    ("tr", "ışık", "IŞIK yandı", ["IŞIK"]), ("tr", "istanbul", "İSTANBUL", ["İSTANBUL"]),
+    ("en", "istanbul", "ISTANBUL", ["ISTANBUL"]), ("tr", "ilik", "ILIK su", [])])
+def test_terms_match_whole_words_in_every_script(language, term, text, found):
+    terms = glossary(f"{term}\tx", source=language)
+    assert [text[one.begin:one.end] for one in terms.find(text)] == found
+    assert occurrences(term, text, language, exact=True) == len(found)
 
 
 def test_a_term_without_translation_and_one_that_is_not_to_be_translated_stay_as_they_are():

@@ -111,6 +111,7 @@ def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys
     (7, ()), (1, ("training.accumulation=3",)),
     (3, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1")),
     (7, ("training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1")),
+    (3, ("training.consistency=5", "training.consistency_from=9")),
     *(pytest.param(step, (), marks=pytest.mark.slow) for step in (1, 5)),
     *(pytest.param(step, (setting,), marks=pytest.mark.slow) for step, setting in (
         (1, "tokenizer.subword_sampling=0.2"), (5, "tokenizer.subword_sampling=0.2"),
@@ -581,3 +582,9 @@ def test_restart_of_a_run_behind_a_link_leaves_a_run_there(recipe, tmp_path):
         train(recipe("training.max_steps=2"), tmp_path / "run", restart)
     assert (tmp_path / "run").is_symlink()
     assert newest_checkpoint(tmp_path / "run").step == newest_checkpoint(tmp_path / "disk.1").step == 2
+
+
+def test_of_two_models_with_bleu_0_the_later_one_is_kept():
+    state = TrainState(best_score=0.0, best_step=1)
+    assert state.is_better(0.0, "bleu") and not state.is_better(0.0, "loss")
+    assert not TrainState(best_score=5.0, best_step=1).is_better(5.0, "bleu")

@@ -1,0 +1,27 @@
+"""Properties of scripts: scripts without spaces between words, and characters that belong to the letter before them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+
+SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+"""Scripts without spaces between words, for a character class of a regular expression: Thai, Lao, Burmese, Khmer, kana
+and Han."""
+SPACELESS_CHARACTER = re.compile(f"[{SPACELESS}]")
+
+
+@cache
+def combining_marks() -> str:
+    """Return the characters of `belongs_to_letter`, for a character class of a regular expression."""
+    return "".join(filter(belongs_to_letter, map(chr, range(0x300, 0x20000))))
+
+
+def belongs_to_letter(character: str) -> bool:
+    """Return True if the character belongs to the letter before it.
+
+    These characters are combining marks, for example the vowel signs of Hindi, and the zero-width joiner and
+    non-joiner, which occur in Persian words. For Python's `\\w`, they are not part of a word.
+    """
+    return not character.isascii() and (character in "\u200c\u200d" or unicodedata.category(character)[0] == "M")
