@@ -16,11 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
-from seq2seq.data.corpus import Pair, read_pairs, validation_pairs
+from seq2seq.data.corpus import Counts, Pair, first_line_warnings, read_pairs, validation_pairs
+from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import score_pairs
@@ -92,13 +94,17 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     network, recipe, tokenizers = read_model(bundle)
     if recipe.task is not TRANSLATION:
         raise UserError(f"{model} does not translate text. Only translation models can be adapted.")
+    if len(recipe.directions) > 1 or recipe.data.context:
+        what = "of several directions" if len(recipe.directions) > 1 else "with data.context"
+        raise UserError(f"{model}: a model {what} cannot be adapted yet. Train it further with a recipe that has "
+                        "training.start_from.")
     domain, general = domain.resolve(Path()), general and general.resolve(Path())
     inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed,
               "text": _fingerprint(domain), "general": general and _fingerprint(general)}
     if not (output / TEXT / INPUTS).is_file():
         if os.path.lexists(output):
             raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")
-        _write(recipe, bundle, tokenizers, domain, general, output, seed, inputs)
+        _write(recipe, bundle, tokenizers, domain, general, output, seed, inputs, settings)
     elif parse_json((output / TEXT / INPUTS).read_bytes()) != inputs:
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
@@ -126,8 +132,9 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     names = [name for name in ("domain.test", "general.test") if sets[name]]
     tests = dict(zip(names, zip(score(0, *names), score(chosen.share, *names), strict=True), strict=True))
     found = Adaptation(metric, table, chosen, tests)
+    metadata = {key: value for key, value in new.metadata.items() if key != "validation"}       # of other weights
     save_bundle(output / BEST, interpolated(old.weights, new.weights, chosen.share), new.recipe_text,
-                new.tokenizer_files, {**new.metadata, "adaptation": {**asdict(found), "model": str(model)}})
+                new.tokenizer_files, {**metadata, "adaptation": {**asdict(found), "model": str(model)}})
     return found
 
 
@@ -156,7 +163,7 @@ def _set_weights(network: Any, weights: Mapping[str, Tensor]) -> None:
 
 
 def _read(directory: Path, name: str) -> list[TextPair]:
-    sides = [(directory / f"{name}.{side}").read_text(encoding="utf-8") for side in ("source", "target")]
+    sides = [(directory / f"{name}.{side}").read_bytes().decode() for side in ("source", "target")]
     return list(zip(*(side.split("\n")[:-1] for side in sides), strict=True))
 
 
@@ -167,8 +174,10 @@ def _fingerprint(corpus: Corpus) -> list[Any]:
 
 
 def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus, general: Corpus | None, output: Path,
-           seed: int, inputs: Mapping[str, Any]) -> None:
+           seed: int, inputs: Mapping[str, Any], settings: Sequence[str]) -> None:
     """Write the text and the recipe of the training. The directory `output` appears only when it is complete."""
+    for corpus in filter(None, (domain, general)):
+        _require_two_columns(corpus, recipe)
     texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(recipe, domain, seed), strict=True))
     limit = REPLAYED * len(texts["domain.train"])
     if general is None:
@@ -179,6 +188,11 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
         train_pairs = _sample(train_pairs, limit, seed)
     texts |= {"general.train": train_pairs, "general.valid": valid, "general.test": test}
     texts |= {name: texts[name][:MAX_VALIDATED] for name in ("domain.valid", "general.valid")}
+    texts = _without_common_sentences(texts)
+    for name in ("domain.train", "domain.valid", "general.train", "general.valid"):
+        if not texts[name]:
+            raise CorpusError(f"{name.replace('.', ' text for ')}: all its sentences also occur in the other text. "
+                              "Give other general text with --general.")
     texts["valid"] = texts["domain.valid"] + texts["general.valid"]
     with replace_directory(output, None) as directory:
         (directory / TEXT).mkdir()
@@ -188,8 +202,34 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
                 lines = "".join(f"{pair[number]}\n" for pair in pairs)
                 (directory / TEXT / f"{name}.{side}").write_text(lines, encoding="utf-8", newline="\n")
         tokens = sum(len(ids) + 1 for ids in tokenizers.target.encode([target for _, target in texts["domain.train"]]))
-        text = _recipe_text(recipe, bundle, len(texts["domain.train"]), len(train_pairs), tokens, seed, output.name)
+        text = _recipe_text(recipe, bundle, len(texts["domain.train"]), len(texts["general.train"]), tokens, seed,
+                            output.name)
         (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
+        load_recipe(directory / RECIPE_FILE, settings)                          # raises if a setting is invalid
+
+
+def _require_two_columns(corpus: Corpus, recipe: Recipe) -> None:
+    """Raise CorpusError if the first line of a table looks like a header, or has more columns than two."""
+    data = recipe.data.model_copy(update={"train": (corpus,), "valid": (corpus,), "test": {}})
+    for warning in first_line_warnings(recipe.model_copy(update={"data": data}).with_directory(Path())):
+        fault, remedy, _ = warning.partition(" If ")                            # the remedy is for recipes
+        if corpus.form == "table" and remedy:
+            raise CorpusError(f"{fault} Give a table of two columns, source and target, without a header.")
+        console.warn(warning)
+
+
+def _without_common_sentences(texts: Mapping[str, list[TextPair]]) -> dict[str, list[TextPair]]:
+    """Drop training pairs with a sentence of a validation or test set, and general validation and test pairs with a
+    sentence that is held out from the domain."""
+
+    def without(name: str, *others: str) -> list[TextPair]:
+        sides = [{pair[side] for other in others for pair in texts[other]} for side in (0, 1)]
+        return [pair for pair in texts[name] if not any(text in side for text, side in zip(pair, sides, strict=True))]
+
+    of_domain, of_general = ("domain.valid", "domain.test"), ("general.valid", "general.test")
+    return {**texts, "general.train": without("general.train", *of_domain, *of_general),
+            "domain.train": without("domain.train", *of_general),
+            **{name: without(name, *of_domain) for name in of_general}}
 
 
 def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
@@ -210,9 +250,11 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
 
 
 def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair], list[TextPair]]:
-    """Return at most `limit` random pairs of the model's training text, and the pairs of its validation text."""
+    """Return at most `limit` random pairs of the model's training text, cleaned, and the pairs of its validation text.
+    """
     try:
-        found = (pair for spec in recipe.data.train if spec.translated_by is None for pair in read_pairs(recipe, spec))
+        found = (pair for spec in recipe.data.train if spec.translated_by is None
+                 for pair in cleaned(spec, recipe, Counts()))
         return _sample(_texts(found), limit, seed), list(_texts(validation_pairs(recipe)))
     except CorpusError as error:
         raise CorpusError(f"{error} This is text that the model was trained with; if it is not on this machine, give "
@@ -224,7 +266,7 @@ def _texts(pairs: Iterable[Pair]) -> Iterable[TextPair]:
 
 
 def _line(text: str) -> str:
-    return text.replace("\n", " ")
+    return text.replace("\n", " ").replace("\r", " ")
 
 
 def _sample(pairs: Iterable[TextPair], limit: int, seed: int) -> list[TextPair]:
@@ -248,9 +290,13 @@ def _recipe_text(recipe: Recipe, bundle: Path, domain: int, general: int, tokens
     def corpus(name: str, more: str = "") -> str:
         return f"{{source: {name}.source, target: {name}.target{more}}}"
 
+    def changed(section: BaseModel) -> str:
+        """Return the keys that differ from their defaults."""
+        return json.dumps(section.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
+
     return f"""\
-# Training of `seq2seq adapt`. Each epoch has the pairs of the domain, and about as many general pairs.
-name: {"".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_") or "adapted"}
+# Training of `seq2seq adapt`. Each epoch has the pairs of the domain, and as many general pairs if there are so many.
+name: {json.dumps("".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_") or "adapted")}
 seed: {seed}
 languages: {{source: {recipe.languages.source}, target: {recipe.languages.target}}}
 data:
@@ -260,7 +306,8 @@ data:
   - {corpus("general.train", f", weight: {min(1.0, domain / max(general, 1)):.4f}")}
   # Domain and general pairs, so that the score does not improve if general text loses more than the domain gains.
   valid: {corpus("valid")}
-  cleaning: {{max_pieces: {recipe.data.cleaning.max_pieces}}}
+  cleaning: {changed(recipe.data.cleaning)}
+  augmentation: {changed(recipe.data.augmentation)}
 metrics: {json.dumps([metric for metric in recipe.measures if metric in ("bleu", "chrf")] or ["chrf"])}
 training:
   start_from: {json.dumps(str(bundle.absolute()), ensure_ascii=False)}
@@ -274,5 +321,7 @@ training:
   early_stopping: 3
   ema_decay: 0.99
   label_smoothing: {section.label_smoothing}
-decoding: {json.dumps(recipe.decoding.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)}
+  optimizer: {section.optimizer}
+  precision: {section.precision}
+decoding: {changed(recipe.decoding)}
 """

@@ -55,5 +55,5 @@ class TokenNoise:
         # Inverse of the distribution function of p(n) = r^n (1 - r) / (1 - r^(words + 1)), n = 0 … words.
         ratio = math.exp(-1 / self.switch_out)
         drawn = torch.rand(words.shape, dtype=torch.float64, device=words.device)
-        number = ((1 - drawn * (1 - ratio ** (words + 1))).log() / math.log(ratio)).floor().clamp(max=words)
+        number = ((1 - drawn * (1 - ratio ** (words + 1))).log() * -self.switch_out).floor().clamp(max=words)
         return (number / words).float().repeat_interleave(lengths, output_size=tokens)

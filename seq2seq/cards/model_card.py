@@ -248,6 +248,10 @@ def _training(recipe: Recipe, metadata: Mapping[str, Any], imported: Any) -> str
         steps = f"The checkpoint after step {step:,}, selected by {section.best_metric} on the validation set."
     else:
         steps = "The number of steps is unknown."
+    adaptation = metadata.get("adaptation")
+    chosen = adaptation.get("chosen") if isinstance(adaptation, Mapping) else None
+    if isinstance(chosen, Mapping) and isinstance(share := chosen.get("share"), float):
+        steps = f"The average of these old weights ({1 - share:.0%}) and the new weights ({share:.0%})."
     precision = "chosen for the device (`auto`)" if section.precision == "auto" else section.precision
     optimizer = (f"{OPTIMIZERS[section.optimizer]} with a peak learning rate of {section.learning_rate:g} after "
                  f"{section.warmup_steps:,} warm-up steps, then the schedule `{section.schedule}`")

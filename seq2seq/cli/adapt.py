@@ -33,7 +33,7 @@ def adapt(
 ) -> None:
     """Adapt a model to the text of a domain, such as a translation memory, without harm to its other translations.
 
-    The model is trained on text of the domain and an equal amount of general text. Then averages of the old and the new
+    The model is trained on text of the domain and at most as much general text. Then averages of the old and the new
     weights are scored on validation text by BLEU (chrF if the recipe lacks BLEU). Of the averages that lose at most
     --allow-loss on general text, the best on the domain is written. If none gains on the domain, no model is written.
     """

@@ -251,7 +251,7 @@ def first_line_warnings(recipe: Recipe) -> Iterator[str]:
                    f"this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
         if spec.table_format == ".tsv" and all(re.fullmatch('".*"', field) for field in fields):
             yield (f"{paths[0]}: on line 1, all columns are in double quotes, which belong to the text in a .tsv file. "
-                   "If they are not meant as text, remove them.")
+                   "Remove them unless they are meant as text.")
         indices = [int(column) - 1 for column in spec.columns] if by_number else range(len(fields))
         names = [fields[index] for index in indices if index < len(fields)]
         if names and all(_is_column_name(name, recipe.languages) for name in names):
