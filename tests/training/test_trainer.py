@@ -111,7 +111,6 @@ def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys
     (7, ()), (1, ("training.accumulation=3",)),
     (3, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1")),
     (7, ("training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1")),
-    (3, ("training.consistency=5", "training.consistency_from=9")),
     *(pytest.param(step, (), marks=pytest.mark.slow) for step in (1, 5)),
     *(pytest.param(step, (setting,), marks=pytest.mark.slow) for step, setting in (
         (1, "tokenizer.subword_sampling=0.2"), (5, "tokenizer.subword_sampling=0.2"),
