@@ -188,11 +188,14 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
         train_pairs = _sample(train_pairs, limit, seed)
     texts |= {"general.train": train_pairs, "general.valid": valid, "general.test": test}
     texts |= {name: texts[name][:MAX_VALIDATED] for name in ("domain.valid", "general.valid")}
-    texts = _without_common_sentences(texts)
-    for name in ("domain.train", "domain.valid", "general.train", "general.valid"):
-        if not texts[name]:
-            raise CorpusError(f"{name.replace('.', ' text for ')}: all its sentences also occur in the other text. "
-                              "Give other general text with --general.")
+    apart = _without_common_sentences(texts)
+    for name in ("domain.train", "general.train", "general.valid"):
+        if not apart[name]:
+            kind, purpose = name.split(".")
+            shared = f" without a sentence of the other text ({len(texts[name]):,} with one)" if texts[name] else ""
+            use = "validation" if purpose == "valid" else "training"
+            raise CorpusError(f"there is no {kind} pair for {use}{shared}. Give other general text with --general.")
+    texts = apart
     texts["valid"] = texts["domain.valid"] + texts["general.valid"]
     with replace_directory(output, None) as directory:
         (directory / TEXT).mkdir()

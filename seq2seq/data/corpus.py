@@ -249,7 +249,7 @@ def first_line_warnings(recipe: Recipe) -> Iterator[str]:
         if by_number and len(fields) > 2 and spec.source is None and spec.text is None:
             yield (f"{paths[0]}: line 1 has {len(fields)} columns; columns 1 and 2 are read as source and target. If "
                    f"this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
-        if spec.table_format == ".tsv" and all(re.fullmatch('".*"', field) for field in fields):
+        if spec.table_format == ".tsv" and fields and all(re.fullmatch('".*"', field) for field in fields):
             yield (f"{paths[0]}: on line 1, all columns are in double quotes, which belong to the text in a .tsv file. "
                    "Remove them unless they are meant as text.")
         indices = [int(column) - 1 for column in spec.columns] if by_number else range(len(fields))

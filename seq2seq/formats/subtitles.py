@@ -84,8 +84,7 @@ class _SubtitleDocument:
         """Read subtitles.
 
         Raises:
-            DocumentError: the document is too large, cannot be decoded (see `decode_text`), or is malformed: it has no
-                cue, or a line of times that is none.
+            DocumentError: the document is too large, cannot be decoded (see `decode_text`), or is malformed.
         """
         self._data = data
         self._source, self._encoding = decode_text(data)

@@ -17,7 +17,8 @@ MAX_ENDING = 3
 
 
 def words(text: str) -> list[Span]:
-    """Return the spans of the words of a text. In scripts without spaces between words, each character is a word."""
+    """Return the spans of the words of a text. In scripts without spaces between words, each character is a word.
+    Combining marks belong to the letter before them."""
     return [match.span() for match in _word().finditer(text)]
 
 

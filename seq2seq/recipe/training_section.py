@@ -99,7 +99,7 @@ class TrainingSection(Section):
     language model has only `loss` and `perplexity`. Not set: `bleu` if it is in `metrics`, else the first entry of
     `metrics` that is `chrf` or `exact`, else `loss`; for a language model, `perplexity`."""
     early_stopping: NonNegativeInt = 0
-    """Stop after this number of consecutive validations without improvement. 0 turns it off."""
+    """Stop after this number of consecutive validations without improvement, not counting scores of 0. 0: never."""
     keep_checkpoints: PositiveInt = 3
     """Number of most recent checkpoints to keep."""
     checkpoint_minutes: Annotated[float, Field(ge=0, le=2)] = 2.0

@@ -58,7 +58,7 @@ def folder(tmp_path_factory):
 def adapted(folder):
     output = folder / "adapted"
     return output, adapt(folder / "run", memory(folder), output, allow_loss=2.0,
-                         settings=["training.max_steps=200", "training.learning_rate=0.005", "training.threads=1"])
+                         settings=["training.max_steps=400", "training.learning_rate=0.005", "training.threads=1"])
 
 
 def memory(folder):
@@ -86,7 +86,7 @@ def test_the_adapted_model_is_the_average_of_the_old_and_the_trained_weights(fol
     translator = Translator.load(output, precision="fp32")
     assert translator.decoding == Translator.load(folder / "run", precision="fp32").decoding
     [[best]] = translator.translate(["one moon sees two sun"])
-    assert {"Mond", "Sonne"} & {*best.text.split()}                             # words that the old model does not know
+    assert "Mond" in best.text and "Sonne" in best.text
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_training_validation_and_test_text_have_no_sentence_in_common(adapted):
 def test_the_same_call_again_gives_the_same_and_trains_no_more(folder, adapted, capsys):
     output, found = adapted
     assert adapt(folder / "run", memory(folder), output, allow_loss=2.0,
-                 settings=["training.max_steps=200", "training.learning_rate=0.005", "training.threads=1"]) == found
+                 settings=["training.max_steps=400", "training.learning_rate=0.005", "training.threads=1"]) == found
     assert f"{output / TRAINING} has finished" in capsys.readouterr().err
 
 

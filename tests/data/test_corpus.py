@@ -283,6 +283,7 @@ def test_quotes_around_all_columns_of_a_tsv_file_are_warned_of(tmp_path):
     assert told.startswith(f"{tmp_path / 'a.tsv'}: on line 1, all columns are in double quotes, which belong to")
     assert not first_lines(tmp_path, '"ein Hund"\ta dog\n', {"file": "a.tsv"})
     assert not first_lines(tmp_path, '"ein Hund","a dog"\n', {"file": "a.csv"})
+    assert not first_lines(tmp_path, "", {"file": "a.tsv"})
 
 
 # First lines
