@@ -21,17 +21,19 @@ from torch import Tensor, nn
 
 from seq2seq import console
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
+from seq2seq.check.new_recipe import corpus_of
 from seq2seq.data.corpus import Counts, Pair, first_line_warnings, read_pairs, validation_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.evaluation.scores import score_pairs
+from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
 from seq2seq.files.json_reader import parse_json
 from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
-from seq2seq.storage.directories import read_metadata, replace_directory
+from seq2seq.storage.directories import read_metadata, replace_directory, sha256_of
+from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.trainer import train
 from seq2seq.translation.translator import Translator
@@ -65,13 +67,24 @@ class Adaptation:
     """Result of `adapt`.
 
     metric: metric of all scores. table: validation scores of every share. chosen: row of `table` for the adapted model.
-    tests: scores before and after the adaptation, by test set. The test sets influence no choice.
+    tests: scores before and after the adaptation, by test set (`domain`, `general`). They influence no choice.
     """
 
     metric: str
     table: list[TradeOff]
     chosen: TradeOff
     tests: dict[str, tuple[float, float]]
+
+
+def text_of(files: Sequence[Path]) -> Corpus:
+    """Return the corpus that consists of two text files, or of one .tmx, .tsv or .csv file.
+
+    Raises:
+        UserError: as `corpus_of`, or the file has another format.
+    """
+    if len(files) == 1 and Corpus.model_construct(file=str(files[0])).table_format in (".jsonl", ".parquet"):
+        raise OptionError(f"{files[0]}: give a .tmx, .tsv or .csv file with both sides, or two text files.")
+    return corpus_of(files)
 
 
 def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None = None, allow_loss: float = 0.5,
@@ -82,8 +95,8 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
 
     Args:
         model: a bundle or a run. domain: text of the domain. output: directory of the adaptation.
-        general: other text that the model has to translate as well as before; None: the training and validation text of
-            the model, which must be on this machine.
+        general: other text that the model has to translate as well as before; None: the training, validation and test
+            text of the model. Training and validation text must be on this machine.
         allow_loss: maximum decrease of the score on general validation text.
         seed: seed of the split of the text and of the training. settings: KEY=VALUE overrides of the training's recipe.
     Raises:
@@ -108,33 +121,37 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     elif parse_json((output / TEXT / INPUTS).read_bytes()) != inputs:
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
-    sets = {name: _read(output / TEXT, name) for name in (
-        "domain.valid", "general.valid", "domain.test", "general.test")}
+    sets = {name: _read(output / TEXT, name) for name in ("domain.valid", "general.valid")}
     training = load_recipe(output / RECIPE_FILE, settings)
+    compare_with_stored_recipe(training, output / TRAINING, "Give --set as in the first call, or name a new directory: "
+                                                            "--output DIR")
     train(training, output / TRAINING)
 
     old, new = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
     metric = "bleu" if "bleu" in training.measures else "chrf"
     device = choose_device(training.training.device)
 
-    def score(share: float, *names: str) -> list[float]:
+    def translator(share: float) -> Translator:
         _set_weights(network, interpolated(old.weights, new.weights, share))
-        translator = Translator.from_recipe(network, tokenizers, recipe, device)
-        return [score_pairs(translator, sets[name], [metric])[metric].value for name in names]
+        return Translator.from_recipe(network, tokenizers, recipe, device)
 
-    table = [TradeOff(share, *score(share, "domain.valid", "general.valid"))
-             for share in console.with_progress("averages of the weights", SHARES, "averages")]
+    def row(share: float) -> TradeOff:
+        average = translator(share)
+        return TradeOff(share, *(score_pairs(average, sets[name], [metric])[metric].value for name in sets))
+
+    table = [row(share) for share in console.with_progress("averages of the weights", SHARES, "averages")]
     chosen = choose(table, allow_loss)
     if chosen.share == 0:
         raise UserError(f"no average of the old and the new weights gains {metric} on {domain.label} at a loss of at "
                         f"most {allow_loss} on general text:\n{as_text(table, metric)}\nGive more text of the domain, "
                         "or allow a larger loss with --allow-loss. The training is kept and will not be repeated.")
-    names = [name for name in ("domain.test", "general.test") if sets[name]]
-    tests = dict(zip(names, zip(score(0, *names), score(chosen.share, *names), strict=True), strict=True))
-    found = Adaptation(metric, table, chosen, tests)
+    before, after = (evaluate_tests(translator(share), training) for share in (0, chosen.share))
+    found = Adaptation(metric, table, chosen, {
+        name: (before[name][metric].value, scores[metric].value) for name, scores in after.items()})
     metadata = {key: value for key, value in new.metadata.items() if key != "validation"}       # of other weights
     save_bundle(output / BEST, interpolated(old.weights, new.weights, chosen.share), new.recipe_text,
-                new.tokenizer_files, {**metadata, "adaptation": {**asdict(found), "model": str(model)}})
+                new.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
+                                      "adaptation": {**asdict(found), "model": str(model)}})
     return found
 
 
@@ -168,9 +185,8 @@ def _read(directory: Path, name: str) -> list[TextPair]:
 
 
 def _fingerprint(corpus: Corpus) -> list[Any]:
-    """Return data that identify a corpus: its recipe keys, and the size and modification time of its files."""
-    states = [path.stat() for path in corpus.paths]
-    return [corpus.model_dump(mode="json"), [[state.st_size, state.st_mtime_ns] for state in states]]
+    """Return data that identify a corpus: its recipe keys, and the sha256 of its files."""
+    return [corpus.model_dump(mode="json"), *(sha256_of(path) for path in corpus.paths)]
 
 
 def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus, general: Corpus | None, output: Path,
@@ -181,8 +197,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
     texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(recipe, domain, seed), strict=True))
     limit = REPLAYED * len(texts["domain.train"])
     if general is None:
-        train_pairs, valid = _text_of_model(load_recipe(recipe_path(bundle), check_files=False), limit, seed)
-        test: list[TextPair] = []
+        train_pairs, valid, test = _text_of_model(load_recipe(recipe_path(bundle), check_files=False), limit, seed)
     else:
         train_pairs, valid, test = _split(recipe, general, seed)
         train_pairs = _sample(train_pairs, limit, seed)
@@ -205,7 +220,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
                 lines = "".join(f"{pair[number]}\n" for pair in pairs)
                 (directory / TEXT / f"{name}.{side}").write_text(lines, encoding="utf-8", newline="\n")
         tokens = sum(len(ids) + 1 for ids in tokenizers.target.encode([target for _, target in texts["domain.train"]]))
-        text = _recipe_text(recipe, bundle, len(texts["domain.train"]), len(texts["general.train"]), tokens, seed,
+        text = _recipe_text(recipe, bundle, {name: len(pairs) for name, pairs in texts.items()}, tokens, seed,
                             output.name)
         (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
         load_recipe(directory / RECIPE_FILE, settings)                          # raises if a setting is invalid
@@ -215,10 +230,9 @@ def _require_two_columns(corpus: Corpus, recipe: Recipe) -> None:
     """Raise CorpusError if the first line of a table looks like a header, or has more columns than two."""
     data = recipe.data.model_copy(update={"train": (corpus,), "valid": (corpus,), "test": {}})
     for warning in first_line_warnings(recipe.model_copy(update={"data": data}).with_directory(Path())):
-        fault, remedy, _ = warning.partition(" If ")                            # the remedy is for recipes
-        if corpus.form == "table" and remedy:
-            raise CorpusError(f"{fault} Give a table of two columns, source and target, without a header.")
-        console.warn(warning)
+        if corpus.form == "table" and warning.columns_unclear:
+            raise CorpusError(f"{warning.fault} Give a table of two columns, source and target, without a header.")
+        console.warn(f"{warning.fault} {warning.remedy}")
 
 
 def _without_common_sentences(texts: Mapping[str, list[TextPair]]) -> dict[str, list[TextPair]]:
@@ -252,13 +266,19 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
     return chosen(None), chosen(held_out.valid), chosen(held_out.test)
 
 
-def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair], list[TextPair]]:
-    """Return at most `limit` random pairs of the model's training text, cleaned, and the pairs of its validation text.
-    """
+def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+    """Return at most `limit` random pairs of the model's training text, cleaned, and the pairs of its validation text
+    and of its test sets. Test sets that cannot be read are left out with a warning."""
+    test: list[TextPair] = []
+    for name, spec in recipe.data.test.items():
+        try:
+            test += _texts(read_pairs(recipe, spec))
+        except CorpusError as error:
+            console.warn(f"the test set {name} of the model is not scored: {error}")
     try:
         found = (pair for spec in recipe.data.train if spec.translated_by is None
                  for pair in cleaned(spec, recipe, Counts()))
-        return _sample(_texts(found), limit, seed), list(_texts(validation_pairs(recipe)))
+        return _sample(_texts(found), limit, seed), list(_texts(validation_pairs(recipe))), test
     except CorpusError as error:
         raise CorpusError(f"{error} This is text that the model was trained with; if it is not on this machine, give "
                           "other general text with --general.") from None
@@ -283,10 +303,11 @@ def _sample(pairs: Iterable[TextPair], limit: int, seed: int) -> list[TextPair]:
     return kept
 
 
-def _recipe_text(recipe: Recipe, bundle: Path, domain: int, general: int, tokens: int, seed: int, name: str) -> str:
-    """Return the recipe of the training. domain, general: numbers of training pairs from the domain and from general
-    text. tokens: number of target tokens in the training pairs from the domain."""
-    section = recipe.training
+def _recipe_text(recipe: Recipe, bundle: Path, sizes: Mapping[str, int], tokens: int, seed: int, name: str) -> str:
+    """Return the recipe of the training. sizes: number of pairs of each text, such as `domain.train`. tokens: number of
+    target tokens in the training pairs from the domain."""
+    section, domain, general = recipe.training, sizes["domain.train"], sizes["general.train"]
+    again = "adaptation" in read_metadata(bundle, "bundle", required=())
     batch_tokens = min(section.batch_tokens, max(256, tokens // 20))
     max_steps = min(max(EPOCHS * tokens // batch_tokens, MIN_STEPS), MAX_STEPS)
 
@@ -309,14 +330,15 @@ data:
   - {corpus("general.train", f", weight: {min(1.0, domain / max(general, 1)):.4f}")}
   # Domain and general pairs, so that the score does not improve if general text loses more than the domain gains.
   valid: {corpus("valid")}
+  test: {{{", ".join(f"{kind}: {corpus(f'{kind}.test')}" for kind in ("domain", "general") if sizes[f"{kind}.test"])}}}
   cleaning: {changed(recipe.data.cleaning)}
   augmentation: {changed(recipe.data.augmentation)}
 metrics: {json.dumps([metric for metric in recipe.measures if metric in ("bleu", "chrf")] or ["chrf"])}
 training:
   start_from: {json.dumps(str(bundle.absolute()), ensure_ascii=False)}
   batch_tokens: {batch_tokens}
-  # A quarter of the learning rate in the recipe of the old model.
-  learning_rate: {section.learning_rate / 4:.1e}
+  # {"That of the previous adaptation" if again else "A quarter of the learning rate in the recipe of the old model"}.
+  learning_rate: {section.learning_rate / (1 if again else 4):.1e}
   warmup_steps: {max_steps // 10}
   schedule: linear
   max_steps: {max_steps}

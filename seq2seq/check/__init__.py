@@ -42,7 +42,8 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     Raises:
         UserError: for a corpus with `translated_by`, the text cannot be read, or the model has another language pair.
     """
-    report = Report(recipe.name, [], warnings=list(first_line_warnings(recipe)))
+    report = Report(recipe.name, [], warnings=[
+        f"{warning.fault} {warning.remedy}" for warning in first_line_warnings(recipe)])
     teachers = recipe.training.teachers.count
     recipe, uses_run_tokenizer = check_run_directory(recipe, run, report)
     recipe, missing = without_synthetic_text(recipe, run / "synthetic")

@@ -228,11 +228,10 @@ def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
         raise CorpusError(f"{corpus.label}: of {report.lines:,} pairs, {report.findings['identical']} have the same "
                           "text on both sides. Give the source text and its translation.")
     for warning in warnings:
-        fault, remedy, _ = warning.partition(" If ")                            # the remedy is for recipes
-        if corpus.form == "table" and corpus.source is None and remedy:
-            raise CorpusError(f"{fault} Name the columns with --source-column and --target-column: by number if line 1 "
-                              "is text, by name if it is a header.")
-        console.warn(warning)
+        if corpus.form == "table" and corpus.source is None and warning.columns_unclear:
+            raise CorpusError(f"{warning.fault} Name the columns with --source-column and --target-column: by number "
+                              "if line 1 is text, by name if it is a header.")
+        console.warn(f"{warning.fault} {warning.remedy}")
     return report
 
 

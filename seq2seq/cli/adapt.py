@@ -38,10 +38,9 @@ def adapt(
     --allow-loss on general text, the best on the domain is written. If none gains on the domain, no model is written.
     """
     from seq2seq.adaptation import adapt as adaptation
-    from seq2seq.check.new_recipe import corpus_of
 
-    found = adaptation.adapt(model, corpus_of(text), output, general=corpus_of(general) if general else None,
-                             allow_loss=allow_loss, seed=seed, settings=settings or ())
+    found = adaptation.adapt(model, adaptation.text_of(text), output, allow_loss=allow_loss, seed=seed,
+                             general=adaptation.text_of(general) if general else None, settings=settings or ())
     typer.echo(adaptation.as_text(found.table, found.metric))
     typer.echo(f"chosen share: {found.chosen.share}\n\n{found.metric} on test text   before   after")
     for name, (before, after) in found.tests.items():

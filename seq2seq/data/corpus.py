@@ -13,7 +13,7 @@ from functools import partial
 from glob import has_magic
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.tmx import read_units
@@ -229,17 +229,21 @@ HEADER_WORDS = frozenset((
 """Words that occur in column names, besides the names and codes of languages."""
 
 
-def first_line_warnings(recipe: Recipe) -> Iterator[str]:
-    """Yield a warning for each text file or table whose first line may be misread.
+class FirstLineWarning(NamedTuple):
+    """Warning about a first line. columns_unclear: True if the line may be a header or have other columns."""
 
-    The line looks like a header but is read as text, or it has more than two columns and the recipe does not say which
-    two to read, or all fields of a TSV file are quoted. Files that cannot be read are skipped, because reading the
-    whole corpus will report the error.
-    """
+    fault: str
+    remedy: str
+    columns_unclear: bool = True
+
+
+def first_line_warnings(recipe: Recipe) -> Iterator[FirstLineWarning]:
+    """Yield a warning, with a remedy for recipes, for each text file or table whose first line looks like a header but
+    is read as text, has more than two columns without a choice of two, or is quoted in a TSV file. Unreadable files
+    cause no warning."""
     for steps, spec in recipe.data.corpora_with_keys():
         key = ".".join(map(str, ("data", *steps)))
-        paths = [recipe.data_directory / path for path in spec.paths]
-        by_number = spec.has_numbered_columns
+        paths, by_number = [recipe.data_directory / path for path in spec.paths], spec.has_numbered_columns
         if not (by_number or spec.form == "files") or not all(path.is_file() for path in paths):
             continue
         try:
@@ -247,18 +251,21 @@ def first_line_warnings(recipe: Recipe) -> Iterator[str]:
         except CorpusError:
             continue
         if by_number and len(fields) > 2 and spec.source is None and spec.text is None:
-            yield (f"{paths[0]}: line 1 has {len(fields)} columns; columns 1 and 2 are read as source and target. If "
-                   f"this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
+            yield FirstLineWarning(
+                f"{paths[0]}: line 1 has {len(fields)} columns; columns 1 and 2 are read as source and target.",
+                f"If this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
         if spec.table_format == ".tsv" and fields and all(re.fullmatch('".*"', field) for field in fields):
-            yield (f"{paths[0]}: on line 1, all columns are in double quotes, which belong to the text in a .tsv file. "
-                   "Remove them unless they are meant as text.")
+            yield FirstLineWarning(
+                f"{paths[0]}: on line 1, all columns are in double quotes, which belong to the text in a .tsv file.",
+                "Remove them unless they are meant as text.", columns_unclear=False)
         indices = [int(column) - 1 for column in spec.columns] if by_number else range(len(fields))
         names = [fields[index] for index in indices if index < len(fields)]
         if names and all(_is_column_name(name, recipe.languages) for name in names):
             columns = ", ".join(f"{side}: {name}" for side, name in zip(spec.sides, names, strict=False))
             remedy = f"write `header: true, {columns}` in {key}" if by_number else "delete it"
-            yield (f"{' and '.join(f'{path}:1' for path in paths)}: the line looks like column names "
-                   f"({', '.join(names)}), but is read as text. If it is a header, {remedy}.")
+            yield FirstLineWarning(
+                f"{' and '.join(f'{path}:1' for path in paths)}: the line looks like column names "
+                f"({', '.join(names)}), but is read as text.", f"If it is a header, {remedy}.")
 
 
 def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:

@@ -221,7 +221,7 @@ def header(kind: str, directory: Path, names: Iterable[str] | None = None) -> di
     names: files whose checksums are included; None: all files in the directory.
     """
     files = sorted(directory.iterdir()) if names is None else [directory / name for name in sorted(names)]
-    return {"format_version": FORMAT_VERSION, "kind": kind, "sha256": {file.name: _sha256(file) for file in files}}
+    return {"format_version": FORMAT_VERSION, "kind": kind, "sha256": {file.name: sha256_of(file) for file in files}}
 
 
 def cannot_save(path: Path, error: OSError, needed: int | None) -> CheckpointError:
@@ -352,7 +352,7 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
     for name, expected in checksums.items():
         path = path_inside(directory, name)
         try:
-            actual = _sha256(path)
+            actual = sha256_of(path)
         except OSError as error:
             cannot_read(path, error)
         if actual != expected:
@@ -440,7 +440,8 @@ def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
         raise DamagedError(f"{path} is damaged: {error}.") from error
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -23,6 +23,9 @@ from seq2seq.storage.directories import read_file
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+REMEDY = ("Undo the change, train in another directory with --run-dir, or train from the beginning with --restart, "
+          "which renames the old run.")
+"""Advice for a run that was trained with another recipe."""
 
 
 def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
@@ -56,9 +59,11 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
     return recipe
 
 
-def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[Difference] | None]:
+def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY
+                               ) -> tuple[Recipe, list[Difference] | None]:
     """Compare a recipe with the recipe that is stored in the run, without writing anything.
 
+    remedy: last sentence of the error message.
     Returns:
         The recipe to start or resume the run with, and its differences from the stored recipe. The differences are None
         if the stored recipe is missing or damaged. The returned recipe is `recipe` with one exception: if the run has
@@ -82,9 +87,7 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path) -> tuple[Recipe, list[
     refused = [change for change in changes if not change.may_change_on_resume]
     if refused and trained:
         listed = "\n".join(f"  {change}" for change in refused)
-        raise RecipeError(f"{run} was trained with another recipe:\n{listed}\n"
-                          "Undo the change, train in another directory with --run-dir, or train from the beginning "
-                          "with --restart, which renames the old run.")
+        raise RecipeError(f"{run} was trained with another recipe:\n{listed}\n{remedy}")
     return recipe, changes
 
 

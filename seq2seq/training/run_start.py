@@ -54,7 +54,7 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
                     console.print_message(f"the old run was renamed to {rename_old_run(recipe, run)}")
             stack.enter_context(lock_run(run, provisional=[RECIPE, START]))
             for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
-                console.warn(warning)
+                console.warn(f"{warning.fault} {warning.remedy}")
         if group.world_size > 1:
             start, *_ = group.gather([secrets.token_hex()])
             if group.is_main:

@@ -18,9 +18,10 @@ from seq2seq.adaptation.adapt import (
     adapt,
     choose,
     interpolated,
+    text_of,
 )
 from seq2seq.check.new_recipe import corpus_of
-from seq2seq.errors import CorpusError, OptionError, UserError
+from seq2seq.errors import CorpusError, OptionError, RecipeError, UserError
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import BEST, load_bundle
 from seq2seq.training.trainer import train
@@ -72,8 +73,9 @@ def test_the_domain_gains_and_general_text_loses_no_more_than_allowed(adapted):
     assert [row.share for row in found.table] == pytest.approx([share / 10 for share in range(11)])
     assert chosen.domain > before.domain + 20 and chosen.general >= before.general - 2
     assert chosen.domain == max(row.domain for row in found.table if row.general >= before.general - 2)
-    score_before, score_after = found.tests["domain.test"]
-    assert score_after > score_before + 20 and "general.test" not in found.tests
+    score_before, score_after = found.tests["domain"]
+    assert score_after > score_before + 20
+    assert found.tests["general"][0] > 20                                       # the model's own test set
 
 
 @pytest.mark.slow
@@ -83,6 +85,8 @@ def test_the_adapted_model_is_the_average_of_the_old_and_the_trained_weights(fol
     for name, weight in chosen.weights.items():
         torch.testing.assert_close(weight, old.weights[name].lerp(new.weights[name], found.chosen.share))
     assert chosen.metadata["adaptation"]["chosen"]["share"] == found.chosen.share
+    assert {name: scores["bleu"]["value"] for name, scores in chosen.metadata["test"].items()} == {
+        name: after for name, (_, after) in found.tests.items()}
     translator = Translator.load(output, precision="fp32")
     assert translator.decoding == Translator.load(folder / "run", precision="fp32").decoding
     [[best]] = translator.translate(["one moon sees two sun"])
@@ -103,6 +107,7 @@ def test_training_validation_and_test_text_have_no_sentence_in_common(adapted):
 @pytest.mark.slow
 def test_the_same_call_again_gives_the_same_and_trains_no_more(folder, adapted, capsys):
     output, found = adapted
+    (folder / "memory.en").touch()                                              # the contents count, not the time
     assert adapt(folder / "run", memory(folder), output, allow_loss=2.0,
                  settings=["training.max_steps=400", "training.learning_rate=0.005", "training.threads=1"]) == found
     assert f"{output / TRAINING} has finished" in capsys.readouterr().err
@@ -170,14 +175,30 @@ def test_odd_names_and_carriage_returns_are_no_obstacle(folder, tmp_path):
         adapt(folder / "run", corpus_of([tmp_path / "memory.tsv"]), tmp_path / "2024",
               settings=["training.max_steps=x"])
     assert not (tmp_path / "2024").exists()
+    (tmp_path / "memory.jsonl").write_text("{}\n")
+    with pytest.raises(OptionError, match=r"memory\.jsonl: give a \.tmx, \.tsv or \.csv file"):
+        text_of([tmp_path / "memory.jsonl"])
     adapt(folder / "run", corpus_of([tmp_path / "memory.tsv"]), tmp_path / "2024", allow_loss=100, settings=[
         "training.max_steps=20", "training.learning_rate=0.005", "training.threads=1"])
-    assert load_recipe(tmp_path / "2024" / "recipe.yaml").name == "2024"
+    recipe = load_recipe(tmp_path / "2024" / "recipe.yaml")
+    assert recipe.name == "2024" and recipe.training.learning_rate == 0.01 / 4
+
+
+@pytest.mark.slow
+def test_a_second_adaptation_keeps_the_learning_rate_of_the_first(folder, adapted, tmp_path):
+    output, _ = adapted
+    with pytest.raises(UserError, match="no average"):
+        adapt(output, memory(folder), tmp_path / "again", allow_loss=0,
+              settings=["training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1"])
+    assert load_recipe(tmp_path / "again" / "recipe.yaml").training.learning_rate == 0.005
 
 
 @pytest.mark.slow
 def test_an_adaptation_of_other_text_is_not_resumed(folder, adapted, tmp_path):
     output, _ = adapted
+    with pytest.raises(RecipeError, match=r"learning_rate: 0\.005 -> 0\.1\nGive --set as in the first call, or name a "
+                                          "new directory: --output"):
+        adapt(folder / "run", memory(folder), output, settings=["training.learning_rate=0.1"])
     for changed in ({"seed": 2}, {"general": memory(folder)}):
         with pytest.raises(OptionError, match="is an adaptation of another model, or with other text or another seed"):
             adapt(folder / "run", memory(folder), output, **changed)

@@ -298,7 +298,8 @@ def first_lines(directory: Path, contents: str, spec: dict, languages: str = "{s
     sides = "text: valid" if model == "language_model" else "source: valid, target: valid"
     write(directory / "recipe.yaml", f"name: x\nlanguages: {languages}\nmodel: {{type: {model}}}\n"
                                      f"data: {{train: [{json.dumps(spec)}], valid: {{{sides}}}}}\n")
-    return list(first_line_warnings(load_recipe(directory / "recipe.yaml")))
+    return [f"{warning.fault} {warning.remedy}"
+            for warning in first_line_warnings(load_recipe(directory / "recipe.yaml"))]
 
 
 @pytest.mark.parametrize("name, line", [("a.tsv", "7\ta dog\tein Hund"), ("a.csv", '7,"a, dog",ein Hund'),
