@@ -32,7 +32,8 @@ from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
-from seq2seq.storage.directories import read_metadata, replace_directory, sha256_of
+from seq2seq.storage.checksums import sha256_of
+from seq2seq.storage.directories import read_metadata, replace_directory
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.trainer import train

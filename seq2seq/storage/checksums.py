@@ -45,6 +45,12 @@ def crc32_of(path: Path) -> int:
     return checksum
 
 
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def crc32_of_all(directory: Path) -> dict[str, int]:
     """Return the zlib.crc32 of each file in a directory, by name; subdirectories are not included."""
     return {path.name: crc32_of(path) for path in sorted(directory.iterdir()) if path.is_file()}

@@ -7,7 +7,6 @@ checksums of the other files that seq2seq wrote.
 
 import ctypes
 import errno
-import hashlib
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from seq2seq.errors import CheckpointError
 from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.files.json_reader import NotJson, parse_json
 from seq2seq.storage.atomic import replace_file
-from seq2seq.storage.checksums import CHECKSUM_KEY, has_wrong_checksum
+from seq2seq.storage.checksums import CHECKSUM_KEY, has_wrong_checksum, sha256_of
 from seq2seq.storage.open_files import sync
 
 Read = TypeVar("Read")
@@ -438,12 +437,6 @@ def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
         cannot_read(path, error)
     except (SafetensorError, RuntimeError) as error:
         raise DamagedError(f"{path} is damaged: {error}.") from error
-
-
-def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def bytes_of(tensors: Mapping[str, Tensor]) -> int:
