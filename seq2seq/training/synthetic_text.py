@@ -28,7 +28,7 @@ from seq2seq.storage.checksums import journal_path, read_journal, write_journal
 from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
-from seq2seq.training.teachers import LABEL, SOURCES, TEACHERS, with_translated_text, write_sources
+from seq2seq.training.teachers import LABEL, TEACHERS, source_files, with_translated_text, write_sources
 from seq2seq.translation.requests import Request
 from seq2seq.translation.torchrun_ranks import Ranks, serve_main_rank
 from seq2seq.translation.translator import Translator
@@ -92,7 +92,7 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
         CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
     """
     kept, missing = [], []
-    has_sources = (directory.parent / TEACHERS / SOURCES).exists()
+    has_sources = all(path.exists() for path in source_files(recipe, directory.parent).values())
     for spec in with_translated_text(recipe, directory.parent).data.train if has_sources else recipe.data.train:
         if spec.translated_by is None:
             kept.append(spec)
@@ -129,7 +129,7 @@ def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], P
     """Return the paths of the models, of the monolingual text, and of its translation."""
     models = [resolve_model_path(recipe.directory / model) for model in spec.translated_by or ()]
     text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    return models, text, directory.absolute() / f"{_key(spec, models, text)}.txt"
+    return models, text, directory.absolute() / f"{_key(spec, models, text, directory)}.txt"
 
 
 def _with_translation(spec: Corpus, translation: Path) -> Corpus:
@@ -138,13 +138,16 @@ def _with_translation(spec: Corpus, translation: Path) -> Corpus:
     return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label})
 
 
-def _key(spec: Corpus, models: Sequence[Path], text: Path) -> str:
+def _key(spec: Corpus, models: Sequence[Path], text: Path, directory: Path) -> str:
     """Return the file name of a translation: a hash of everything that the translation depends on."""
     try:
         status = text.stat()
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
-    inputs = [str(text), status.st_size, status.st_mtime_ns, spec.limit, spec.samples,
+    # The text of the teachers is written only once, in the run directory, which may be moved.
+    own = text.parent == directory.absolute().parent / TEACHERS
+    state = [text.name] if own else [str(text), status.st_mtime_ns]
+    inputs = [*state, status.st_size, spec.limit, spec.samples,
               *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]  # independent of scores
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 

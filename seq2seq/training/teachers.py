@@ -14,13 +14,13 @@ from pathlib import Path
 from seq2seq import console
 from seq2seq.data.corpus import Counts
 from seq2seq.data.preparation import cleaned
-from seq2seq.recipe import Corpus, Recipe
+from seq2seq.recipe import Corpus, Languages, Recipe
 from seq2seq.storage.checkpoints import list_checkpoints
 from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import ProcessGroup
 
-TEACHERS, SOURCES = "teachers", "sources.txt"
-"""Directory of the teachers in the run directory, and the file in it with the text that the teachers translate."""
+TEACHERS = "teachers"
+"""Directory of the teachers in the run directory. It also has the text that the teachers translate."""
 LABEL = "translations of the teachers"
 """Name of the translated text in reports."""
 
@@ -55,30 +55,45 @@ def unless_begun(teachers: list[tuple[Recipe, Path]], run: Path, group: ProcessG
 
 
 def with_translated_text(recipe: Recipe, run: Path) -> Recipe:
-    """Return the recipe with an additional training corpus: the text that its teachers translate."""
+    """Return the recipe with an additional training corpus for each direction: the text that its teachers translate.
+    """
     teachers = teachers_of(recipe, run)
     if not teachers:
         return recipe
-    corpus = Corpus(source=str((run / TEACHERS / SOURCES).absolute()), name=LABEL,
-                    translated_by=tuple(str(directory.absolute()) for _, directory in teachers),
-                    max_line_bytes=max(corpus.max_line_bytes for corpus in recipe.data.train))
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": (*recipe.data.train, corpus)})})
+    files = source_files(recipe, run)
+    corpora = tuple(
+        Corpus(source=str(path.absolute()), name=LABEL if len(files) == 1 else f"{LABEL} ({path.stem})",
+               languages=None if direction == recipe.languages else direction,
+               translated_by=tuple(str(directory.absolute()) for _, directory in teachers),
+               max_line_bytes=max(corpus.max_line_bytes for corpus in recipe.data.train))
+        for direction, path in files.items())
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": (*recipe.data.train, *corpora)})})
+
+
+def source_files(recipe: Recipe, run: Path) -> dict[Languages, Path]:
+    """Return the file with the text that the teachers translate, by direction."""
+    several = len(recipe.directions) > 1
+    return {each: run / TEACHERS / (f"{each.source}-{each.target}.txt" if several else "sources.txt")
+            for each in recipe.directions}
 
 
 def write_sources(recipe: Recipe, run: Path) -> None:
-    """Write the sources of the cleaned training pairs with their tags, each source once. Keep an existing file.
+    """Write the sources of the cleaned training pairs with their tags, each source once. Keep existing files.
 
     Raises:
         CorpusError: a corpus cannot be read.
     """
-    path = run / TEACHERS / SOURCES
-    if path.exists():
-        return
+    for direction, path in source_files(recipe, run).items():
+        if not path.exists():
+            _write_sources(recipe, direction, path)
+
+
+def _write_sources(recipe: Recipe, direction: Languages, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part, seen = path.with_suffix(".part"), set[bytes]()
     with part.open("w", encoding="utf-8", newline="\n") as file:
         for corpus in recipe.data.train:
-            if corpus.translated_by is not None:
+            if corpus.translated_by is not None or recipe.languages_of(corpus) != direction:
                 continue
             for _, source, _ in cleaned(corpus, recipe, Counts()):
                 line = source.replace("\n", " ")

@@ -373,6 +373,12 @@ def test_a_language_by_its_name_is_told_its_code(directory, language, warned):
                for warning in told) == warned
 
 
+def test_epochs_in_both_directions_are_twice_as_long(directory):
+    steps = checked("training.max_steps=1").training["steps_per_epoch"]
+    training = checked("training.bidirectional_epochs=2", f"training.max_steps={8 * steps}").training
+    assert training["epochs"] == pytest.approx(2 + 4, rel=0.1) and training["steps_per_epoch"] == steps
+
+
 def test_many_epochs_without_early_stopping_are_warned_of(directory):
     def told(*settings: str) -> list[str]:
         return [warning for warning in checked(*settings).warnings if "epochs" in warning]

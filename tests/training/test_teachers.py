@@ -1,6 +1,7 @@
 """Ensemble distillation: one command trains teachers, translates the training text with their ensemble, and trains a
 student with it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.training import trainer
-from seq2seq.training.teachers import LABEL, SOURCES, TEACHERS, teachers_of
+from seq2seq.training import synthetic_text, trainer
+from seq2seq.training.teachers import LABEL, TEACHERS, teachers_of, with_translated_text
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
@@ -41,7 +42,7 @@ def test_the_teachers_differ_in_seed_and_model_and_share_a_vocabulary(folder):
 
 
 def test_their_ensemble_translates_each_source_once_and_the_student_learns_from_both(folder):
-    sources = (folder / "run" / TEACHERS / SOURCES).read_text().splitlines()
+    sources = (folder / "run" / TEACHERS / "sources.txt").read_text().splitlines()
     lines = (folder / "train.en").read_text().splitlines()
     assert sources == list(dict.fromkeys(lines))
     ensemble = Translator.load(folder / "run" / TEACHERS / "1", ensemble=[folder / "run" / TEACHERS / "2"])
@@ -84,8 +85,37 @@ def test_tags_and_back_translated_text_are_kept_apart(folder, tmp_path):
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("target: train.de}", 'target: train.de, tag: "<A>"}').replace(
         "threads: 1", "threads: 1\n  teachers: {count: 1}"))
     train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
-    sources = (tmp_path / "run" / TEACHERS / SOURCES).read_text().splitlines()
+    sources = (tmp_path / "run" / TEACHERS / "sources.txt").read_text().splitlines()
     assert all(line.startswith("<A> ") and "<A> <A>" not in line for line in sources)
+
+
+def test_teachers_translate_each_direction_apart(folder, tmp_path):
+    write_corpus(tmp_path)
+    both = ('train: [{source: train.en, target: train.de}, {source: train.de, target: train.en, languages: '
+            '{source: de, target: en}}]')
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("train: [{source: train.en, target: train.de}]", both).replace(
+        "threads: 1", "threads: 1\n  teachers: {count: 1}"))
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    train(recipe, tmp_path / "run")
+    for language, name in (("en", "en-de.txt"), ("de", "de-en.txt")):
+        sources = (tmp_path / "run" / TEACHERS / name).read_text().splitlines()
+        token = f">>{name[3:5]}<< "
+        assert {line.removeprefix(token) for line in sources} == {
+            *(tmp_path / f"train.{language}").read_text().splitlines()}
+    corpora = Training(recipe, tmp_path / "run").prepared.counts
+    assert [f"{LABEL} (en-de)", f"{LABEL} (de-en)"] == list(corpora)[2:]
+    assert all(count["kept"] > 0 for count in corpora.values())
+    languages = [corpus.languages for corpus in with_translated_text(recipe, tmp_path / "run").data.train]
+    assert languages[2] is None and languages[3].pair == ("de", "en")          # for the filter `language: lingua`
+
+
+def test_a_moved_run_keeps_its_translations(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder / "run", tmp_path / "moved")
+    (tmp_path / "moved" / TEACHERS / "sources.txt").touch()
+    monkeypatch.setattr(synthetic_text, "_translate", None)
+    recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=12"])
+    train(recipe, tmp_path / "moved")
+    assert len([*(tmp_path / "moved" / "synthetic").glob("*.txt")]) == 1
 
 
 def test_check_says_what_its_figures_leave_out(folder, tmp_path):
