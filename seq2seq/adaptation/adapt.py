@@ -124,9 +124,10 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
                           "directory: --output DIR")
     sets = {name: _read(output / TEXT, name) for name in ("domain.valid", "general.valid")}
     training = load_recipe(output / RECIPE_FILE, settings)
-    compare_with_stored_recipe(training, output / TRAINING, "Give --set as in the first call, or name a new directory: "
+    untested = training.model_copy(update={"data": training.data.model_copy(update={"test": {}})})   # tested at the end
+    compare_with_stored_recipe(untested, output / TRAINING, "Give --set as in the first call, or name a new directory: "
                                                             "--output DIR")
-    train(training, output / TRAINING)
+    train(untested, output / TRAINING)
 
     old, new = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
     metric = "bleu" if "bleu" in training.measures else "chrf"
@@ -150,7 +151,7 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     found = Adaptation(metric, table, chosen, {
         name: (before[name][metric].value, scores[metric].value) for name, scores in after.items()})
     metadata = {key: value for key, value in new.metadata.items() if key != "validation"}       # of other weights
-    save_bundle(output / BEST, interpolated(old.weights, new.weights, chosen.share), new.recipe_text,
+    save_bundle(output / BEST, interpolated(old.weights, new.weights, chosen.share), training.to_yaml(),
                 new.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
                                       "adaptation": {**asdict(found), "model": str(model)}})
     return found

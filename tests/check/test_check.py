@@ -379,6 +379,17 @@ def test_epochs_in_both_directions_are_twice_as_long(directory):
     assert training["epochs"] == pytest.approx(2 + 4, rel=0.1) and training["steps_per_epoch"] == steps
 
 
+def test_consistency_training_in_few_epochs_is_warned_of(directory):
+    def told(*settings: str) -> list[str]:
+        return [warning for warning in checked(*settings).warnings if warning.startswith("training.consistency")]
+
+    steps = checked().training["steps_per_epoch"]
+    warning, = told("training.consistency=5", f"training.max_steps={9 * steps}")
+    assert f"{9 * steps:,} steps are 9.0 epochs of this text. Consistency training lowered BLEU" in warning
+    assert not told("training.consistency=5", f"training.max_steps={12 * steps}")
+    assert not told(f"training.max_steps={9 * steps}")
+
+
 def test_many_epochs_without_early_stopping_are_warned_of(directory):
     def told(*settings: str) -> list[str]:
         return [warning for warning in checked(*settings).warnings if "epochs" in warning]
