@@ -71,10 +71,11 @@ def with_translated_text(recipe: Recipe, run: Path) -> Recipe:
 
 
 def source_files(recipe: Recipe, run: Path) -> dict[Languages, Path]:
-    """Return the file with the text that the teachers translate, by direction."""
+    """Return the file with the text that the teachers translate, by direction of the original training pairs."""
+    original = {recipe.languages_of(corpus) for corpus in recipe.data.train if corpus.translated_by is None}
     several = len(recipe.directions) > 1
     return {each: run / TEACHERS / (f"{each.source}-{each.target}.txt" if several else "sources.txt")
-            for each in recipe.directions}
+            for each in recipe.directions if each in original}
 
 
 def write_sources(recipe: Recipe, run: Path) -> None:

@@ -14,7 +14,7 @@ from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.training import synthetic_text, trainer
-from seq2seq.training.teachers import LABEL, TEACHERS, teachers_of, with_translated_text
+from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
@@ -107,6 +107,15 @@ def test_teachers_translate_each_direction_apart(folder, tmp_path):
     assert all(count["kept"] > 0 for count in corpora.values())
     languages = [corpus.languages for corpus in with_translated_text(recipe, tmp_path / "run").data.train]
     assert languages[2] is None and languages[3].pair == ("de", "en")          # for the filter `language: lingua`
+
+
+def test_a_direction_without_original_pairs_has_no_text_for_teachers(folder):
+    back = ("train: [{source: train.en, target: train.de}, {target: train.en, translated_by: run, languages: "
+            "{source: de, target: en}}]")
+    (folder / "back.yaml").write_text(DISTILLED.replace("train: [{source: train.en, target: train.de}]", back))
+    recipe = load_recipe(folder / "back.yaml")
+    assert len(recipe.directions) == 2
+    assert [file.name for file in source_files(recipe, folder).values()] == ["en-de.txt"]
 
 
 def test_a_moved_run_keeps_its_translations(folder, tmp_path, monkeypatch):
