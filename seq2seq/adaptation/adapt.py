@@ -144,9 +144,12 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     table = [row(share) for share in console.with_progress("averages of the weights", SHARES, "averages")]
     chosen = choose(table, allow_loss)
     if chosen.share == 0:
+        gains = any(row.domain > table[0].domain for row in table)
         raise UserError(f"no average of the old and the new weights gains {metric} on {domain.label} at a loss of at "
-                        f"most {allow_loss} on general text:\n{as_text(table, metric)}\nGive more text of the domain, "
-                        "or allow a larger loss with --allow-loss. The training is kept and will not be repeated.")
+                        f"most {allow_loss} on general text:\n{as_text(table, metric)}\n" + (
+                            "To allow a larger loss, give the same command with a larger --allow-loss; the training is "
+                            "kept and will not be repeated." if gains else
+                            "Give more text of the domain, and a new directory with --output."))
     before, after = (evaluate_tests(translator(share), training) for share in (0, chosen.share))
     found = Adaptation(metric, table, chosen, {
         name: (before[name][metric].value, scores[metric].value) for name, scores in after.items()})
@@ -209,9 +212,10 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
     for name in ("domain.train", "general.train", "general.valid"):
         if not apart[name]:
             kind, purpose = name.split(".")
-            shared = f" without a sentence of the other text ({len(texts[name]):,} with one)" if texts[name] else ""
             use = "validation" if purpose == "valid" else "training"
-            raise CorpusError(f"there is no {kind} pair for {use}{shared}. Give other general text with --general.")
+            shared = f"all {len(texts[name]):,} {kind} pairs for {use} share a sentence with other held-out text"
+            fault = shared if texts[name] else f"there is no {kind} pair for {use}"
+            raise CorpusError(f"{fault}. Give other general text with --general.")
     texts = apart
     texts["valid"] = texts["domain.valid"] + texts["general.valid"]
     with replace_directory(output, None) as directory:
@@ -257,8 +261,8 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
     held_out = choose_held_out(pairs, seed, lambda source, target: bool(source.strip() and target.strip()))
     if not held_out.valid:
         raise CorpusError(f"{corpus.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
-                          f"set. Give at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides, of which "
-                          "at least two have a source and a target that no different pair has.")
+                          f"set. Give at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides; at least "
+                          "two of them must share neither source nor target with another pair.")
     held = held_out.valid | held_out.test | held_out.copies
 
     def chosen(numbers: Iterable[int] | None) -> list[TextPair]:
@@ -282,8 +286,8 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
                  for pair in cleaned(spec, recipe, Counts()))
         return _sample(_texts(found), limit, seed), list(_texts(validation_pairs(recipe))), test
     except CorpusError as error:
-        raise CorpusError(f"{error} This is text that the model was trained with; if it is not on this machine, give "
-                          "other general text with --general.") from None
+        raise CorpusError(f"{error} This is text of the model's recipe. Give other general text with --general."
+                          ) from None
 
 
 def _texts(pairs: Iterable[Pair]) -> Iterable[TextPair]:

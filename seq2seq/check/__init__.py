@@ -76,7 +76,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     report.errors += [f"{corpus.role}: {corpus.error}" for corpus in report.corpora if corpus.error]
     if missing:
         report.warnings.append(f"{', '.join(missing)}: training will first translate this text. This report does not "
-                               "include the translations.")
+                               "include the translations, which add steps to each epoch.")
     if teachers:
         report.warnings.append(f"training.teachers: {teachers} teachers are trained before this model. Time, memory "
                                "and disk space in this report are those of this model alone.")

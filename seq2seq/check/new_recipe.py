@@ -35,7 +35,7 @@ from seq2seq.storage.directories import replace_directory
 RECIPE_FILE = "recipe.yaml"
 SPLITS = ("train", "valid", "test")
 EPOCHS = 30
-"""Number of epochs of the training. The recipes that come with seq2seq train for 3 to 32 epochs."""
+"""Number of epochs of the training. Most recipes in `recipes/` train for 3 to 36 epochs."""
 MIN_STEPS = 1_000
 """Minimum number of steps: with fewer, the learning rate cannot rise and fall slowly enough."""
 VALIDATIONS = 20
@@ -166,7 +166,7 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
         raise CorpusError(
             f"{corpus.label}: {scanned.lines:,} pairs are too few for a validation and a test set. They need at least "
             f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides. At least two of these pairs must "
-            "have a source and a target that occur in no different pair. Add text.")
+            "share neither source nor target with another pair. Add text.")
     with replace_directory(output, None) as directory:
         pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
         size = size_for(pairs["train"])
@@ -334,5 +334,5 @@ model: {{base: {size}}}
 
 def _consistency(pairs: int) -> str:
     value = consistency_for(pairs)
-    return ("  # Consistency training helps if there is little text. It doubles the time of a step; 0 turns it off.\n"
-            f"  consistency: {value:g}\n") if value else ""
+    return ("  # Consistency training helps with little text and about 30 epochs. Write 0 if you lower max_steps to a "
+            f"third.\n  # It doubles the time of a step.\n  consistency: {value:g}\n") if value else ""

@@ -58,8 +58,8 @@ def show_report(report: Report) -> None:
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
             label = escape_control_characters(f"{corpus.role} {corpus.label}")
-            out.print(f"{label}: alignment was not checked, because train has too few lines, or because its "
-                      "pairs score hardly higher than random pairs", markup=False, soft_wrap=True)
+            out.print(f"{label}: alignment was not checked. The check needs some 500 lines of training text, whose "
+                      "pairs must score higher than random pairs.", markup=False, soft_wrap=True)
     for corpus in read:
         repairs = corpus.counts
         if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:

@@ -54,7 +54,7 @@ class CorpusReader:
         sample: random sample to which blocks of the pairs are added; None to draw no sample.
         """
         try:
-            pairs = read_pairs(self.recipe, self.spec.untagged, with_context=False)
+            pairs = read_pairs(self.recipe, self.spec.untagged, context=0)
             pairs = console.with_progress(f"scanning {self.report.label}", pairs, "pairs")
             scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
@@ -65,7 +65,7 @@ class CorpusReader:
         """Check the pairs for misalignment and wrong languages."""
         with contextlib.suppress(UserError):                                    # `scan` has reported the error
             self.report.judgement = checker.check(read_pairs(
-                self.recipe, self.spec.untagged, with_context=False), self.report.lines)
+                self.recipe, self.spec.untagged, context=0), self.report.lines)
 
     def read_held_out(self) -> list[str]:
         """Read all pairs of a validation or test corpus, without cleaning. Return their sources (for a language model,

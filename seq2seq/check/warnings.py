@@ -43,7 +43,7 @@ MAX_UNKNOWN_SHARE = 0.05
 """A warning is given if more than this share of the pieces are bytes or unknown. In text like the training text, the
 share is below 1 %. A character that is not in the vocabulary is encoded as two to four bytes."""
 EPOCHS_WARNING_THRESHOLD = 100
-"""A warning is given if a training has more epochs than this. The recipes in `recipes/` train for 3 to 32 epochs. More
+"""A warning is given if a training has more epochs than this. Most recipes in `recipes/` train for 3 to 36 epochs. More
 than 100 epochs usually mean that the text is small and that `max_steps` has its default value."""
 MIN_CONSISTENCY_EPOCHS = 12
 """A warning is given if consistency training has fewer epochs. Between 9 and 30 epochs, its gain was not measured."""
@@ -132,8 +132,7 @@ def add_epoch_warnings(section: TrainingSection, training: Mapping[str, Any], wa
     if section.early_stopping or training.get("epochs", 0) <= EPOCHS_WARNING_THRESHOLD:
         return
     warnings.append(f"training.max_steps: {section.max_steps:,} steps are {training['epochs']:,.0f} epochs of this "
-                    "text; the recipes that come with seq2seq train for 3 to 32 epochs. Lower max_steps "
-                    f"({EPOCHS_WARNING_THRESHOLD} epochs are "
+                    f"text. Lower max_steps ({EPOCHS_WARNING_THRESHOLD} epochs are "
                     f"{EPOCHS_WARNING_THRESHOLD * training['steps_per_epoch']:,} steps), or set "
                     "training.early_stopping: 10 to stop after 10 validations without improvement.")
 
@@ -155,9 +154,9 @@ def add_vocabulary_warnings(recipe: Recipe, corpora: Sequence[CorpusReport], war
     if recipe.model.copy:
         return
     units = "words" if recipe.tokenizer.type == "words" else "characters"
-    remedy = (f"The vocabulary comes from {recipe.tokenizer_model}, a model for other text."
-              if recipe.tokenizer_model is not None else
-              "The vocabulary is made from data.train: add text there, or choose a larger tokenizer.vocab_size.")
+    remedy = (f"The vocabulary comes from {recipe.tokenizer_model}: take one from a model for such text, or let this "
+              "recipe train one." if recipe.tokenizer_model is not None else
+              f"The vocabulary is made from data.train: add text with these {units} there.")
     for corpus in corpora:
         for side, lines in corpus.sides.items():
             if lines.unknown is not None and lines.unknown > MAX_UNKNOWN_SHARE:

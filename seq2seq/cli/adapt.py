@@ -31,7 +31,7 @@ def adapt(
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the training and of the text split.")] = 1,
     settings: Overrides = None,
 ) -> None:
-    """Adapt a model to the text of a domain, such as a translation memory, without harm to its other translations.
+    """Adapt a model to the text of a domain, such as a translation memory, with little loss on other text.
 
     The model is trained on text of the domain and at most as much general text. Then averages of the old and the new
     weights are scored on validation text by BLEU (chrF if the recipe lacks BLEU). Of the averages that lose at most

@@ -13,6 +13,7 @@ from seq2seq.cli.options import FORMAT, Device, Precision, PrecisionOption, Text
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.files.json_reader import parse_json
+from seq2seq.tokenizers.context import PreviousSentences
 from seq2seq.translation.text_io import Input, file_or_standard, reading, writing
 
 if TYPE_CHECKING:
@@ -67,10 +68,11 @@ def rescore(
                            for path, model_weight in zip(models, weights, strict=True)]
         from seq2seq.evaluation.rescoring import rescore as rescore_n_best
 
+        previous = PreviousSentences(max(translator.context for translator, _ in weighted_models))
         with bar("rescoring", lines, out) as advance:
             for block in blocks(_records(lines), LINES_PER_BLOCK):
-                reranked = rescore_n_best([record["source"] for record, _ in block], [n_best for _, n_best in block],
-                                          weighted_models, length_penalty)
+                sources = [previous.source(record["source"].strip()) for record, _ in block]
+                reranked = rescore_n_best(sources, [n_best for _, n_best in block], weighted_models, length_penalty)
                 for (record, _), rescored in zip(block, reranked, strict=True):
                     if format is TextOrLines.text:
                         out.write(f"{rescored[0].translation.text}\n")

@@ -230,7 +230,7 @@ def translate(
             requests_of(lines, prefixes, phrases, translator.context)), lines.name)
         stop.message = how_to_resume(journal)
         finished = journal.finished_lines() if parsed else []
-        warnings = TranslationWarnings(lines.name, parsed.places if parsed else None)
+        warnings = TranslationWarnings(lines.name, parsed.places if parsed else None, recipe.language_tokens)
         with bar("translating", lines, journal.output, journal.lines) as advance:
             def translated(requests: Iterator[tuple[Line, Request]]) -> Iterator[list[list[Translation]]]:
                 block_lines = 1 if lines.live else BLOCK_LINES * workers

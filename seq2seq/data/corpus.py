@@ -119,17 +119,17 @@ def byte_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[byt
             yield line.removesuffix(b"\n")
 
 
-def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, with_context: bool = True
+def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, context: int | None = None
                ) -> Iterator[Pair]:
     """Yield the pairs of one of the recipe's corpora. For a pointer network, targets must be source positions.
 
-    with_context: True to put each source after its context (see `tokenizers.context`) if the recipe has `data.context`.
+    context: number of sentences before each source (see `tokenizers.context`); None: `data.context` of the recipe.
     Raises:
         CorpusError: as `read_corpus`, or a target for a pointer network contains a word that is not a source position.
     """
     if spec.uses_recipe_languages:
         spec = spec.model_copy(update=recipe.languages_of(spec).model_dump())
-    pairs = read_corpus(spec, recipe.data_directory, counts, recipe.data.context if with_context else 0)
+    pairs = read_corpus(spec, recipe.data_directory, counts, recipe.data.context if context is None else context)
     if recipe.task.target_is_text:
         yield from pairs
         return
@@ -216,8 +216,8 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
         indices = [int(column) - 1 for column in columns]
     for number, fields in lines:
         if len(fields) <= max(indices):
-            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but the recipe reads column "
-                              f"{max(indices) + 1}. Correct the line, or choose other columns."
+            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column "
+                              f"{max(indices) + 1} is needed. Correct the line, or choose other columns."
                               + " Columns must be separated by commas, not by semicolons." * (";" in "".join(fields)
                                                                                           and len(fields) == 1))
         yield number, tuple(fields[index] for index in indices)

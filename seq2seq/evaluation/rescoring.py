@@ -8,6 +8,7 @@ from operator import mul
 
 from seq2seq.errors import CorpusError, OptionError, require_texts
 from seq2seq.recipe import DecodingSection, decoding_with
+from seq2seq.tokenizers.context import in_context, with_last_sentences
 from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.translator import Translator
 
@@ -32,6 +33,8 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
     the model is a language model. A line with a single translation is returned unchanged.
 
     Args:
+        sources: text in order; for models with `data.context`, a blank line ends a document, and a source may have its
+            own context before it (see `tokenizers.context`).
         found: n-best lists as `Translator.translate` returns them.
         models: models with their weights. The vocabulary of a model may differ from that of the model that translated.
         length_penalty: exponent of the number of tokens. Weights of 0 keep the order of a search with the same length
@@ -51,8 +54,14 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
     scored = [(line, rank) for line, n_best in enumerate(found) if len(n_best) > 1
               for rank in range(len(n_best))]
     # The search works on text without surrounding white space, so the models score the same text.
-    pairs = [(sources[line].strip(), found[line][rank].text.strip()) for line, rank in scored]
-    columns = [_log_probabilities(translator, pairs) for translator, _ in models]
+    texts = [source.strip() for source in sources]
+    if longest := max(translator.context for translator, _ in models):
+        texts = in_context(texts, longest)
+    columns = []
+    for translator, _ in models:
+        read = [with_last_sentences(text, translator.context) for text in texts] if longest else texts
+        pairs = [(read[line], found[line][rank].text.strip()) for line, rank in scored]
+        columns.append(_log_probabilities(translator, pairs))
     log_probabilities = dict(zip(scored, zip(*columns, strict=True), strict=True))
     weights = [weight for _, weight in models]
     result = []

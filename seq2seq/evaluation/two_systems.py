@@ -37,7 +37,7 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
         recipe = recipe_with_tests(resolve_model_path(system))
         tests, languages = {}, {name: recipe.languages_of(spec).target for name, spec in recipe.data.test.items()}
         for name, spec in recipe.data.test.items():
-            pairs = list(read_pairs(recipe, spec))
+            pairs = list(read_pairs(recipe, spec, context=0))
             tests[name] = ([text for _, text, _ in pairs], [[text for _, _, text in pairs]])
         names.append("the references")
     # Check all files before translating.
@@ -59,8 +59,12 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
             translator = load(path)
             languages = {name: languages.get(name, translator.languages.target) for name in tests}
             precisions.append(translator.precision)
+            sources = {name: texts for name, (texts, _) in tests.items()}
+            if not references and translator.context:
+                sources = {name: [text for _, text, _ in read_pairs(recipe, spec, context=translator.context)]
+                           for name, spec in recipe.data.test.items()}
             translations.append({name: [n_best[0].text for n_best in translator.translate(texts)]
-                                 for name, (texts, _) in tests.items()})
+                                 for name, texts in sources.items()})
         else:
             translations.append({"": files[path]})
             precisions.append(None)

@@ -116,6 +116,9 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
     if exportable.recipe.language_tokens:
         raise FormatError("it has several target languages, and a package of Argos Translate has one direction. Export "
                           "it to ctranslate2 or huggingface.")
+    if exportable.recipe.data.context:
+        raise FormatError("it reads preceding sentences (data.context), and Argos Translate translates each sentence "
+                          "alone. Export it to ctranslate2.")
     lines = development_lines(exportable.recipe, source, max_lines)
     languages = exportable.recipe.languages
     codes = [argos_code(code or "") for code in (languages.source, languages.target)]

@@ -8,6 +8,7 @@ from typing import Any
 from seq2seq.evaluation.scores import Score
 from seq2seq.protection.glossary import Glossary
 from seq2seq.protection.protected_translation import ProtectedTranslator
+from seq2seq.tokenizers.context import split_context
 from seq2seq.translation.line_translator import Translation
 
 
@@ -42,7 +43,8 @@ class GlossaryEvaluation:
         """Translate a test set; see `ProtectedTranslator.translate`."""
         n_best = self._translator.translate(lines, **options)
         assert self._translator.glossary is not None
-        self._results.append(adherence(self._translator.glossary, lines, [best.text for best, *_ in n_best]))
+        texts = [split_context(line)[1] for line in lines] if self._translator.translator.context else lines
+        self._results.append(adherence(self._translator.glossary, texts, [best.text for best, *_ in n_best]))
         return n_best
 
     def next_scores(self) -> dict[str, Score]:

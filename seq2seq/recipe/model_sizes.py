@@ -15,7 +15,7 @@ ORDER = ("tiny", "small", "base", "big")
 MIN_PAIRS = {"tiny": 0, "small": 4_000, "base": 1_000_000}
 MAX_CONSISTENCY_PAIRS = 50_000
 """Number of training pairs below which recipes of `seq2seq init` have consistency training. In 30 to 40 epochs, it
-gains 1.7 BLEU on 29,000 pairs (recipes/multi30k) and 0.9 on 5,000 (recipes/little_text). Larger sets are untested.
+gains 1.5 BLEU on 29,000 pairs (recipes/multi30k) and 1.2 on 5,000 (recipes/little_text). Larger sets are untested.
 In few epochs, it lowers BLEU: by 1.65 in 9 epochs of 20,000 pairs."""
 
 

@@ -168,11 +168,11 @@ class Recipe(Section):
         refuse_if(self.training.bidirectional_epochs and (
             self.task is not TRANSLATION or not self.tokenizer.joint or self.training.guided_alignment
             or any(corpus.tag for corpus in self.data.train)), "training.bidirectional_epochs", "it needs a model that "
-            "translates, tokenizer.joint: true, and corpora without tags; it does not work with guided_alignment")
+            "translates into one language, tokenizer.joint: true, no tags of corpora, and no guided_alignment")
         if self.training.teachers.count:
             type = self.training.teachers.model.get("type", self.model.type)
-            refuse_if(self.task is not TRANSLATION, "training.teachers",
-                      "only a model that translates has teachers")
+            refuse_if(self.task is not TRANSLATION, "training.teachers", "only a model that translates has teachers")
+            refuse_if("base" in self.training.teachers.model, "training.teachers.model.base", "write its keys instead")
             refuse_if(TASKS.get(type, TRANSLATION) is not TRANSLATION, "training.teachers.model.type",
                       f"a {type} cannot translate")
             try:

@@ -24,7 +24,7 @@ class Teachers(Section):
     are in `teachers` in the run directory. A teacher takes as long as a training without teachers.
     0 turns distillation off."""
     model: dict[str, Any] = {}
-    """Keys of the section `model` in which the teachers differ from the student, such as `{decoder_layers: 6}`."""
+    """Keys of the section `model`, except `base`, in which teachers differ from the student: `{decoder_layers: 6}`."""
 
 
 class TrainingSection(Section):
@@ -59,7 +59,7 @@ class TrainingSection(Section):
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
     """Learning rate schedule after the warm-up. `linear` and `cosine` reach 0 at `max_steps`."""
     max_steps: PositiveInt = 100_000
-    """Number of optimizer steps of the whole training."""
+    """Number of optimizer steps of the whole training. With `linear` and `cosine`, the learning rate depends on it."""
     gradient_clip: NonNegativeFloat = 1.0
     """Maximum norm of the gradient. Gradients with a larger norm are scaled down to it. 0 turns clipping off."""
     label_smoothing: Share = 0.1

@@ -202,7 +202,9 @@ def _calibration(test: TestSet, systems: Sequence[System], lines: Lines) -> list
     for system, chrf in zip(systems, lines.chrf, strict=True):
         if system.calibration is None or test.name not in system.confidences:
             continue
-        found = reliability(system.calibration, system.confidences[test.name], chrf)
+        texts = [index for index, reference in enumerate(test.references) if reference.strip()]
+        found = reliability(system.calibration, [system.confidences[test.name][index] for index in texts],
+                            [chrf[index] for index in texts])
         rows = [[f"{number:,}", _bar(expected), _bar(actual)] for number, expected, actual in found.rows]
         parts += [f"<h3>{_escaped(f'{system.name}, {test.name}')}</h3>"
                   f"<p>Mean difference between expected and actual chrF: {found.error:.1f}. The expected chrF of a "

@@ -22,7 +22,7 @@ from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.devices import return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import corpus_scores
-from seq2seq.recipe import Recipe, load_recipe
+from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.report.calibration import Calibration, fit
 from seq2seq.report.measures import sentence_scores, word_frequencies
 from seq2seq.storage.checkpoints import bundle_metadata, recipe_path, resolve_model_path
@@ -37,8 +37,8 @@ MAX_VALIDATION = 2_000
 
 @dataclass(frozen=True)
 class TestSet:
-    """Test set. sources: source sentences, with their contexts if the model uses `data.context`; None if they are not
-    known. languages: codes of the source and target language."""
+    """Test set. sources: source sentences; None if they are not known. Only those of files can contain contexts.
+    languages: codes of the source and target language. corpus: recipe and corpus of the test set; None for files."""
 
     __test__ = False                                                            # pytest must not collect this class
 
@@ -46,11 +46,19 @@ class TestSet:
     sources: list[str] | None
     references: list[str]
     languages: tuple[str, str]
+    corpus: tuple[Recipe, Corpus] | None = None
 
     @property
     def texts(self) -> list[str] | None:
         """The sources without their contexts."""
         return None if self.sources is None else [split_context(source)[1] for source in self.sources]
+
+    def sources_for(self, context: int) -> list[str]:
+        """Return the sources for a model that reads `context` preceding sentences. The model itself adds the contexts
+        to text in files."""
+        if self.corpus is None or not context:
+            return self.sources or []
+        return [source for _, source, _ in read_pairs(*self.corpus, context=context)]
 
 
 @dataclass
@@ -105,10 +113,10 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
         raise OptionError(f"the recipe of {model} has no test sets. Name files with --source and --reference.")
     found = []
     for name, spec in recipe.data.test.items():
-        pairs = [(one, other) for _, one, other in read_pairs(recipe, spec)]
+        pairs = [(one, other) for _, one, other in read_pairs(recipe, spec, context=0)]
         each = recipe.languages_of(spec)
         found.append(TestSet(name, [one for one, _ in pairs], [other for _, other in pairs],
-                             (each.source or "", each.target)))
+                             (each.source or "", each.target), (recipe, spec)))
     return found
 
 
@@ -138,8 +146,9 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     translator.translate((tests[0].sources or [])[:200])                        # libraries allocate memory at first use
     memory = _reset_peak_memory(translator.device)
     for test in tests:
+        sources = test.sources_for(translator.context)
         began = time.perf_counter()
-        found = _translate(translator, test.sources or [], f"{system.name}: {test.name}")
+        found = _translate(translator, sources, f"{system.name}: {test.name}")
         system.seconds[test.name] = time.perf_counter() - began
         system.translations[test.name] = [best.text for best in found]
         system.confidences[test.name] = [_confidence(best) for best in found]
@@ -197,7 +206,7 @@ def training_frequencies(systems: Sequence[System], language: str) -> Counter[st
             continue
         try:
             return word_frequencies((source for spec in system.recipe.data.train if spec.translated_by is None
-                                     for _, source, _ in read_pairs(system.recipe, spec.untagged, with_context=False)),
+                                     for _, source, _ in read_pairs(system.recipe, spec.untagged, context=0)),
                                     language)
         except CorpusError:
             console.warn(f"the training text of {system.name} cannot be read, so that the report has no table by the "
@@ -244,7 +253,7 @@ def _confidence(translation: Translation) -> float:
 
 
 def _robustness(translator: Translator, test: TestSet, name: str) -> dict[str, float]:
-    slices = robustness_slices(test.sources or [], test.references, test.languages)
+    slices = robustness_slices(test.sources_for(translator.context), test.references, test.languages)
     return {slice: corpus_scores([best.text for best in _translate(translator, lines, f"{name}: {slice}")], [expected],
                                  test.languages[1], ["bleu"])["bleu"].value
             for slice, (lines, expected) in slices.items()}
@@ -258,5 +267,7 @@ def _calibrated(translator: Translator, recipe: Recipe, name: str) -> Calibratio
         console.warn(f"the validation text of {name} cannot be read, so that its confidence is not calibrated")
         return None
     found = _translate(translator, [source for source, _ in pairs], f"{name}: validation")
-    return fit([_confidence(best) for best in found],
-               sentence_scores([best.text for best in found], [target for _, target in pairs]))
+    # The blank lines between documents would be certain translations with a score of 0.
+    scored = [(best, target) for best, (_, target) in zip(found, pairs, strict=True) if target.strip()]
+    return fit([_confidence(best) for best, _ in scored],
+               sentence_scores([best.text for best, _ in scored], [target for _, target in scored]))

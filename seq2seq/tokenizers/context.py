@@ -45,11 +45,17 @@ def context_sentences(context: str) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, context.split(CONTEXT_SEPARATOR))))
 
 
+def with_last_sentences(source: str, count: int) -> str:
+    """Return a source with at most the last `count` sentences of its context; without context if `count` is 0."""
+    context, text = split_context(source)
+    return with_context(context_sentences(context)[-count:], text) if context and count else text
+
+
 class PreviousSentences:
     """The last `count` sentences of the document that is being read. A blank line ends the document."""
 
     def __init__(self, count: int) -> None:
-        self._sentences: deque[str] = deque(maxlen=count)
+        self._count, self._sentences = count, deque[str](maxlen=count)
 
     def add(self, text: str, begins_document: bool = False) -> tuple[str, ...]:
         """Return the context of a sentence, and add the sentence to the context of later sentences."""
@@ -60,13 +66,18 @@ class PreviousSentences:
             self._sentences.append(text.strip())
         return context
 
+    def source(self, text: str) -> str:
+        """Return a sentence after its context, and add it to the context of later sentences. A blank line, a sentence
+        that already has a context, and every sentence if `count` is 0 are returned unchanged."""
+        given, sentence = split_context(text) if self._count else ("", text)
+        context = self.add(sentence)
+        return with_context(context, sentence) if self._count and sentence.strip() and not given else text
+
 
 def in_context(sentences: Sequence[str], count: int) -> list[str]:
     """Return the sentences of a document, each after a context of up to `count` sentences, or alone if `count` is 0."""
     previous = PreviousSentences(count)
-    contexts = [previous.add(text) for text in sentences]
-    return [with_context(context, text) if count and text.strip() else text
-            for context, text in zip(contexts, sentences, strict=True)]
+    return [previous.source(text) for text in sentences]
 
 
 def shortened(sources: Sequence[str], ids: Sequence[Sequence[int]], encode: Callable[[list[str]], list[list[int]]],

@@ -36,8 +36,10 @@ def print_training_summary(run: Path, sizes: str, step: int, smoothed: bool) -> 
 def print_finished(run: Path, recipe: Recipe, state: TrainState) -> None:
     """Print that a run has finished, and which key has to be raised to continue it."""
     limit = "max_steps" if state.step >= recipe.training.max_steps else "early_stopping"
-    console.print_message(f"{run} has finished: {state.summary()}. To continue, raise training.{limit}; to train from "
-                          "the beginning, use --restart.")
+    rises = ", which also raises the learning rate" * (limit == "max_steps"
+                                                       and recipe.training.schedule in ("linear", "cosine"))
+    console.print_message(f"{run} has finished: {state.summary()}. To continue, raise training.{limit}{rises}; to "
+                          "train from the beginning, use --restart.")
 
 
 def pop_window_means(state: TrainState, learning_rate: float) -> dict[str, float]:

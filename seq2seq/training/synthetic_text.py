@@ -29,7 +29,7 @@ from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, with_translated_text, write_sources
-from seq2seq.translation.requests import Request
+from seq2seq.translation.requests import number_requests
 from seq2seq.translation.torchrun_ranks import Ranks, serve_main_rank
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import Rank, TranslatorPool
@@ -165,7 +165,8 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
     console.print_message(f"translating {total - done:,} lines of {spec.label} with {names} in {translator.precision} "
                           f"({'sampling' if spec.samples else 'searching'})")
     with part.open("ab") as file, console.progress("translating", total, done) as advance:
-        requests = (Request(line, number=number) for number, line in enumerate(_lines(spec, text)))
+        # The context of a line is the same whether the translation is resumed or not.
+        requests = number_requests(_lines(spec, text), 0, translator.context)
         # With `begin`, a resumed translation has the same blocks as an uninterrupted one. Blocks affect bf16 rounding.
         for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
                                                  progress=advance, **options):

@@ -19,6 +19,7 @@ from seq2seq.evaluation.scores import Score, require_metrics, score_pairs
 from seq2seq.loss.cross_entropy import negative_log_likelihood
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import Corpus, Recipe
+from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.distributed import ProcessGroup, translate_on_all_ranks
 from seq2seq.translation.translator import Translator
@@ -67,17 +68,23 @@ class Validation:
                      for name, spec in zip(_names(recipe), recipe.data.valid, strict=True)]
         self.pairs = [pair for _, _, pairs in self.sets for pair in pairs]
         threads = torch.get_num_threads()
-        sources = tokenizers.source.encode([source for source, _ in self.pairs], threads)
+        texts = [source for source, _ in self.pairs]
+        sources = tokenizers.source.encode(texts, threads)
+        if recipe.data.context:
+            sources = tokenizers.source.encode(shortened(texts, sources, tokenizers.source.encode,
+                                                         recipe.data.cleaning.max_pieces), threads)
         targets = tokenizers.target.encode([target for _, target in self.pairs], threads)
-        # Lines that are too long for the model can be translated in parts, but the loss needs whole pairs.
+        # Blank lines, such as those between documents, do not occur in training. Lines that are too long for the model
+        # can be translated in parts, but the loss needs whole pairs.
         max_length = recipe.model.max_positions - 1
-        kept = [number for number, sides in enumerate(zip(sources, targets, strict=True))
-                if max(map(len, sides)) <= max_length]
+        text = [number for number, (source, target) in enumerate(self.pairs)
+                if target.strip() and (source.strip() or not recipe.task.has_source)]
+        kept = [number for number in text if max(len(sources[number]), len(targets[number])) <= max_length]
         if not kept:
             raise RecipeError("data.valid has no pair that fits the model: it is empty, or model.max_positions "
                               f"({recipe.model.max_positions}) is too small.")
-        if len(kept) < len(self.pairs):
-            console.warn(f"{len(self.pairs) - len(kept):,} validation pairs have more than {max_length} pieces on a "
+        if len(kept) < len(text):
+            console.warn(f"{len(text) - len(kept):,} validation pairs have more than {max_length} pieces on a "
                          "side; they are not included in the loss, only in the scores of translations")
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))

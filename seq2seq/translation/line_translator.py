@@ -163,14 +163,18 @@ class LineTranslator(ABC):
         """Return the pairs that `score` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
         require_pairs(pairs)
         threads = torch.get_num_threads()
-        sides = (self.tokenizers.source.encode([source for source, _ in pairs], threads),
+        sides = (self.encode_texts([source for source, _ in pairs]),
                  self.tokenizers.target.encode([target for _, target in pairs], threads))
         return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.max_positions]
 
     def encode_sources(self, parts: Sequence[Part]) -> list[list[int]]:
-        """Return the ids of each part with its context. If there are too many ids, the oldest sentences are dropped."""
+        """Return the ids of each part with its context; see `encode_texts`."""
+        return self.encode_texts([part.context + part.text for part in parts])
+
+    def encode_texts(self, sources: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each source. If a source with context has too many ids, its oldest sentences are dropped.
+        """
         encode, threads = self.tokenizers.source.encode, torch.get_num_threads()
-        sources = [part.context + part.text for part in parts]
         ids = encode(sources, threads)
         return encode(shortened(sources, ids, encode, self.max_pieces), threads) if self.context else ids
 
@@ -185,7 +189,11 @@ class LineTranslator(ABC):
             raise UserError("this is a language model, which cannot translate. It can generate text (seq2seq generate) "
                             "and improve the translations of another model (seq2seq translate --fusion, seq2seq "
                             "rescore).")
-        return SearchSetup(decoding_with(self.decoding, decoding), self.tokenizers.target, self.languages.target)
+        chosen = decoding_with(self.decoding, decoding)
+        if self.context and chosen.coverage_penalty:
+            raise OptionError("coverage_penalty does not work with a model with data.context: the context need not be "
+                              "covered. Leave it out.")
+        return SearchSetup(chosen, self.tokenizers.target, self.languages.target)
 
     def _split_lines(self, lines: Sequence[str]) -> list[DividedLine]:
         texts = [line.strip() for line in lines]

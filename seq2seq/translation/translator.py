@@ -102,6 +102,10 @@ class Translator(LineTranslator):
         for other, other_path in zip(others, ensemble, strict=True):
             require_same_vocabulary(path, tokenizers.source, other_path, other.tokenizers.source)
             require_same_vocabulary(path, tokenizers.target, other_path, other.tokenizers.target)
+            if other.context != translator.context:
+                raise CheckpointError(f"{path} and {other_path} read different numbers of preceding sentences "
+                                      f"(data.context: {translator.context} and {other.context}), so they cannot be "
+                                      "used together.")
         if language_model is not None and fusion is not None:
             if language_model.task.has_source:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
@@ -149,7 +153,7 @@ class Translator(LineTranslator):
             if fault := position_fault(source, target):
                 raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")
         corpus = EncodedCorpus(
-            EncodedSide.from_lists(self.tokenizers.source.encode([source for source, _ in pairs])),
+            EncodedSide.from_lists(self.encode_texts([source for source, _ in pairs])),
             EncodedSide.from_lists(self.tokenizers.target.encode([target for _, target in pairs])),
         )
         scores: list[PairScore] = [PairScore(0.0, 0)] * len(pairs)

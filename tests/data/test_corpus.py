@@ -250,9 +250,9 @@ def test_tsv_columns_may_have_names(tmp_path):
 
 def test_what_a_tsv_file_lacks_is_named(tmp_path):
     write(tmp_path / "a.tsv", "de\ten\nein Hund\ta dog\nKatze\n")
-    with pytest.raises(CorpusError, match=r"a\.tsv:3: 1 columns, but the recipe reads column 2"):
+    with pytest.raises(CorpusError, match=r"a\.tsv:3: 1 columns, but column 2 is needed"):
         pairs_of(tmp_path, file="a.tsv")
-    with pytest.raises(CorpusError, match=r"a\.tsv:1: 2 columns, but the recipe reads column 5"):
+    with pytest.raises(CorpusError, match=r"a\.tsv:1: 2 columns, but column 5 is needed"):
         pairs_of(tmp_path, file="a.tsv", source=5, target=1)
     with pytest.raises(CorpusError, match=r"a\.tsv:1: no column 'fr'; the header has de, en\."):
         pairs_of(tmp_path, file="a.tsv", header=True, source="de", target="fr")
@@ -419,7 +419,7 @@ def test_mistakes_in_csv_are_named_by_line(tmp_path, line, told):
 
 def test_what_a_csv_file_lacks_is_named(tmp_path):
     write(tmp_path / "a.csv", '"de","en"\nein Hund,a dog\n')
-    with pytest.raises(CorpusError, match=r"a\.csv:1: 2 columns, but the recipe reads column 5"):
+    with pytest.raises(CorpusError, match=r"a\.csv:1: 2 columns, but column 5 is needed"):
         pairs_of(tmp_path, file="a.csv", source=5, target=1)
     with pytest.raises(CorpusError, match=r"a\.csv:1: no column 'fr'; the header has de, en\."):
         pairs_of(tmp_path, file="a.csv", header=True, source="de", target="fr")

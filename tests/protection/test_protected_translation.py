@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.errors import RequestError, UserError
-from seq2seq.protection.adherence import adherence
+from seq2seq.protection.adherence import GlossaryEvaluation, adherence
 from seq2seq.protection.glossary import Glossary, occurrences
 from seq2seq.protection.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.translation.line_translator import Translation
@@ -240,6 +240,13 @@ def test_adherence_counts_exact_forms_and_inflections_of_each_term_of_a_sentence
     assert {name: (round(score.value, 1), score.signature) for name, score in scores.items()} == {
         "terms_exact": (33.3, "terms:3|form:exact"), "terms": (66.7, "terms:3|form:inflected")}
     assert adherence(terms, ["a bird"], ["ein Vogel"]) == {}
+
+
+def test_terms_of_the_context_are_not_counted():
+    model = Model(lambda text: "eine Katze" if "cat" in text else "sie schläft", context=1)
+    evaluation = GlossaryEvaluation(ProtectedTranslator(model, glossary=glossary("cat\tKatze")))
+    evaluation.translate(["␞ a cat", "a cat␞ it sleeps"])
+    assert evaluation.next_scores()["terms"].signature == "terms:1|form:inflected"
 
 
 def test_a_sentence_that_lacks_an_inline_term_is_translated_from_its_own_words():

@@ -1,5 +1,7 @@
 """Documents as context, from the recipe to the translation."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from toy import RECIPE, WORDS
@@ -8,14 +10,20 @@ from seq2seq.analysis.attention_maps import compute_pair_attention
 from seq2seq.cli import main
 from seq2seq.data.corpus import read_pairs
 from seq2seq.data.preparation import prepare, training_pairs
-from seq2seq.errors import OptionError, RecipeError
+from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError
+from seq2seq.evaluation.rescoring import rescore
+from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.formats.translate_document import translate_document
-from seq2seq.recipe import load_recipe
+from seq2seq.interop import argos
+from seq2seq.recipe import Corpus, DecodingSection, load_recipe
+from seq2seq.report.systems import read_tests
 from seq2seq.serve.models import MachineOptions, Models
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.context import SEPARATOR_ID
+from seq2seq.training import synthetic_text
 from seq2seq.training.trainer import train
-from seq2seq.translation.requests import Request
+from seq2seq.training.validation import Validation
+from seq2seq.translation.requests import Request, growing_blocks, number_requests
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -132,6 +140,108 @@ def test_a_server_translates_a_text_in_context_and_texts_apart(folder, translato
     assert results(models.translate(Group("en", "de", SearchOptions()), batch)) == expected
 
 
+def test_the_validation_loss_leaves_out_blank_lines_and_shortens_long_contexts(folder):
+    recipe = load_recipe(folder / "recipe.yaml")
+    tokenizers = load_tokenizers(folder / "run" / "tokenizer").with_context()
+    whole = Validation(recipe, tokenizers)
+    assert (len(whole.pairs), len(whole.corpus.source.lengths)) == (18, 15)
+    longest = int(whole.corpus.source.lengths.max())
+    short = Validation(load_recipe(folder / "recipe.yaml", [f"data.cleaning.max_pieces={longest - 2}"]), tokenizers)
+    assert len(short.corpus.source.lengths) == 15
+    assert short.corpus.source.lengths.max() < longest
+
+
+def test_the_score_of_a_line_is_that_of_its_translation_in_context(folder, translator, tmp_path, capfd):
+    best = [n_best[0] for n_best in translator.translate(LINES)]
+    files = tmp_path / "source", tmp_path / "target"
+    for path, lines in zip(files, (LINES, [one.text for one in best]), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    assert main(["score", str(folder / "run"), *map(str, files), "--device", "cpu", "--threads", "1"]) == 0
+    scores = list(map(float, capfd.readouterr().out.split()))
+    texts = [number for number, line in enumerate(LINES) if line]
+    assert [scores[number] for number in texts] == pytest.approx([best[number].log_probability for number in texts],
+                                                                 abs=1e-4)
+    alone = translator.score([(LINES[2], best[2].text)])[0].log_probability
+    assert alone != pytest.approx(scores[2], abs=1e-4)
+    rescored = rescore(LINES, [[one, one] if one.text else [one] for one in best], [(translator, 1.0)])
+    assert [rescored[number][0].log_probabilities[0] for number in texts] == pytest.approx(
+        [scores[number] for number in texts], abs=1e-4)
+
+
+def test_each_of_two_systems_reads_its_own_context(folder):
+    read = {}
+
+    def load(path):
+        texts = read.setdefault(path.name, [])
+        return SimpleNamespace(context=2 if path.name == "run" else 0, languages=SimpleNamespace(target="de"),
+                               precision="fp32", translate=lambda lines: texts.extend(lines) or [
+                                   [SimpleNamespace(text=f"eins {line}")] for line in lines])
+
+    compare_systems(folder / "run", folder / "run" / "best", None, [], None, load, samples=10)
+    plain = (folder / "valid.en").read_text().splitlines()
+    assert read["best"] == plain
+    assert [text.rpartition("␞ ")[2] for text in read["run"]] == plain
+    assert sum("␞" in text for text in read["run"]) == 15
+    test, = read_tests([folder / "run"], None, None, "de")
+    assert (test.sources, test.sources_for(0), test.sources_for(2)) == (plain, plain, read["run"])
+
+
+def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(synthetic_text, "BLOCK_LINES", 2)
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in LINES * 2))
+
+    def translate_blocks(lines, block_lines, *, begin, **options):
+        """Give the requests as translations, as `Translator.translate_blocks` reads them."""
+        for block in growing_blocks(number_requests(lines, begin, 2), block_lines, begin):
+            yield [[SimpleNamespace(text=f"{request.context} {request.text}")] for request in block]
+
+    translator = SimpleNamespace(context=2, decoding=DecodingSection(), precision="fp32",
+                                 translate_blocks=translate_blocks)
+    spec = Corpus(source=str(tmp_path / "text"), translated_by=(str(folder / "run"),))
+
+    def translation(name):
+        synthetic_text._translate(spec, [folder / "run"], tmp_path / "text", tmp_path / name, translator)
+        return (tmp_path / name).read_bytes()
+
+    def interrupted(name, blocks):
+        def write_journal(*arguments):
+            original(*arguments)
+            if next(written) == blocks:
+                raise KeyboardInterrupt
+
+        original, written = synthetic_text.write_journal, iter(range(1, 100))
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(synthetic_text, "write_journal", write_journal)
+            translation(name)
+        assert not (tmp_path / name).exists()
+
+    whole = translation("whole")
+    assert whole.decode().splitlines()[:5] == [
+        "() one cat sees two", "('one cat sees two',) the dog hears",
+        "('one cat sees two', 'the dog hears') it sees red", "() ", "() two cat"]
+    for blocks in range(1, 4):
+        interrupted(f"part{blocks}", blocks)
+        assert translation(f"part{blocks}") == whole
+
+
+def test_models_with_other_contexts_are_no_ensemble(folder, tmp_path):
+    (folder / "plain.yaml").write_text(RECIPE)
+    settings = ["training.max_steps=1", f"tokenizer={{taken_from: {folder / 'run'}}}"]
+    train(load_recipe(folder / "plain.yaml", settings), tmp_path / "plain")
+    with pytest.raises(CheckpointError, match=r"preceding sentences \(data.context: 2 and 0\)"):
+        Translator.load(folder / "run", "cpu", ensemble=[tmp_path / "plain"])
+
+
+def test_argos_translate_gets_no_model_with_context(folder, tmp_path):
+    with pytest.raises(FormatError, match="reads preceding sentences|reads the context hierarchically"):
+        argos.export_model(folder / "run", tmp_path / "package.argosmodel")
+
+
+def test_a_coverage_penalty_is_refused(folder, translator):
+    with pytest.raises(OptionError, match="coverage_penalty does not work with a model with data.context"):
+        translator.translate(LINES, coverage_penalty=0.2)
+
+
 def test_the_weights_of_the_context_are_shown(translator):
     pair = ("one cat␞ it sees", "es sieht")
     ((_, found),) = compute_pair_attention(translator, [pair])
@@ -151,6 +261,7 @@ def test_a_model_without_context_refuses_one(folder, tmp_path):
     (["data.context=0", "model.context=hierarchical"], "model.context=hierarchical: needs data.context"),
     (["training.switch_out=1"], "training.switch_out=1: it does not work with data.context"),
     (["tokenizer={type: words}"], "tokenizer.type: it does not work with data.context"),
+    (["decoding.coverage_penalty=0.2"], "decoding.coverage_penalty=0.2: it does not work with data.context"),
     (["data.valid.document=3"], "only a table or a data set of the hub"),
 ])
 def test_keys_that_do_not_fit_are_refused(folder, settings, message):

@@ -133,6 +133,16 @@ def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_pa
     assert found["chrf"]["value"] == pytest.approx(metadata["test"]["de_la"]["chrf"]["value"])
 
 
+def test_a_line_with_the_token_of_an_unknown_language_is_translated_with_a_warning(folder):
+    text = f">>fr<< {LINES[0]}\n>>la<< {LINES[0]}\n"
+    result = CliRunner().invoke(app, ["translate", str(folder / "run")], input=text)
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 2
+    assert result.stderr.count(">>fr<< is not a target language of the model, which has >>de<<, >>en<<, >>la<<") == 1
+    assert "standard input:1:" in result.stderr
+    assert ">>la<< is not" not in result.stderr
+
+
 @pytest.mark.parametrize("export", [
     pytest.param(ctranslate2.export_model, marks=pytest.mark.slow), huggingface_export.export_model])
 def test_an_export_translates_in_all_directions(folder, tmp_path, export):

@@ -140,6 +140,7 @@ def test_keys_that_no_teacher_can_have_are_errors_with_their_line(folder):
     for model, message in (("{d_modle: 32}", "d_modle: unknown key. Did you mean 'd_model'?"),
                            ("{d_model: 33}", r"num_heads: d_model \(33\) cannot be divided into 2 heads"),
                            ("{dropout: 2}", "dropout: expected a number below 1; found 2"),
+                           ("{base: small}", "base: write its keys instead"),
                            ("{type: language_model}", "type: a language_model cannot translate")):
         (folder / "wrong.yaml").write_text(DISTILLED.replace("{d_model: 32}", model))
         with pytest.raises(RecipeError, match=rf"wrong.yaml:\d+: training.teachers.model.{message}"):
