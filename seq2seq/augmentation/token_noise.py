@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.batching import Batch
-from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
+from seq2seq.recipe import Recipe
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,21 @@ class TokenNoise:
         et al. 2016, arXiv:1511.06349, in the decoder; Sennrich et al. 2016, arXiv:1606.02891, on both sides).
     switch_out: temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512). For each sentence, a number n is drawn
         with p(n) in proportion to exp(-n / temperature). On average, n of its tokens become random tokens. 0: off.
+    language_ids: ids of the language tokens, which are neither changed nor drawn: they choose the target language.
     """
 
     source_vocab_size: int
     target_vocab_size: int
     word_dropout: float = 0.0
     switch_out: float = 0.0
+    language_ids: tuple[int, ...] = ()
+
+    @staticmethod
+    def for_training(recipe: Recipe, tokenizers: Tokenizers) -> TokenNoise:
+        """Return the noise of a training."""
+        return TokenNoise(tokenizers.source.vocab_size, tokenizers.target.vocab_size, recipe.training.word_dropout,
+                          recipe.training.switch_out,
+                          tuple(ids[0] for ids in tokenizers.source.encode(recipe.language_tokens)))
 
     def apply(self, batch: Batch) -> Batch:
         """Return the batch with random changes, drawn from the default random number generator of torch."""
@@ -38,11 +48,12 @@ class TokenNoise:
                        target_input=self._changed(batch.target_input, batch.target_offsets, self.target_vocab_size))
 
     def _changed(self, tokens: Tensor, offsets: Tensor, vocab_size: int) -> Tensor:
-        words = (tokens != END_ID) & (tokens != START_ID)
+        languages = torch.tensor(self.language_ids, dtype=tokens.dtype, device=tokens.device)
+        words = (tokens != END_ID) & (tokens != START_ID) & ~torch.isin(tokens, languages)
         if self.switch_out:
             replaced = torch.rand(tokens.shape, device=tokens.device) < self._shares(len(tokens), offsets)
             others = torch.randint(END_ID + 1, vocab_size, tokens.shape, device=tokens.device)
-            tokens = others.where(replaced & words, tokens)
+            tokens = others.where(replaced & words & ~torch.isin(others, languages), tokens)
         if self.word_dropout:
             dropped = torch.rand(tokens.shape, device=tokens.device) < self.word_dropout
             tokens = torch.where(dropped & words, UNKNOWN_ID, tokens)

@@ -179,7 +179,8 @@ class Shape:
         micro_batches = [pairs for step in plan for pairs in step]
         sizes = [[int(side.lengths_of(pairs).sum()) for pairs in micro_batches]
                  for side in (corpus.source, corpus.target)]
-        source, target, sentences = (math.ceil(SHAPE_ROOM * max(size)) for size in (*sizes, map(len, micro_batches)))
+        sizes.append([len(pairs) for pairs in micro_batches])                   # empty if no pair was drawn
+        source, target, sentences = (math.ceil(SHAPE_ROOM * max(size, default=0)) for size in sizes)
         source, target = max(source, longest), max(target, longest)
         # Each of the dummy sentences that fill up a batch needs at least one token on both sides, even on a side that
         # is already full.

@@ -131,7 +131,7 @@ def protected(translator: LineTranslator | TranslatorPool, model: Path, recipe: 
     if loaded is None or isinstance(loaded, Translator):
         def align(pairs: Sequence[tuple[str, str]]) -> Sequence[np.ndarray | None]:
             nonlocal loaded
-            loaded = loaded or Translator.load(model)
+            loaded = loaded or Translator.load(model, target_language=recipe.languages.target)
             assert isinstance(loaded, Translator)
             return unit_weights(loaded, pairs, measured_aligner(model))
 
@@ -148,7 +148,8 @@ def translate_document(translator: Translator, document: Path | bytes, format: s
     if translator.directory is None:
         raise UserError("this translator was not loaded from a file. Use Translator.load to translate documents.")
     path = Path(name) if isinstance(document, bytes) else Path(document)
-    format, recipe = require_format(path, format), model_recipe(translator.directory)
+    format = require_format(path, format)
+    recipe = model_recipe(translator.directory).model_copy(update={"languages": translator.languages})
     data = document if isinstance(document, bytes) else read_document(path)
     parsed = DocumentTranslation(data, format, str(path), recipe)
     translate = protected(translator, translator.directory, recipe, glossary, placeholders)

@@ -238,7 +238,7 @@ class ProtectedTranslator:
             dict.fromkeys(found.term.translations[0] for found in line.terms) if self.terms_inline else
             self._lost_terms(line, before[0].text)))) for line, before in zip(lines, results, strict=True)]
         found = self._retry(requests, decoding)
-        return [after if (after := self._kept(line, n_best)) and n_best and self._same(line, after[0].text)
+        return [after if n_best and (after := self._kept(line, n_best)) and self._same(line, after[0].text)
                 and len(self._lost_terms(line, after[0].text)) < len(self._lost_terms(line, before[0].text))
                 else before for line, before, n_best in zip(lines, results, found, strict=True)]
 

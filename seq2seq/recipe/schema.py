@@ -165,10 +165,10 @@ class Recipe(Section):
             attention != ("transformer", "scaled_dot", "softmax") or self.tokenizer.subword_sampling),
             "training.guided_alignment", "it needs a transformer with score: scaled_dot and normalize: softmax, and a "
             "tokenizer without subword_sampling")
-        refuse_if(self.training.bidirectional_epochs and (
-            self.task is not TRANSLATION or not self.tokenizer.joint or self.training.guided_alignment
-            or any(corpus.tag for corpus in self.data.train)), "training.bidirectional_epochs", "it needs a model that "
-            "translates into one language, tokenizer.joint: true, no tags of corpora, and no guided_alignment")
+        one_sided = self.training.guided_alignment or self.data.augmentation.typos or self.data.augmentation.terms
+        refuse_if(self.training.bidirectional_epochs and (self.task is not TRANSLATION or not self.tokenizer.joint
+            or one_sided or any(corpus.tag for corpus in self.data.train)), "training.bidirectional_epochs", "it needs "
+            "a model that translates into one language, tokenizer.joint: true; no guided_alignment, typos, terms, tags")
         if self.training.teachers.count:
             type = self.training.teachers.model.get("type", self.model.type)
             refuse_if(self.task is not TRANSLATION, "training.teachers", "only a model that translates has teachers")

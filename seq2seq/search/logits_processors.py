@@ -166,7 +166,8 @@ class _ForbiddenPhrase:
         characters, incomplete = decoder.decode(text), decoder.getstate()[0]
         prefix = self.phrase.matched_prefix(characters)
         if not prefix and not self.phrase.may_begin_after(characters):
-            prefix = "x"                        # stands for any letter, after which the phrase must not begin
+            # Stands for any letter, after which the phrase must not begin. The letter is not that of the phrase.
+            prefix = "y" if self.phrase._key[:1] == "x" else "x"
         return self.completing_ids(prefix.encode(errors="surrogateescape") + incomplete)
 
     def _completing_ids(self, prefix: bytes) -> Tensor:

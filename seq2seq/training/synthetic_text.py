@@ -129,7 +129,7 @@ def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], P
     """Return the paths of the models, of the monolingual text, and of its translation."""
     models = [resolve_model_path(recipe.directory / model) for model in spec.translated_by or ()]
     text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    return models, text, directory.absolute() / f"{_key(spec, models, text, directory)}.txt"
+    return models, text, directory.absolute() / f"{_key(spec, recipe, models, text, directory)}.txt"
 
 
 def _with_translation(spec: Corpus, translation: Path) -> Corpus:
@@ -138,7 +138,7 @@ def _with_translation(spec: Corpus, translation: Path) -> Corpus:
     return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label})
 
 
-def _key(spec: Corpus, models: Sequence[Path], text: Path, directory: Path) -> str:
+def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, directory: Path) -> str:
     """Return the file name of a translation: a hash of everything that the translation depends on."""
     try:
         status = text.stat()
@@ -148,6 +148,7 @@ def _key(spec: Corpus, models: Sequence[Path], text: Path, directory: Path) -> s
     own = text.parent == directory.absolute().parent / TEACHERS
     state = [text.name] if own else [str(text), status.st_mtime_ns]
     inputs = [*state, status.st_size, spec.limit, spec.samples,
+              *(_direction(spec, recipe) if len(recipe.directions) > 1 else ()),
               *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]  # independent of scores
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 

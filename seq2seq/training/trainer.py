@@ -161,7 +161,7 @@ class Training:
         guided = GuidedAlignment.for_training(self.prepared, self.tokenizers, self.section.guided_alignment,
                                               group.main_rank_first)
         objective = Objective(self.section.label_smoothing, self.section.consistency, guided,
-                              TokenNoise(*sizes, self.section.word_dropout, self.section.switch_out))
+                              TokenNoise.for_training(recipe, self.tokenizers))
         self.gradients = StepGradients(self.compute_model, self.weights, objective, seed=recipe.seed, shape=shape,
                                        max_length=max_length, max_tokens=self.state.most_tokens,
                                        loss_scale=self.optimizer.loss_scale)

@@ -75,6 +75,8 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
         "batch_tokens": max(1, given.batch_tokens // max_length)})
     if samples > 1 and not options.sampling:
         raise OptionError(f"samples={samples} needs sampling=True. To get several texts without sampling, set n_best.")
+    if options.coverage_penalty:
+        raise OptionError("coverage_penalty: a language model has no source that could be covered. Leave it out.")
     setup = SearchSetup(options, translator.tokenizers.target, translator.languages.target)
     return _generate(translator, prompts, samples, block_prompts, setup)
 

@@ -92,7 +92,7 @@ class Journal:
         """
         if self.output.part is None:
             return []
-        finished = self.output.part.read_text(encoding="utf-8").split("\n")[:-1]
+        finished = self.output.part.read_bytes().decode().split("\n")[:-1]
         if len(finished) != self.lines:
             raise UserError(f"{self.output.part} is damaged. Delete it to start again.")
         return finished

@@ -47,6 +47,16 @@ def test_marks_of_sentences_and_targets_never_change(noise):
     assert torch.equal(again.source, after.source) and torch.equal(again.target_input, after.target_input)
 
 
+def test_language_tokens_are_neither_changed_nor_drawn():
+    before = batch()
+    languages = tuple(range(5, 20))
+    after = changed(TokenNoise(VOCAB_SIZE, VOCAB_SIZE, 0.3, 5.0, languages), before)
+    kept = torch.isin(before.source, torch.tensor(languages))
+    assert kept.any() and torch.equal(after.source[kept], before.source[kept])
+    assert not torch.isin(after.source[~kept], torch.tensor(languages)).any()
+    assert (after.source != before.source).any()
+
+
 def test_word_dropout_replaces_its_share_by_the_unknown_token():
     before = batch()
     after = changed(TokenNoise(VOCAB_SIZE, VOCAB_SIZE, 0.2), before)

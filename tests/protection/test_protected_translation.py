@@ -163,6 +163,10 @@ def test_a_term_that_cannot_be_required_is_reported():
     found = translator.translate(["cats", "dogs", "a cat"])
     assert [(best.text, best.lost_terms) for best, *_ in found] == [
         ("Miezen", ("Katze",)), ("Miezen", ()), ("Miezen", ("Katze",))]
+    translator = ProtectedTranslator(Model(lambda text: text.replace("cats", "Miezen"), can_require=False),
+                                     glossary=glossary("cat\tKatze"))
+    ((best, *_),) = translator.translate(["cats of {name}"])
+    assert (best.text, best.lost_terms) == ("Miezen of {name}", ("Katze",))
 
 
 def test_terms_are_inline_if_the_model_was_trained_for_them():

@@ -260,8 +260,8 @@ def test_the_width_of_a_pointer_network_needs_no_heads():
            f"training.{key}: a pointer's targets are positions. Leave this out.")
           for key in ("word_dropout", "switch_out")),
         *((f"training: {{bidirectional_epochs: 1, label_smoothing: 0{more}",
-           "training.bidirectional_epochs: it needs a model that translates into one language, tokenizer.joint: true, "
-           "no tags of corpora, and no guided_alignment")
+           "training.bidirectional_epochs: it needs a model that translates into one language, tokenizer.joint: true; "
+           "no guided_alignment, typos, terms, tags")
           for more in ("}\nmodel: {type: pointer}", ", guided_alignment: 0.1}",
                        "}\ntokenizer: {joint: false}\nmodel: {tied_embeddings: none}")),
         ("training: {consistency: -1}", "training.consistency: expected a number of at least 0; found -1"),

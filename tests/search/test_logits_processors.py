@@ -133,6 +133,13 @@ def test_forbidden_phrases_match_whole_words_only():
         assert set(range(len(pieces))) - allowed(constraint, context, len(pieces)) == expected, (whole_words, context)
 
 
+@pytest.mark.parametrize("phrase", ["x", "y"])
+def test_a_forbidden_letter_does_not_forbid_what_follows_a_word(phrase):
+    pieces = [b"", b"", b"", b" cat", b" the", b".", b"s", f" {phrase}".encode(), phrase.encode()]
+    constraint = forbid_phrases([phrase], pieces, ignore_case=True)
+    assert set(range(len(pieces))) - allowed(constraint, (3,), len(pieces)) == {7}
+
+
 @pytest.mark.parametrize(("text", "phrase", "found"), [
     ("kick", "kick", True), ("a kick-off", "kick", True), ("kicking", "kick", False), ("sidekick", "kick", False),
     ("kicking a kick", "kick", True), ("Kick", "kick", False), ("Z\u00fcriching", "Z\u00fcrich", False),

@@ -175,6 +175,12 @@ def test_a_model_of_several_directions_generates_text_for_another(folder, tmp_pa
     written, = (tmp_path / "run" / "synthetic").glob("*.txt")
     lines = (folder / "valid.en").read_text().splitlines()
     assert written.read_text().splitlines() == texts(Translator.load(folder / "run", target_language="la"), lines)
+    both = ", ".join(f"{{source: valid.en, translated_by: run, languages: {{source: en, target: {code}}}}}"
+                     for code in ("de", "la"))
+    (folder / "student.yaml").write_text(RECIPE.replace("source: train.en, target: train.de}]",
+                                                        f"source: train.en, target: train.de}}, {both}]"))
+    train(load_recipe(folder / "student.yaml", ["training.max_steps=1"]), tmp_path / "both")
+    assert len([*(tmp_path / "both" / "synthetic").glob("*.txt")]) == 2
     message = "from en to de and from de to en and from en to la; the corpus mono.la needs a model from la to en"
     with pytest.raises(RecipeError, match=message):
         train(wrong(folder), tmp_path / "wrong")
