@@ -386,7 +386,8 @@ def test_consistency_training_in_few_epochs_is_warned_of(directory):
     steps = checked().training["steps_per_epoch"]
     warning, = told("training.consistency=5", f"training.max_steps={9 * steps}")
     assert f"{9 * steps:,} steps are 9.0 epochs of this text. Consistency training lowered BLEU" in warning
-    assert not told("training.consistency=5", f"training.max_steps={12 * steps}")
+    assert told("training.consistency=5", f"training.max_steps={19 * steps}")
+    assert not told("training.consistency=5", f"training.max_steps={20 * steps}")
     assert not told(f"training.max_steps={9 * steps}")
 
 
