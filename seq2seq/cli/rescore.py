@@ -13,7 +13,6 @@ from seq2seq.cli.options import FORMAT, Device, Precision, PrecisionOption, Text
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.files.json_reader import parse_json
-from seq2seq.tokenizers.context import PreviousSentences
 from seq2seq.translation.text_io import Input, file_or_standard, reading, writing
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def rescore(
         weighted_models = [(load_translator(path, device, precision, threads), model_weight)
                            for path, model_weight in zip(models, weights, strict=True)]
         from seq2seq.evaluation.rescoring import rescore as rescore_n_best
-
+        from seq2seq.tokenizers.context import PreviousSentences
         previous = PreviousSentences(max(translator.context for translator, _ in weighted_models))
         with bar("rescoring", lines, out) as advance:
             for block in blocks(_records(lines), LINES_PER_BLOCK):

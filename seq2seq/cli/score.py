@@ -12,7 +12,6 @@ from seq2seq.cli.common import bar, json_line, load_translator, require_model_fi
 from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
 from seq2seq.errors import UserError
-from seq2seq.tokenizers.context import PreviousSentences
 from seq2seq.translation.text_io import reading, writing
 
 if TYPE_CHECKING:
@@ -56,10 +55,11 @@ def score(
         translator = load_translator(model, device, precision, threads)
         _require_sides(translator, model, target)
         advance = stack.enter_context(bar("scoring", inputs[0], output))
+        from seq2seq.tokenizers.context import PreviousSentences
+
         previous = PreviousSentences(translator.context)
         for block in blocks(zip_parallel(input_names, *inputs), PAIRS_PER_BLOCK):
-            # A language model scores text as the target of an empty source. White space around a line is not scored,
-            # because translation removes it, too.
+            # A language model has an empty source. White space around a line is not scored, as in translation.
             pairs = [("" if len(lines) == 1 else previous.source(lines[0].text.strip()), lines[-1].text.strip())
                      for lines in block]
             try:

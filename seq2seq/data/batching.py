@@ -176,11 +176,10 @@ class Shape:
 
         plan: micro-batches of each step of the first epoch. longest: maximum length of a sentence, in tokens.
         """
-        micro_batches = [pairs for step in plan for pairs in step]
-        sizes = [[int(side.lengths_of(pairs).sum()) for pairs in micro_batches]
+        batches = [pairs for step in plan for pairs in step]                    # none if the first epoch draws no pair
+        sizes = [[int(side.lengths_of(pairs).sum()) for pairs in batches]
                  for side in (corpus.source, corpus.target)]
-        sizes.append([len(pairs) for pairs in micro_batches])                   # empty if no pair was drawn
-        source, target, sentences = (math.ceil(SHAPE_ROOM * max(size, default=0)) for size in sizes)
+        source, target, sentences = (math.ceil(SHAPE_ROOM * max((0, *size))) for size in (*sizes, map(len, batches)))
         source, target = max(source, longest), max(target, longest)
         # Each of the dummy sentences that fill up a batch needs at least one token on both sides, even on a side that
         # is already full.

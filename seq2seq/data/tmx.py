@@ -150,8 +150,8 @@ def _missing_language(path: str, missing: Sequence[str], units: str, existing: S
     listed = ", ".join(code or "(no language code)" for code in existing[:MAX_LISTED_LANGUAGES])
     return CorpusError(
         f"{path}: none of {units} units has text in {' or '.join(repr(code) for code in missing)}. The file has the "
-        f"languages {listed or 'none'}{', …' if len(existing) > MAX_LISTED_LANGUAGES else ''}. Choose another "
-        "file, or in a recipe two of these as `source` and `target` of the corpus (for a language model, as `text`).")
+        f"languages {listed or 'none'}{', …' if len(existing) > MAX_LISTED_LANGUAGES else ''}. Write two of these as "
+        "`source` and `target` of the corpus (for a language model, one as `text`), or choose another file.")
 
 
 def _text(unit: _Unit, language: str) -> str | None:

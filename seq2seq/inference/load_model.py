@@ -125,6 +125,13 @@ def require_same_vocabulary(path: str | Path, tokenizer: Vocabulary, other_path:
                               "the same tokenizer: set tokenizer.taken_from in one recipe to the model of the other.")
 
 
+def require_same_context(path: str | Path, context: int, other_path: str | Path, other: int) -> None:
+    """Raise CheckpointError if the models at two paths read different numbers of preceding sentences."""
+    if context != other:
+        raise CheckpointError(f"{path} and {other_path} read different numbers of preceding sentences (data.context: "
+                              f"{context} and {other}), so they cannot be used together.")
+
+
 def refuse_compile(compile: bool) -> None:
     """Raise OptionError if the removed option `compile` is used."""
     if compile:

@@ -355,7 +355,8 @@ class CTranslate2Translator(LineTranslator):
         """See `LineTranslator.search_parts`. Raises RequestError if CTranslate2 lacks a requested option."""
         options = setup.decoding
         self._require_supported(parts, options)
-        sources = [self.tokenizers.source.pieces(ids) for ids in self.encode_sources(parts)]
+        encoded = self.encode_texts([part.context + part.text for part in parts])
+        sources = list(map(self.tokenizers.source.pieces, encoded))
         limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
         found: list[list[PartTranslation]] = [[] for _ in parts]
         # All parts of a call have the same max_decoding_length, so a call gets only parts with similar limits.

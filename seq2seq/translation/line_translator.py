@@ -162,18 +162,12 @@ class LineTranslator(ABC):
     def scorable_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the pairs that `score` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
         require_pairs(pairs)
-        threads = torch.get_num_threads()
         sides = (self.encode_texts([source for source, _ in pairs]),
-                 self.tokenizers.target.encode([target for _, target in pairs], threads))
+                 self.tokenizers.target.encode([target for _, target in pairs], torch.get_num_threads()))
         return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.max_positions]
 
-    def encode_sources(self, parts: Sequence[Part]) -> list[list[int]]:
-        """Return the ids of each part with its context; see `encode_texts`."""
-        return self.encode_texts([part.context + part.text for part in parts])
-
     def encode_texts(self, sources: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each source. If a source with context has too many ids, its oldest sentences are dropped.
-        """
+        """Return the ids of each source. If a source with context is too long, its oldest sentences are dropped."""
         encode, threads = self.tokenizers.source.encode, torch.get_num_threads()
         ids = encode(sources, threads)
         return encode(shortened(sources, ids, encode, self.max_pieces), threads) if self.context else ids
@@ -189,11 +183,8 @@ class LineTranslator(ABC):
             raise UserError("this is a language model, which cannot translate. It can generate text (seq2seq generate) "
                             "and improve the translations of another model (seq2seq translate --fusion, seq2seq "
                             "rescore).")
-        chosen = decoding_with(self.decoding, decoding)
-        if self.context and chosen.coverage_penalty:
-            raise OptionError("coverage_penalty does not work with a model with data.context: the context need not be "
-                              "covered. Leave it out.")
-        return SearchSetup(chosen, self.tokenizers.target, self.languages.target)
+        return SearchSetup(decoding_with(self.decoding, decoding), self.tokenizers.target, self.languages.target,
+                           self.context)
 
     def _split_lines(self, lines: Sequence[str]) -> list[DividedLine]:
         texts = [line.strip() for line in lines]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from seq2seq.errors import RequestError
+from seq2seq.errors import OptionError, RequestError
 from seq2seq.model.interface import Stepwise
 from seq2seq.recipe import DecodingSection
 from seq2seq.search.beam import Hypothesis
@@ -66,12 +66,16 @@ class PartTranslation:
 class SearchSetup:
     """Builds the inputs and options of search from a `decoding` section."""
 
-    def __init__(self, decoding: DecodingSection, tokenizer: Vocabulary, language: str) -> None:
-        """tokenizer: tokenizer of the target. language: code of the target language.
+    def __init__(self, decoding: DecodingSection, tokenizer: Vocabulary, language: str, context: int = 0) -> None:
+        """tokenizer: tokenizer of the target. language: code of the target language. context: `data.context`.
 
         Raises:
+            OptionError: there is a coverage penalty, and the model uses context, which need not be covered.
             RequestError: a phrase of `decoding.require` cannot be spelled in the vocabulary.
         """
+        if context and decoding.coverage_penalty:
+            raise OptionError("coverage_penalty does not work with a model with data.context: the context need not be "
+                              "covered. Leave it out.")
         self.decoding, self.tokenizer = decoding, tokenizer
         self.phrases = PhraseSpeller(tokenizer, language, decoding.ignore_case)
         self.required = tuple(map(self.phrases.required_phrase, decoding.require))

@@ -18,7 +18,7 @@ from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.devices import choose_device, configure_process, copy_to_device
 from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError, require_iterable
 from seq2seq.inference.engines import Engine, load_engine
-from seq2seq.inference.load_model import read_model, refuse_compile, require_same_vocabulary
+from seq2seq.inference.load_model import read_model, refuse_compile, require_same_context, require_same_vocabulary
 from seq2seq.loss.cross_entropy import negative_log_likelihood
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
@@ -102,10 +102,7 @@ class Translator(LineTranslator):
         for other, other_path in zip(others, ensemble, strict=True):
             require_same_vocabulary(path, tokenizers.source, other_path, other.tokenizers.source)
             require_same_vocabulary(path, tokenizers.target, other_path, other.tokenizers.target)
-            if other.context != translator.context:
-                raise CheckpointError(f"{path} and {other_path} read different numbers of preceding sentences "
-                                      f"(data.context: {translator.context} and {other.context}), so they cannot be "
-                                      "used together.")
+            require_same_context(path, translator.context, other_path, other.context)
         if language_model is not None and fusion is not None:
             if language_model.task.has_source:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
@@ -171,7 +168,7 @@ class Translator(LineTranslator):
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
         """See `LineTranslator.search_parts`."""
-        sources = EncodedSide.from_lists(self.encode_sources(parts))
+        sources = EncodedSide.from_lists(self.encode_texts([part.context + part.text for part in parts]))
         translations: list[list[PartTranslation]] = [[] for _ in parts]
         batch_tokens = setup.decoding.batch_tokens * 2 // max(2, setup.beam_size)
         for indices in batches_in_order(sources.lengths, batch_tokens) if parts else ():
