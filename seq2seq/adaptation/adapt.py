@@ -286,8 +286,8 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
                  for pair in cleaned(spec, recipe, Counts()))
         return _sample(_texts(found), limit, seed), list(_texts(validation_pairs(recipe))), test
     except CorpusError as error:
-        raise CorpusError(f"{error} This is text of the model's recipe. Give other general text with --general."
-                          ) from None
+        remedy = "This is text of the model's recipe. Give other general text with --general."
+        raise CorpusError(f"{error} {remedy}") from None
 
 
 def _texts(pairs: Iterable[Pair]) -> Iterable[TextPair]:

@@ -334,5 +334,5 @@ model: {{base: {size}}}
 
 def _consistency(pairs: int) -> str:
     value = consistency_for(pairs)
-    return ("  # Consistency training helps with little text and about 30 epochs. Write 0 if you lower max_steps to a "
-            f"third.\n  # It doubles the time of a step.\n  consistency: {value:g}\n") if value else ""
+    return ("  # Consistency training helps with little text and about 30 epochs. Write 0 if you lower max_steps to "
+            f"half.\n  # It doubles the time of a step.\n  consistency: {value:g}\n") if value else ""

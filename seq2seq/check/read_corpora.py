@@ -131,7 +131,7 @@ class CorpusReader:
         if self.tokenizers:
             if self.recipe.data.context:
                 encode, sources = self._tokenizer("source").encode, [source for _, source, _ in block]
-                sources = shortened(sources, encode(sources), encode, self.recipe.data.cleaning.max_pieces)
+                sources = shortened(sources, encode, self.recipe.data.cleaning.max_pieces)
                 block = [(number, source, target) for source, (number, _, target) in zip(sources, block, strict=True)]
             ids_of = {side: self._tokenizer(side).encode(texts) for side, texts in self._sides(block)}
             lengths = {side: _lengths(lines) for side, lines in ids_of.items()}

@@ -216,8 +216,8 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
         indices = [int(column) - 1 for column in columns]
     for number, fields in lines:
         if len(fields) <= max(indices):
-            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column "
-                              f"{max(indices) + 1} is needed. Correct the line, or choose other columns."
+            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(indices) + 1} is "
+                              "needed. Correct the line, or choose other columns."
                               + " Columns must be separated by commas, not by semicolons." * (";" in "".join(fields)
                                                                                           and len(fields) == 1))
         yield number, tuple(fields[index] for index in indices)

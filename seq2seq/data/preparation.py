@@ -10,6 +10,7 @@ import shutil
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -335,8 +336,8 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
                 numbers = np.array([line for line, _, _ in block], np.int64)
                 sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
                 if recipe.data.context:
-                    sources = shortened(sources, tokenizers.source.encode(sources, threads), tokenizers.source.encode,
-                                        recipe.data.cleaning.max_pieces)
+                    encode = partial(tokenizers.source.encode, threads=threads)
+                    sources = shortened(sources, encode, recipe.data.cleaning.max_pieces)
                 sides = [_encode(tokenizers.source, sources, threads), _encode(tokenizers.target, targets, threads)]
                 kept = within_max_pieces([lengths - 1 for _, lengths in sides], numbers,    # without `</s>`
                                          recipe.data.cleaning.max_pieces, counts)

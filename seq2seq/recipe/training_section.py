@@ -80,7 +80,7 @@ class TrainingSection(Section):
     The method needs `tokenizer.joint: true`."""
     word_dropout: Share = 0.0
     """Probability that a token of the source, or of the decoder's input, becomes `<unk>` (Sennrich et al. 2016,
-    arXiv:1606.02891); 0.1 is common for a small corpus. The labels do not change."""
+    arXiv:1606.02891); 0.1 is common for a small corpus. Labels and language tokens stay."""
     switch_out: NonNegativeFloat = 0.0
     """Temperature of SwitchOut (Wang et al. 2018, arXiv:1808.07512): in each source and each decoder's input, n tokens
     are replaced by random tokens. The number n is drawn with a probability in proportion to exp(-n / temperature). With

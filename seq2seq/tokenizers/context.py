@@ -80,14 +80,13 @@ def in_context(sentences: Sequence[str], count: int) -> list[str]:
     return [previous.source(text) for text in sentences]
 
 
-def shortened(sources: Sequence[str], ids: Sequence[Sequence[int]], encode: Callable[[list[str]], list[list[int]]],
-              max_pieces: int) -> list[str]:
+def shortened(sources: Sequence[str], encode: Callable[[Sequence[str]], list[list[int]]], max_pieces: int) -> list[str]:
     """Return the sources. The oldest context sentences are dropped until a source has at most `max_pieces` pieces.
 
-    ids: pieces of each source. encode: function that returns the pieces of texts.
+    encode: function that returns the pieces of texts.
     """
     short = list(sources)
-    for index in [index for index, pieces in enumerate(ids) if len(pieces) > max_pieces]:
+    for index in [index for index, pieces in enumerate(encode(sources)) if len(pieces) > max_pieces]:
         context, text = split_context(sources[index])
         sentences = context_sentences(context)
         while sentences and len(encode([short[index]])[0]) > max_pieces:

@@ -67,13 +67,11 @@ class Validation:
                       [(source, target) for _, source, target in read_pairs(recipe, spec)])
                      for name, spec in zip(_names(recipe), recipe.data.valid, strict=True)]
         self.pairs = [pair for _, _, pairs in self.sets for pair in pairs]
-        threads = torch.get_num_threads()
+        encode, encode_targets = (partial(side.encode, threads=torch.get_num_threads())
+                                  for side in (tokenizers.source, tokenizers.target))
         texts = [source for source, _ in self.pairs]
-        sources = tokenizers.source.encode(texts, threads)
-        if recipe.data.context:
-            sources = tokenizers.source.encode(shortened(texts, sources, tokenizers.source.encode,
-                                                         recipe.data.cleaning.max_pieces), threads)
-        targets = tokenizers.target.encode([target for _, target in self.pairs], threads)
+        sources = encode(shortened(texts, encode, recipe.data.cleaning.max_pieces) if recipe.data.context else texts)
+        targets = encode_targets([target for _, target in self.pairs])
         # Blank lines, such as those between documents, do not occur in training. Lines that are too long for the model
         # can be translated in parts, but the loss needs whole pairs.
         max_length = recipe.model.max_positions - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import Unpack
 
@@ -168,9 +169,8 @@ class LineTranslator(ABC):
 
     def encode_texts(self, sources: Sequence[str]) -> list[list[int]]:
         """Return the ids of each source. If a source with context is too long, its oldest sentences are dropped."""
-        encode, threads = self.tokenizers.source.encode, torch.get_num_threads()
-        ids = encode(sources, threads)
-        return encode(shortened(sources, ids, encode, self.max_pieces), threads) if self.context else ids
+        encode = partial(self.tokenizers.source.encode, threads=torch.get_num_threads())
+        return encode(shortened(sources, encode, self.max_pieces) if self.context else sources)
 
     def _search_setup(self, decoding: DecodingOptions) -> SearchSetup:
         """Return the search setup of a call.

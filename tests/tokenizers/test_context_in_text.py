@@ -47,6 +47,5 @@ def test_the_oldest_sentences_are_left_out_if_there_are_too_many_pieces():
         return [[*text] for text in texts]
 
     sources = [with_context(["aa", "bb"], "cc"), with_context(["a"], "b"), "x" * 20]
-    ids = encode(sources)
-    assert shortened(sources, ids, encode, 6) == ["bb␞ cc", "a␞ b", "x" * 20]
-    assert shortened(sources, ids, encode, 4)[0] == "␞ cc"
+    assert shortened(sources, encode, 6) == ["bb␞ cc", "a␞ b", "x" * 20]
+    assert shortened(sources, encode, 4)[0] == "␞ cc"
