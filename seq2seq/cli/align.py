@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import (
-    bar,
-    json_line,
-    load_translator,
-    number_or,
-    require_model_first,
-    too_long,
+from seq2seq.cli.common import bar, json_line, load_translator, number_or, require_model_first, too_long
+from seq2seq.cli.options import (
+    FORMAT,
+    Device,
+    Model,
+    Precision,
+    PrecisionOption,
+    TargetLanguage,
+    TextOrLines,
+    Threads,
+    examples,
 )
-from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
 from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
 from seq2seq.translation.text_io import reading, writing
 
@@ -72,6 +75,7 @@ def align(
     format: Annotated[TextOrLines, typer.Option(
         help="text: links in Pharaoh format. jsonl: a JSON object with words, links and weights for each pair.",
         rich_help_panel=FORMAT)] = TextOrLines.text,
+    target_language: TargetLanguage = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
@@ -94,7 +98,7 @@ def align(
         from seq2seq.analysis.alignment_head import measured_aligner
         from seq2seq.analysis.attention_maps import align as align_pairs
 
-        translator = load_translator(model, device, precision, threads)
+        translator = load_translator(model, device, precision, threads, target_language)
         overrides = {key: value for key, value in options.items() if value is not None}
         aligner = replace(measured_aligner(model), **overrides)
         console.print_message(f"aligning by {'the last layer' if aligner.layer is None else f'layer {aligner.layer}'}, "

@@ -10,7 +10,7 @@ import typer
 
 from seq2seq import console
 from seq2seq.cli.common import load_translator, number_or
-from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, Threads, examples
+from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TargetLanguage, Threads, examples
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.translation.text_io import writing
 
@@ -52,6 +52,7 @@ def attention(
         help="cross: attention of the target to the source. encoder: self-attention of the source. decoder: "
         "self-attention of the target. context: attention to the context (model.context: hierarchical).",
         show_default="cross, if the model has it", rich_help_panel=FORMAT)] = None,
+    target_language: TargetLanguage = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
@@ -75,7 +76,7 @@ def attention(
     from seq2seq.analysis.attention_page import page
     from seq2seq.analysis.attention_weights import KINDS
 
-    translator = load_translator(model, device, precision, threads)
+    translator = load_translator(model, device, precision, threads, target_language)
     monolingual = not translator.task.has_source
     if monolingual and target:
         raise UserError(f"{model} is a language model, which reads one text; leave --target out.")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from seq2seq.cli.common import bar, json_line, load_translator
-from seq2seq.cli.options import FORMAT, Device, Precision, PrecisionOption, TextOrLines, Threads, examples
+from seq2seq.cli.options import (
+    FORMAT,
+    Device,
+    Precision,
+    PrecisionOption,
+    TargetLanguage,
+    TextOrLines,
+    Threads,
+    examples,
+)
 from seq2seq.data.parallel_text import blocks
-from seq2seq.errors import CorpusError, UserError
-from seq2seq.files.json_reader import parse_json
-from seq2seq.translation.text_io import Input, file_or_standard, reading, writing
-
-if TYPE_CHECKING:
-    from seq2seq.evaluation.rescoring import Rescored
-    from seq2seq.translation.line_translator import Translation
+from seq2seq.errors import UserError
+from seq2seq.translation.text_io import file_or_standard, reading, writing
 
 # Number of input lines in a block. The translations of a block are sorted by length and divided into batches. A larger
 # block needs more memory and delays the output.
@@ -48,6 +51,7 @@ def rescore(
     format: Annotated[TextOrLines, typer.Option(
         help="text: the best translation of each line. jsonl: all translations of each line, best first.",
         rich_help_panel=FORMAT)] = TextOrLines.text,
+    target_language: TargetLanguage = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
@@ -63,58 +67,19 @@ def rescore(
         raise UserError(f"{len(models)} --model and {len(weights)} --weight were given. Name at least one model, and "
                         "give one --weight for each --model.")
     with reading(file_or_standard(input)) as lines, writing(file_or_standard(output)) as out:
-        weighted_models = [(load_translator(path, device, precision, threads), model_weight)
+        weighted_models = [(load_translator(path, device, precision, threads, target_language), model_weight)
                            for path, model_weight in zip(models, weights, strict=True)]
+        from seq2seq.evaluation.rescoring import read_n_best, rescored_record
         from seq2seq.evaluation.rescoring import rescore as rescore_n_best
         from seq2seq.tokenizers.context import PreviousSentences
         previous = PreviousSentences(max(translator.context for translator, _ in weighted_models))
         with bar("rescoring", lines, out) as advance:
-            for block in blocks(_records(lines), LINES_PER_BLOCK):
+            for block in blocks(read_n_best(lines), LINES_PER_BLOCK):
                 sources = [previous.source(record["source"].strip()) for record, _ in block]
                 reranked = rescore_n_best(sources, [n_best for _, n_best in block], weighted_models, length_penalty)
                 for (record, _), rescored in zip(block, reranked, strict=True):
                     if format is TextOrLines.text:
                         out.write(f"{rescored[0].translation.text}\n")
                     else:
-                        out.write(json_line(_record(record, rescored, models)) + "\n")
+                        out.write(json_line(rescored_record(record, rescored, models)) + "\n")
                 advance(len(block))
-
-
-def _records(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]:
-    """Yield the JSON object of each line with its n-best translations.
-
-    Raises:
-        CorpusError: a line is not a JSON object with a source sentence and its n-best translations.
-    """
-    from seq2seq.translation.line_translator import Translation
-
-    for line in lines:
-        where = f"{lines.name}:{line.number}"
-        try:
-            record = parse_json(line.text)
-            n_best = [Translation(entry["translation"], float(entry["score"]), float(entry["log_probability"]),
-                                  int(entry["tokens"]), int(record.get("parts", 1))) for entry in record["n_best"]]
-            if not n_best or not isinstance(record["source"], str) or not all(map(_is_valid, n_best)):
-                raise ValueError("not an n-best list of lines")
-        except (ValueError, KeyError, TypeError, OverflowError):
-            raise CorpusError(f"{where}: expected an object with the keys source and n_best, as "
-                              "`seq2seq translate --n-best 5 --format jsonl` writes it.") from None
-        yield record, n_best
-
-
-def _is_valid(translation: Translation) -> bool:
-    text = translation.text
-    return isinstance(text, str) and "\n" not in text and (translation.tokens > 0 or not text.strip())
-
-
-def _record(record: dict[str, Any], rescored: list[Rescored], models: list[Path]) -> dict[str, Any]:
-    """Return the JSON object of an output line: the input object with the translations in their new order."""
-    def entry(one: Rescored) -> dict[str, Any]:
-        translation: Translation = one.translation
-        return {"translation": translation.text, "score": translation.score,
-                "log_probability": translation.log_probability, "tokens": translation.tokens,
-                "log_probabilities": dict(zip(map(str, models), one.log_probabilities, strict=False))}
-
-    n_best = [entry(one) for one in rescored]
-    best = {key: value for key, value in n_best[0].items() if key != "log_probabilities"}
-    return {**record, **best, "n_best": n_best}

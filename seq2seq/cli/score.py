@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seq2seq.cli.common import bar, json_line, load_translator, require_model_first, too_long
-from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TextOrLines, Threads, examples
+from seq2seq.cli.options import (
+    FORMAT,
+    Device,
+    Model,
+    Precision,
+    PrecisionOption,
+    TargetLanguage,
+    TextOrLines,
+    Threads,
+    examples,
+)
 from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
 from seq2seq.errors import UserError
 from seq2seq.translation.text_io import reading, writing
@@ -35,6 +45,7 @@ def score(
     format: Annotated[TextOrLines, typer.Option(
         help="text: a number for each pair. jsonl: a JSON object for each pair.", rich_help_panel=FORMAT)] =
         TextOrLines.text,
+    target_language: TargetLanguage = None,
     device: Device = "auto",
     precision: PrecisionOption = Precision.fp32,
     threads: Threads = None,
@@ -52,7 +63,7 @@ def score(
         output = stack.enter_context(writing(None))
         input_names = [text.name for text in inputs]
         require_as_many_lines(input_names, *(text.total for text in inputs))
-        translator = load_translator(model, device, precision, threads)
+        translator = load_translator(model, device, precision, threads, target_language)
         _require_sides(translator, model, target)
         advance = stack.enter_context(bar("scoring", inputs[0], output))
         from seq2seq.tokenizers.context import PreviousSentences

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
+from pathlib import Path
+from typing import Any
 
 from seq2seq.errors import CorpusError, OptionError, require_texts
+from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import DecodingSection, decoding_with
 from seq2seq.tokenizers.context import in_context, with_last_sentences
 from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.text_io import Input
 from seq2seq.translation.translator import Translator
 
 
@@ -86,3 +90,43 @@ def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]])
             raise CorpusError(f"the translation {pair[1][:60]!r}, or its source, has more pieces than a model accepts "
                               f"({translator.max_positions - 1}). Remove this line.")
     return [score.log_probability for score in translator.score(pairs)]
+
+
+def read_n_best(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]:
+    """Yield the JSON object of each line with its n-best translations.
+
+    Raises:
+        CorpusError: a line is not a JSON object with a source sentence and its n-best translations.
+    """
+    for line in lines:
+        where = f"{lines.name}:{line.number}"
+        try:
+            record = parse_json(line.text)
+            n_best = [Translation(entry["translation"], float(entry["score"]), float(entry["log_probability"]),
+                                  int(entry["tokens"]), int(record.get("parts", 1))) for entry in record["n_best"]]
+            if not n_best or not isinstance(record["source"], str) or not all(map(_is_valid, n_best)):
+                raise ValueError("not an n-best list of lines")
+        except (ValueError, KeyError, TypeError, OverflowError):
+            raise CorpusError(f"{where}: expected an object with the keys source and n_best, as "
+                              "`seq2seq translate --n-best 5 --format jsonl` writes it.") from None
+        yield record, n_best
+
+
+def _is_valid(translation: Translation) -> bool:
+    text = translation.text
+    return isinstance(text, str) and "\n" not in text and (translation.tokens > 0 or not text.strip())
+
+
+def rescored_record(record: dict[str, Any], rescored: Sequence[Rescored], models: Sequence[Path]) -> dict[str, Any]:
+    """Return a JSON object of `read_n_best` with the translations in their new order."""
+    def entry(one: Rescored) -> dict[str, Any]:
+        translation = one.translation
+        return {"translation": translation.text, "score": translation.score,
+                "log_probability": translation.log_probability, "tokens": translation.tokens,
+                "log_probabilities": dict(zip(map(str, models), one.log_probabilities, strict=False))}
+
+    n_best = [entry(one) for one in rescored]
+    best = {key: value for key, value in n_best[0].items() if key != "log_probabilities"}
+    # These keys describe the best translation of the input, which need not be the best one now.
+    kept = {key: value for key, value in record.items() if key not in ("faults", "retried", "lost_terms", "words")}
+    return {**kept, **best, "n_best": n_best}

@@ -55,27 +55,36 @@ def unless_begun(teachers: list[tuple[Recipe, Path]], run: Path, group: ProcessG
 
 
 def with_translated_text(recipe: Recipe, run: Path) -> Recipe:
-    """Return the recipe with an additional training corpus for each direction: the text that its teachers translate.
-    """
+    """Return the recipe with an additional training corpus for each direction and weight of the original corpora: the
+    text that its teachers translate."""
     teachers = teachers_of(recipe, run)
     if not teachers:
         return recipe
     files = source_files(recipe, run)
     corpora = tuple(
         Corpus(source=str(path.absolute()), name=LABEL if len(files) == 1 else f"{LABEL} ({path.stem})",
-               languages=None if direction == recipe.languages else direction,
+               languages=None if direction == recipe.languages else direction, weight=weight,
                translated_by=tuple(str(directory.absolute()) for _, directory in teachers),
                max_line_bytes=max(corpus.max_line_bytes for corpus in recipe.data.train))
-        for direction, path in files.items())
+        for (direction, weight), path in files.items())
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": (*recipe.data.train, *corpora)})})
 
 
-def source_files(recipe: Recipe, run: Path) -> dict[Languages, Path]:
-    """Return the file with the text that the teachers translate, by direction of the original training pairs."""
-    original = {recipe.languages_of(corpus) for corpus in recipe.data.train if corpus.translated_by is None}
-    several = len(recipe.directions) > 1
-    return {each: run / TEACHERS / (f"{each.source}-{each.target}.txt" if several else "sources.txt")
-            for each in recipe.directions if each in original}
+def source_files(recipe: Recipe, run: Path) -> dict[tuple[Languages, float], Path]:
+    """Return the file with the text that the teachers translate, by direction and weight of the original corpora."""
+    groups = dict.fromkeys(_group(corpus, recipe) for corpus in recipe.data.train if corpus.translated_by is None)
+    files = {}
+    for each in recipe.directions:
+        weights = [weight for direction, weight in groups if direction == each]
+        name = f"{each.source}-{each.target}" if len(recipe.directions) > 1 else "sources"
+        for weight in weights:
+            ending = f"_weight_{weight:g}" if len(weights) > 1 else ""
+            files[each, weight] = run / TEACHERS / f"{name}{ending}.txt"
+    return files
+
+
+def _group(corpus: Corpus, recipe: Recipe) -> tuple[Languages, float]:
+    return recipe.languages_of(corpus), corpus.weight
 
 
 def write_sources(recipe: Recipe, run: Path) -> None:
@@ -84,23 +93,20 @@ def write_sources(recipe: Recipe, run: Path) -> None:
     Raises:
         CorpusError: a corpus cannot be read.
     """
-    for direction, path in source_files(recipe, run).items():
-        if not path.exists():
-            _write_sources(recipe, direction, path)
-
-
-def _write_sources(recipe: Recipe, direction: Languages, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part, seen = path.with_suffix(".part"), set[bytes]()
-    with part.open("w", encoding="utf-8", newline="\n") as file:
-        for corpus in recipe.data.train:
-            if corpus.translated_by is not None or recipe.languages_of(corpus) != direction:
-                continue
-            for _, source, _ in cleaned(corpus, recipe, Counts()):
-                line = source.replace("\n", " ")
-                digest = hashlib.blake2b(line.encode(), digest_size=8).digest()
-                if digest not in seen:
-                    seen.add(digest)
-                    file.write(f"{line}\n")
-    sync(part)
-    os.replace(part, path)
+    for group, path in source_files(recipe, run).items():
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part, seen = path.with_suffix(".part"), set[bytes]()
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            for corpus in recipe.data.train:
+                if corpus.translated_by is not None or _group(corpus, recipe) != group:
+                    continue
+                for _, source, _ in cleaned(corpus, recipe, Counts()):
+                    line = source.replace("\n", " ")
+                    digest = hashlib.blake2b(line.encode(), digest_size=8).digest()
+                    if digest not in seen:
+                        seen.add(digest)
+                        file.write(f"{line}\n")
+        sync(part)
+        os.replace(part, path)

@@ -133,6 +133,26 @@ def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_pa
     assert found["chrf"]["value"] == pytest.approx(metadata["test"]["de_la"]["chrf"]["value"])
 
 
+def test_scoring_and_rescoring_add_the_token_of_the_target_language(folder, tmp_path):
+    (tmp_path / "text.en").write_text("one cat\n")
+    (tmp_path / "tagged.en").write_text(">>la<< one cat\n")
+    (tmp_path / "text.la").write_text("oneus catus\n")
+    score = ["score", str(folder / "run")]
+    expected = CliRunner().invoke(app, [*score, str(tmp_path / "tagged.en"), str(tmp_path / "text.la")]).stdout
+    found = CliRunner().invoke(app, [*score, str(tmp_path / "text.en"), str(tmp_path / "text.la"),
+                                     "--target-language", "la"]).stdout
+    assert found == expected and float(found) < 0
+    entry = {"translation": "oneus catus", "score": -1.0, "log_probability": -1.0, "tokens": 3}
+    other = {**entry, "translation": "oneus", "tokens": 2}
+    outputs = []
+    for source, option in (("one cat", ["--target-language", "la"]), (">>la<< one cat", [])):
+        result = CliRunner().invoke(app, [
+            "rescore", "--model", str(folder / "run"), "--weight", "1", "--format", "jsonl", *option],
+            input=json.dumps({"source": source, "n_best": [entry, other]}) + "\n")
+        outputs.append({one["translation"]: one["score"] for one in json.loads(result.stdout)["n_best"]})
+    assert outputs[0] == outputs[1] and len(outputs[0]) == 2
+
+
 def test_a_line_with_the_token_of_an_unknown_language_is_translated_with_a_warning(folder):
     text = f">>fr<< {LINES[0]}\n>>la<< {LINES[0]}\n"
     result = CliRunner().invoke(app, ["translate", str(folder / "run")], input=text)

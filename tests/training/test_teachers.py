@@ -109,6 +109,25 @@ def test_teachers_translate_each_direction_apart(folder, tmp_path):
     assert languages[2] is None and languages[3].pair == ("de", "en")          # for the filter `language: lingua`
 
 
+def test_the_translations_have_the_weight_of_their_original_corpus(folder, tmp_path):
+    write_corpus(tmp_path)
+    corpora = ('train: [{source: train.en, target: train.de, weight: 3}, {source: valid.en, target: valid.de, '
+               'weight: 0.5}, {source: train.en, target: train.de, weight: 3, limit: 5}]')
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("train: [{source: train.en, target: train.de}]",
+                                                         corpora).replace(
+        "threads: 1", "threads: 1\n  teachers: {count: 1}"))
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    train(recipe, tmp_path / "run")
+    translated = with_translated_text(recipe, tmp_path / "run").data.train[3:]
+    assert [(corpus.label, corpus.weight) for corpus in translated] == [
+        (f"{LABEL} (sources_weight_3)", 3), (f"{LABEL} (sources_weight_0.5)", 0.5)]
+    for corpus, original in zip(translated, ("train.en", "valid.en"), strict=True):
+        lines = (tmp_path / original).read_text().splitlines()
+        assert Path(corpus.source).read_text().splitlines() == list(dict.fromkeys(lines))
+    kept = Training(recipe, tmp_path / "run").prepared.counts
+    assert all(kept[corpus.label]["kept"] > 0 for corpus in translated)
+
+
 def test_a_direction_without_original_pairs_has_no_text_for_teachers(folder):
     back = ("train: [{source: train.en, target: train.de}, {target: train.en, translated_by: run, languages: "
             "{source: de, target: en}}]")

@@ -265,6 +265,17 @@ def test_a_model_that_translates_generates_nothing(run, bundles):
     assert code == 2 and "this is a translation model" in err
 
 
+def test_rescored_lines_keep_nothing_that_describes_the_old_best_translation(run, bundles):
+    entries = [{"translation": text, "score": -1.0, "log_probability": -1.0, "tokens": 5} for text in ("the", "a cat")]
+    record = {"line": 1, "source": "ein", **entries[0], "parts": 1, "faults": ["repetition"], "retried": True,
+              "lost_terms": ["cat"], "words": [{"word": "the", "confidence": 0.5}], "n_best": entries}
+    _, out, _ = run("rescore", "--model", bundles["speaks"], "--weight", 1, "--format", "jsonl",
+                    stdin=json.dumps(record) + "\n")
+    found = json.loads(out)
+    assert found.keys() == record.keys() - {"faults", "retried", "lost_terms", "words"}
+    assert found["translation"] == found["n_best"][0]["translation"] and (found["line"], found["parts"]) == (1, 1)
+
+
 def test_n_best_lists_are_rescored_line_by_line(run, bundles, models, tmp_path):
     lines = [*GERMAN, "  "]
     (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in lines))
