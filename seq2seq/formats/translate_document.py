@@ -131,7 +131,8 @@ def protected(translator: LineTranslator | TranslatorPool, model: Path, recipe: 
     if loaded is None or isinstance(loaded, Translator):
         def align(pairs: Sequence[tuple[str, str]]) -> Sequence[np.ndarray | None]:
             nonlocal loaded
-            loaded = loaded or Translator.load(model, target_language=recipe.languages.target)
+            loaded = loaded or Translator.load(model, str(translator.device), translator.precision,
+                                               target_language=recipe.languages.target)
             assert isinstance(loaded, Translator)
             return unit_weights(loaded, pairs, measured_aligner(model))
 

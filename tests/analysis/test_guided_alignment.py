@@ -1,5 +1,7 @@
 """One attention head learns to align words, and its place is stored in the model."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +10,18 @@ from toy import RECIPE, write_corpus
 from seq2seq.analysis.alignment_head import best_aligner, measured_aligner, put_head_first
 from seq2seq.analysis.attention_maps import Aligner, compute_pair_attention, unit_weights
 from seq2seq.analysis.attention_weights import attention_maps
-from seq2seq.analysis.guided_alignment import AlignmentLabels, GuidedAlignment, guided_layer, piece_links
+from seq2seq.analysis.guided_alignment import (
+    CHECKSUMS,
+    FILES,
+    AlignmentLabels,
+    GuidedAlignment,
+    guided_layer,
+    piece_links,
+)
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.errors import RecipeError
 from seq2seq.recipe import load_recipe
-from seq2seq.training.trainer import train
+from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
 # The model of conftest.py has 2 encoder and 3 decoder layers with 2 heads.
@@ -82,6 +91,23 @@ def test_the_trained_head_aligns_a_corpus_that_is_translated_word_by_word(guided
     correct = [np.argmax(weights, 1) == np.arange(len(weights)) for weights in unit_weights(translator, pairs, aligner)]
     assert np.concatenate(correct).mean() > 0.85
     assert best_aligner(translator, pairs).layer in (1, 2)
+
+
+def test_damaged_labels_are_computed_again(guided_run, tmp_path):
+    shutil.copytree(guided_run / "run", tmp_path / "run")
+    training = Training(load_recipe(guided_run / "recipe.yaml"), tmp_path / "run")
+    directory = training.prepared.directory
+    files = [directory / name for name in (*FILES, CHECKSUMS)]
+    before = [file.read_bytes() for file in files]
+    damaged = bytearray(before[0])
+    damaged[-2] ^= 1
+    for file, contents in ((files[0], damaged), (files[1], before[1][:-8]), (files[2], b"{"), (files[2], b"[]")):
+        file.write_bytes(contents)
+        labels = AlignmentLabels.load_or_make(training.prepared, training.tokenizers)
+        assert [file.read_bytes() for file in files] == before and labels.offsets[-1] == len(labels.links)
+    files[2].unlink()
+    AlignmentLabels.load_or_make(training.prepared, training.tokenizers)
+    assert [file.read_bytes() for file in files] == before
 
 
 def test_the_first_head_of_an_export_is_the_one_that_aligns_words_best(guided_run):
