@@ -26,8 +26,8 @@ def report(
         metavar="F", help="Source text of the test set.", show_default="the first model's recipe")] = None,
     reference: Annotated[Path | None, typer.Option(
         metavar="F", help="Reference translations of the test set.", show_default=False)] = None,
-    language: Annotated[str, typer.Option(
-        metavar="CODE", help="Target language, if all systems are files.")] = "en",
+    language: Annotated[str | None, typer.Option(
+        metavar="CODE", help="Target language of the files.", show_default="the first model's, else en")] = None,
     glossary: Annotated[Path | None, typer.Option(
         metavar="F", help="Glossary whose terms are counted in the translations.", show_default=False)] = None,
     scores: Annotated[list[str] | None, typer.Option(
@@ -56,6 +56,8 @@ def report(
         raise OptionError("--scores needs a single test set. Name it with --source and --reference.")
     further = read_scores(scores or [], len(systems), len(tests[0].references))
     terms = None if glossary is None else Glossary.read(glossary, *tests[0].languages)
+    if output.is_dir():
+        raise CorpusError(f"{output} is a directory. Name a file.")
     if not output.absolute().parent.is_dir():
         raise CorpusError(f"{output} cannot be written: there is no directory {output.absolute().parent}.")
     read = tell_apart([

@@ -46,7 +46,8 @@ class XmlToken:
 
 
 def decode_xml(data: bytes) -> tuple[str, str]:
-    """Return the text of an XML document and its encoding, with which the text must be encoded again.
+    """Return the text of an XML document and its encoding, with which the text must be encoded again. A byte order mark
+    has priority over the declaration.
 
     Raises:
         DocumentError: the document is too large, or not valid in its encoding.
@@ -55,7 +56,7 @@ def decode_xml(data: bytes) -> tuple[str, str]:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16-le" if data.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
     else:
-        declared = _DECLARED.match(data.removeprefix(codecs.BOM_UTF8)[:200])
+        declared = None if data.startswith(codecs.BOM_UTF8) else _DECLARED.match(data[:200])
         encoding = declared[1].decode().lower() if declared else "utf-8"
     return decode(data, encoding), encoding
 

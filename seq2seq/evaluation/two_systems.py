@@ -10,7 +10,8 @@ from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.evaluation.significance import Comparison, compare
-from seq2seq.recipe import Recipe, load_recipe
+from seq2seq.recipe import Corpus, Recipe, load_recipe
+from seq2seq.recipe.directions import language_token
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
 from seq2seq.translation.translator import Translator
 
@@ -37,7 +38,7 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
         recipe = recipe_with_tests(resolve_model_path(system))
         tests, languages = {}, {name: recipe.languages_of(spec).target for name, spec in recipe.data.test.items()}
         for name, spec in recipe.data.test.items():
-            pairs = list(read_pairs(recipe, spec, context=0))
+            pairs = list(read_pairs(recipe, without_language_token(spec, recipe), context=0))
             tests[name] = ([text for _, text, _ in pairs], [[text for _, _, text in pairs]])
         names.append("the references")
     # Check all files before translating.
@@ -57,20 +58,41 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
     for path in (system, baseline):
         if path.is_dir():
             translator = load(path)
+            model_recipe = load_recipe(recipe_path(resolve_model_path(path)), check_files=False)
             languages = {name: languages.get(name, translator.languages.target) for name in tests}
+            directed = {name: towards(translator, model_recipe, target) for name, target in languages.items()}
             precisions.append(translator.precision)
-            sources = {name: texts for name, (texts, _) in tests.items()}
+            texts_of = {name: texts for name, (texts, _) in tests.items()}
             if not references and translator.context:
-                sources = {name: [text for _, text, _ in read_pairs(recipe, spec, context=translator.context)]
-                           for name, spec in recipe.data.test.items()}
-            translations.append({name: [n_best[0].text for n_best in translator.translate(texts)]
-                                 for name, texts in sources.items()})
+                texts_of = {name: [text for _, text, _ in read_pairs(recipe, spec, context=translator.context)]
+                            for name, spec in recipe.data.test.items()}
+            translations.append({name: [n_best[0].text for n_best in directed[name].translate(texts)]
+                                 for name, texts in texts_of.items()})
         else:
             translations.append({"": files[path]})
             precisions.append(None)
     return {name: compare(translations[0][name], translations[1][name], streams, languages.get(name, "en"), names=names,
                           precisions=precisions, **test)
             for name, (_, streams) in tests.items()}
+
+
+def without_language_token(spec: Corpus, recipe: Recipe) -> Corpus:
+    """Return a corpus of the recipe without the language token in its tag, which other models may not know. Translators
+    of `towards` add the token."""
+    if not recipe.language_tokens:
+        return spec
+    tag = (spec.tag or "").removeprefix(language_token(recipe.languages_of(spec).target)).strip()
+    return spec.model_copy(update={"tag": tag or None})
+
+
+def towards(translator: Translator, recipe: Recipe, target: str) -> Translator:
+    """Return a translator into a target language. A model with a single target language is returned unchanged. recipe:
+    recipe of the model.
+
+    Raises:
+        OptionError: the model has several target languages, and this language is none of them.
+    """
+    return translator.towards(recipe.into(target).languages) if recipe.language_tokens else translator
 
 
 def recipe_with_tests(bundle: Path) -> Recipe:

@@ -80,7 +80,7 @@ class PoDocument:
         Raises:
             DocumentError: a line is malformed, a message is incomplete, or the encoding is not known.
         """
-        declared = _CHARSET.search(data[:100_000])
+        declared = None if data.startswith(codecs.BOM_UTF8) else _CHARSET.search(data[:100_000])
         self._encoding = declared[1].decode() if declared and declared[1] != b"CHARSET" else "utf-8"
         try:
             if not codecs.lookup(self._encoding)._is_text_encoding:

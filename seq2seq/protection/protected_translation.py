@@ -10,7 +10,7 @@ inserted into the translation by word alignment.
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -53,11 +53,13 @@ class BlockTranslator(Protocol):
 
 @dataclass(frozen=True)
 class _Line:
-    """Line with its placeholders and terms."""
+    """Line with its terms and placeholders. forced: placeholders in the text that the translation must contain, such as
+    its prefix."""
 
     request: Request
     terms: list[FoundTerm]
     has_placeholders: bool
+    forced: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,9 @@ class ProtectedTranslator:
 
         def requests() -> Iterator[Request]:
             for request in number_requests(lines, begin, self.translator.context):
+                forced = "\n".join((request.prefix, *request.required, *decoding.get("require", ())))
                 line = _Line(request, self.glossary.find(request.text) if self.glossary else [],
-                             bool(self.placeholders.spans(request.text)))
+                             bool(self.placeholders.spans(request.text)), self.placeholders.counts(forced))
                 waiting.append(line)
                 yield self._first_request(line)
 
@@ -119,15 +122,17 @@ class ProtectedTranslator:
 
         retry(self._differs, self._with_numbers)
         retry(lambda line, text: bool(self.retries and line.terms and self._lost_terms(line, text)), self._with_terms)
-        retry(self._differs, self._with_tags)
+        # Without placeholders, a translation would not contain the forced ones either.
+        retry(lambda line, text: not line.forced and self._differs(line, text), self._with_tags)
         return [self._with_lost_terms(line, n_best) for line, n_best in zip(lines, results, strict=True)]
 
     def _differs(self, line: _Line, translation: str) -> bool:
         return not self._same(line, translation)
 
     def _same(self, line: _Line, translation: str) -> bool:
-        """Return True if a translation has the placeholders of its source."""
-        return self.placeholders.counts(line.request.text) == self.placeholders.counts(translation)
+        """Return True if a translation has the placeholders of its source, and no others except those it must have."""
+        expected, found = self.placeholders.counts(line.request.text), self.placeholders.counts(translation)
+        return expected <= found <= expected + line.forced
 
     def _kept(self, line: _Line, n_best: list[Translation]) -> list[Translation]:
         """Return the translations that have the placeholders of the source, or if none has, the best translation."""
@@ -219,9 +224,11 @@ class ProtectedTranslator:
                 lines, margins, stripped, texts, results, found, weights, strict=True):
             placed = place_tags(text, tags, translation, one)
             restored = begin + _inserted(translation, placed, core, [tag.raw for tag in tags]) + end
-            if not after or not self._same(line, restored):
-                restored = line.request.text                                    # last resort: the source
-            retried.append([replace((after or before)[0], text=restored, words=())])
+            if after and self._same(line, restored):
+                words = _words_with(after[0].words, translation, [Tag(0, begin), *placed, Tag(len(translation), end)])
+                retried.append([replace(after[0], text=restored, words=words)])
+            else:                                                               # last resort: the source
+                retried.append([replace((after or before)[0], text=line.request.text, words=())])
         return retried
 
     # Terms
@@ -292,6 +299,18 @@ def _restored(text: str, numbers: dict[str, str]) -> str | None:
 def _restored_words(words: Sequence[Word], numbers: dict[str, str]) -> tuple[Word, ...]:
     return tuple(replace(word, text=_NUMBER.sub(lambda match: numbers.get(match[0], match[0]), word.text))
                  for word in words)
+
+
+def _words_with(words: Sequence[Word], text: str, tags: Sequence[Tag]) -> tuple[Word, ...]:
+    """Return the words of a text and a word of confidence 1 for each tag that is not blank, in the order of the text.
+    If there are no words, return no words."""
+    placed, position = [], 0
+    for word in words:
+        if (begin := text.find(word.text, position)) >= 0:                      # else a placeholder that was removed
+            placed.append((begin, word))
+            position = begin + len(word.text)
+    inserted = [(tag.position, Word(tag.raw.strip(), 1.0)) for tag in tags if tag.raw.strip()]
+    return tuple(word for _, word in sorted(inserted + placed, key=lambda one: one[0])) if words else ()
 
 
 def _inserted(text: str, tags: Sequence[Tag], source: str, placeholders: Sequence[str]) -> str:

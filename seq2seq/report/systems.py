@@ -22,6 +22,7 @@ from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.devices import return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import corpus_scores
+from seq2seq.evaluation.two_systems import towards, without_language_token
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.report.calibration import Calibration, fit
 from seq2seq.report.measures import sentence_scores, word_frequencies
@@ -88,21 +89,26 @@ class System:
     device: str = ""
 
 
-def read_tests(paths: Sequence[Path], source: Path | None, references: Path | None, language: str) -> list[TestSet]:
+def read_tests(paths: Sequence[Path], source: Path | None, references: Path | None, language: str | None
+               ) -> list[TestSet]:
     """Return the test sets: the given files, or the test sets in the recipe of the first model.
 
-    language: code of the target language, used if there is no model.
+    language: code of the target language of the files; None: that of the first model, or "en" without a model.
     Raises:
-        UserError: test sets, references, or the source text for a model are missing, or a file cannot be read.
+        UserError: test sets, references, or the source text for a model are missing; a file cannot be read; or the
+            first model does not translate into the language.
     """
     model = next((path for path in paths if path.is_dir()), None)
-    recipe = None if model is None else _recipe(model)
+    recipe = None if model is None else _recipe(model).into(language)
+    if references is None and (source is not None or language is not None):
+        raise OptionError("--source and --language are for a test set in files. Name its --reference, too.")
     if references is not None:
         texts = None if source is None else read_texts(source)
         expected = read_texts(references)
         if texts is not None and source is not None:
             require_as_many_lines([str(source), str(references)], len(texts), len(expected))
-        languages = ("", language) if recipe is None else (recipe.languages.source or "", recipe.languages.target)
+        languages = ("", language or "en") if recipe is None else (recipe.languages.source or "",
+                                                                   recipe.languages.target)
         if model is not None and texts is None:
             raise OptionError(f"{model} has to translate. Name the text with --source.")
         return [TestSet(references.name, texts, expected, languages)]
@@ -112,7 +118,8 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
     if not recipe.data.test:
         raise OptionError(f"the recipe of {model} has no test sets. Name files with --source and --reference.")
     found = []
-    for name, spec in recipe.data.test.items():
+    for name, tagged in recipe.data.test.items():
+        spec = without_language_token(tagged, recipe)
         pairs = [(one, other) for _, one, other in read_pairs(recipe, spec, context=0)]
         each = recipe.languages_of(spec)
         found.append(TestSet(name, [one for one, _ in pairs], [other for _, other in pairs],
@@ -145,17 +152,18 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
                     hashes=hashes, megabytes=megabytes, precision=translator.precision, device=str(translator.device))
     translator.translate((tests[0].sources or [])[:200])                        # libraries allocate memory at first use
     memory = _reset_peak_memory(translator.device)
+    directed = {test.name: towards(translator, recipe, test.languages[1]) for test in tests}
     for test in tests:
         sources = test.sources_for(translator.context)
         began = time.perf_counter()
-        found = _translate(translator, sources, f"{system.name}: {test.name}")
+        found = _translate(directed[test.name], sources, f"{system.name}: {test.name}")
         system.seconds[test.name] = time.perf_counter() - began
         system.translations[test.name] = [best.text for best in found]
         system.confidences[test.name] = [_confidence(best) for best in found]
     system.peak_megabytes = max(_peak_memory(translator.device) - memory, 0) / 1e6
     for test in tests:
         if robustness:
-            system.slices[test.name] = _robustness(translator, test, system.name)
+            system.slices[test.name] = _robustness(directed[test.name], test, system.name)
     system.calibration = _calibrated(translator, recipe, system.name)
     return system
 

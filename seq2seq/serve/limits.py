@@ -26,7 +26,7 @@ def read_keys(path: Path) -> dict[str, int | None]:
         UserError: the file cannot be read or has no keys, or a line is malformed or repeats a key.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
     keys: dict[str, int | None] = {}

@@ -237,8 +237,8 @@ def _decoding(section: DecodingSection, machine: MachineOptions, options: Search
     safety_net = section.safety_net if machine.safety_net is None else machine.safety_net
     if section.mbr:
         n_best = min(n_best, section.mbr)
-    elif not section.sampling:
-        beam_size = max(beam_size, n_best)
+    if not section.sampling:
+        beam_size = max(beam_size, n_best, section.mbr)
         beam_size = -(-beam_size // section.diverse_groups) * section.diverse_groups
     return {"beam_size": beam_size, "n_best": n_best, "safety_net": safety_net,
             "word_confidence": options.word_confidence}

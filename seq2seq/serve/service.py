@@ -129,11 +129,14 @@ class Service:
         """
         if format not in FORMATS:
             raise ApiError(400, f"{format[:30]} format is not supported")
-        contents = [text.encode("utf-8", "replace") for text in texts]
+        # The byte order mark says that these bytes are UTF-8, whatever encoding the text itself declares.
+        mark = "" if format in ("text", "json") else "\ufeff"
+        contents = [(mark + text.removeprefix(mark)).encode("utf-8", "replace") for text in texts]
         options = SearchOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
                                 confidence, glossary, format != "text")
         translated = await self._translate(contents, source, target, format, options)
-        return [TranslatedText(one.documents[0].decode(), one.path, [text.decode() for text in one.documents[1:]],
+        return [TranslatedText(one.documents[0].decode().removeprefix(mark), one.path,
+                               [text.decode().removeprefix(mark) for text in one.documents[1:]],
                                one.words, one.detected) for one in translated]
 
     async def translate_document(self, contents: bytes, format: str, name: str, source: str, target: str,
@@ -177,7 +180,7 @@ class Service:
         sentences = [in_context(document.sentences, self.models.context(path)) if len(path) > 1 else []
                      for document, path in zip(documents, paths, strict=True)]
         found = await self._translate_sentences(sentences, paths, options, arrival)
-        self.metrics.count_texts(len(contents), size)
+        self.metrics.count_texts(len(contents), sum(len(document.content) for document in documents))
 
         def finish() -> list[TranslatedDocument]:
             return [_translated(document, [found[path][text] for text in texts], path, options, one,

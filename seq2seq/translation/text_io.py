@@ -83,7 +83,8 @@ class Input:
         self.file, self.name, self.total, self.live, self.max_line_bytes = file, name, total, live, max_line_bytes
 
     def __iter__(self) -> Iterator[Line]:
-        r"""Yield the lines. Only `\n` ends a line; bytes that are not UTF-8 become U+FFFD, with a warning."""
+        r"""Yield the lines. Only `\n` ends a line; bytes that are not UTF-8 become U+FFFD, with a warning. A byte order
+        mark before the first line is left out."""
         not_utf8 = LineWarnings(self.name, "lines are not UTF-8. Convert the file, for example with iconv -f latin1 -t "
                                            "utf-8")
         for number, data in enumerate(self._raw_lines(), start=1):
@@ -94,7 +95,7 @@ class Input:
             except UnicodeDecodeError as error:
                 text = data.decode(errors="replace")
                 not_utf8.warn(number, f"byte {error.start + 1} is not UTF-8; invalid bytes are replaced by U+FFFD")
-            yield Line(number, text, ending.decode())
+            yield Line(number, text.removeprefix("\ufeff") if number == 1 else text, ending.decode())
         not_utf8.finish()
 
     def _raw_lines(self) -> Iterator[bytes]:
@@ -194,7 +195,8 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
         resume: append to an existing <name>.part. resumable: True if the command has the option --resume, so that the
             error can suggest it.
     Raises:
-        UserError: the file cannot be opened, another process is writing it, or <name>.part of an earlier run exists.
+        UserError: the file cannot be opened, another process is writing it, <name>.part of an earlier run exists, or
+            the name ends in .gz or .zst.
     """
     if path is None:
         if sys.stdout is None:
@@ -205,6 +207,9 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
     # Pipes and devices are written in place.
     special = target.exists() and not target.is_file() and not target.is_dir()
     part = target if special else target.with_name(f"{target.name}.part")
+    if target.suffix in COMPRESSED_SUFFIXES and not special:
+        raise UserError(f"{path}: the output is not compressed. Name a file without {target.suffix}, and compress it "
+                        "afterwards, or write to standard output and a pipe.")
     try:
         if target.is_dir():
             raise IsADirectoryError(0, "it is a directory")

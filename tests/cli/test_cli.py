@@ -396,6 +396,17 @@ def test_a_reader_that_stops_reading_is_no_error(model, directory, monkeypatch, 
     assert re.fullmatch(r"translating in \w+ on cpu\n", capfd.readouterr().err)
 
 
+def test_a_byte_order_mark_is_not_translated(run, model):
+    text = b"ein Hund\neine Katze\n"
+    assert run("translate", model, stdin=b"\xef\xbb\xbf" + text).out == run("translate", model, stdin=text).out
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_output_with_a_name_of_compressed_files_is_refused(run, model, tmp_path, ending):
+    result = run("translate", model, "--output", f"out.{ending}", stdin=b"ein Hund\n")
+    assert result.code == 2 and f"Name a file without .{ending}" in result.err and not list(tmp_path.glob("out*"))
+
+
 def test_several_workers_give_the_output_of_one_in_the_same_order(run, model):
     data = "\n".join([*GERMAN, "", "  ", *GERMAN[::-1]] * 9).encode()
     alone = run("translate", model, "--precision", "fp32", "--format", "jsonl", stdin=data)

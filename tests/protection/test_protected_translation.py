@@ -2,7 +2,7 @@
 
 import random
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,8 @@ from seq2seq.protection.adherence import GlossaryEvaluation, adherence
 from seq2seq.protection.glossary import Glossary, occurrences
 from seq2seq.protection.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.requests import number_requests
+from seq2seq.translation.requests import Request, number_requests
+from seq2seq.translation.word_confidence import Word
 
 
 @dataclass
@@ -236,6 +237,37 @@ def test_any_pair_of_texts_keeps_its_placeholders(source, output):
     source, output = source.replace("\n", " ").strip(), output.replace("\n", " ").strip()
     best = translated(lambda text: output, source)
     assert Placeholders().counts(best.text) == Placeholders().counts(source)
+
+
+def test_placeholders_in_forced_text_stay():
+    class Forcing(Model):
+        def translate_blocks(self, lines, block_lines=8192, *, begin=0, progress=None, **decoding):
+            for request in lines:
+                self.asked.append(request)
+                forced = " ".join([request.prefix, request.text, *request.required, *decoding.get("require", ())])
+                yield [[Translation(forced.strip(), -1.0, -1.0, 3)]]
+
+    translator = ProtectedTranslator(Forcing(None))
+    for request, expected in ((Request("ein Hund", prefix="#Hund"), "#Hund ein Hund"),
+                              (Request("ein Hund", required=("@anna", "www.kinder.de")),
+                               "ein Hund @anna www.kinder.de")):
+        assert translator.translate([request])[0][0].text == expected
+    assert translator.translate(["ein %s"], require=["@anna"])[0][0].text == "ein %s @anna"
+    damaged = ProtectedTranslator(Model(lambda text: "#Hund Hund"))
+    assert damaged.translate([Request("ein %s", prefix="#Hund")])[0][0].text == "#Hund Hund"
+
+
+def test_words_have_their_confidence_where_placeholders_were_inserted():
+    class Confident(Model):
+        def translate_blocks(self, lines, block_lines=8192, **options):
+            for (one,) in super().translate_blocks(lines, block_lines):
+                yield [[replace(one[0], words=tuple(Word(word, 0.5) for word in one[0].text.split()))]]
+
+    model = Confident(lambda text: re.sub(r"[^A-Za-z ]", "", text).lower())
+    ((best,),) = ProtectedTranslator(model).translate(["%s: Delete {count} files"])
+    assert best.text == "%s: delete {count} files"
+    assert [(word.text, word.confidence) for word in best.words] == [
+        ("%s:", 1.0), ("delete", 0.5), ("{count}", 1.0), ("files", 0.5)]
 
 
 def test_adherence_counts_exact_forms_and_inflections_of_each_term_of_a_sentence():

@@ -209,7 +209,7 @@ def translate_with_ballast(translate, *arguments):
 
 
 def test_the_memory_of_each_model_is_what_its_translations_need(folder, monkeypatch):
-    tests = read_tests([folder / "run"], None, None, "de")
+    tests = read_tests([folder / "run"], None, None, None)
     held = np.ones(50_000_000)                                                  # 400 MB that something else holds
     small = read_system(folder / "run", tests, device="cpu", threads=1).peak_megabytes
     del held
@@ -245,8 +245,13 @@ def test_missing_files_are_named(folder, tmp_path, capsys):
     for arguments, message in (([tmp_path / "short"], "--reference"),
                                ([tmp_path / "short", "--reference", folder / "valid.de"], "1 line"),
                                ([folder / "run", "--reference", folder / "valid.de"], "--source"),
-                               ([tmp_path / "none", "--reference", folder / "valid.de"], "none")):
-        assert main(["report", *map(str, arguments), "--output", str(tmp_path / "r.html")]) == 2
+                               ([tmp_path / "none", "--reference", folder / "valid.de"], "none"),
+                               ([folder / "run", "--source", folder / "valid.en"], "Name its --reference"),
+                               ([folder / "run", "--language", "de"], "Name its --reference"),
+                               ([folder / "run", "--source", folder / "valid.en", "--reference", folder / "valid.de",
+                                 "--language", "zh"], "this model translates into de, not into zh"),
+                               ([folder / "run", "--output", tmp_path], "is a directory. Name a file")):
+        assert main(["report", "--output", str(tmp_path / "r.html"), *map(str, arguments)]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "r.html").exists()
-    assert read_tests([folder / "run"], None, None, "en")[0].name == "small"
+    assert read_tests([folder / "run"], None, None, None)[0].name == "small"

@@ -37,6 +37,26 @@ def test_a_request_may_have_the_text_of_a_document(echo):
         f"{echo}/translate", json=fields | {"format": "docx"}, timeout=20).json()["error"]
 
 
+@pytest.mark.parametrize(("format", "text", "expected"), [
+    ("html", '<meta charset="iso-8859-1"><p>ein “Café”</p>', '<meta charset="iso-8859-1"><p>en(ein “Café”)</p>'),
+    ("po", PO.decode().replace("UTF-8", "ISO-8859-1").replace("ein Hund", "ein “Café”"), 'msgstr "en(ein “Café”)"'),
+    ("android", '<?xml version="1.0" encoding="UTF-16"?><resources><string name="a">ein Café</string></resources>',
+     ">en(ein Café)<")])
+def test_the_encoding_that_a_text_declares_does_not_matter(echo, format, text, expected):
+    fields = {"q": text, "source": "de", "target": "en", "format": format}
+    answer = requests.post(f"{echo}/translate", json=fields, timeout=20)
+    assert answer.status_code == 200, answer.text
+    assert expected in answer.json()["translatedText"] and "\ufeff" not in answer.json()["translatedText"]
+
+
+def test_translated_characters_are_counted_and_not_bytes():
+    with serving() as (url, _, _):
+        for format, text in (("text", "ёж"), ("html", "<p><b>ёж</b></p>")):
+            fields = {"q": text, "source": "de", "target": "en", "format": format}
+            assert requests.post(f"{url}/translate", json=fields, timeout=20).status_code == 200
+        assert "seq2seq_characters_total 4" in requests.get(f"{url}/metrics", timeout=20).text.splitlines()
+
+
 def archive(*members):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:

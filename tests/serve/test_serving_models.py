@@ -73,6 +73,9 @@ def test_alternatives_and_confidence_fit_the_decoding_of_any_recipe(save, decodi
         assert 1 <= len(alone[0]) <= n_best and alone[0][0].words
         together = models.translate(group, ["Katze", "ein Hund"])[1]
         assert [one.text for one in together] == [one.text for one in alone[0]]
+    small = Models.load([save(recipe=recipe_text(283, SIZES, decoding))],
+                        MachineOptions(precision="fp32", beam_size=1))                   # `mbr: 2` needs a beam of 2
+    assert len(small.translate(TO_ENGLISH, ["ein Hund"])) == 1
 
 
 def test_the_beam_size_of_the_server_replaces_that_of_the_recipe(save):

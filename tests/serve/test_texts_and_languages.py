@@ -102,6 +102,8 @@ def test_a_single_language_needs_no_choice():
 def test_keys_are_read_with_their_limits(tmp_path):
     (tmp_path / "keys").write_text("# comment\nfirst 60\n\nsecond # mine\n")
     assert read_keys(tmp_path / "keys") == {"first": 60, "second": None}
+    (tmp_path / "keys").write_bytes(b"\xef\xbb\xbffirst\n")                            # with a byte order mark
+    assert read_keys(tmp_path / "keys") == {"first": None}
 
 
 @pytest.mark.parametrize(("contents", "message"), [

@@ -1,5 +1,6 @@
 """Several directions in one model: each source begins with a token of its target language."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,10 +8,13 @@ from toy import RECIPE, WORDS, write_corpus
 from typer.testing import CliRunner
 
 from seq2seq.cli import app
+from seq2seq.data.corpus import read_pairs
 from seq2seq.errors import OptionError, RecipeError
+from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.inference.load_model import read_model
 from seq2seq.interop import ctranslate2, huggingface_export
 from seq2seq.recipe import load_recipe
+from seq2seq.report.systems import read_system, read_tests
 from seq2seq.serve.models import Models
 from seq2seq.tokenizers.language_token import WithLanguageToken
 from seq2seq.training.trainer import train
@@ -151,6 +155,36 @@ def test_scoring_and_rescoring_add_the_token_of_the_target_language(folder, tmp_
             input=json.dumps({"source": source, "n_best": [entry, other]}) + "\n")
         outputs.append({one["translation"]: one["score"] for one in json.loads(result.stdout)["n_best"]})
     assert outputs[0] == outputs[1] and len(outputs[0]) == 2
+
+
+def test_another_model_reads_the_same_test_sets_without_language_tokens(folder, tmp_path):
+    """The test set en_de has `>>de<<` as its tag. A model of one direction would read it as text."""
+    (folder / "alone.yaml").write_text(RECIPE)
+    train(load_recipe(folder / "alone.yaml", ["training.max_steps=50", "training.validate_every=50"]), folder / "alone")
+    recipe = load_recipe(folder / "recipe.yaml")
+    asked = []
+
+    def load(path):
+        class Asked(Translator):
+            def translate(self, lines, **options):
+                asked.append((path.name, self.languages.target, list(lines)))
+                return super().translate(lines, **options)
+
+        loaded = Translator.load(path)
+        return Asked(**{field.name: getattr(loaded, field.name) for field in dataclasses.fields(loaded)})
+
+    compare_systems(folder / "run", folder / "alone", None, [], None, load, samples=10)
+    plain = {name: [source for _, source, _ in read_pairs(recipe, spec.untagged)]
+             for name, spec in recipe.data.test.items()}
+    assert asked == [("run", "de", plain["en_de"]), ("run", "la", plain["de_la"]),
+                     ("alone", "de", plain["en_de"]), ("alone", "de", plain["de_la"])]
+    tests = read_tests([folder / "run"], None, None, None)
+    assert [test.sources for test in tests] == list(plain.values())
+    system = read_system(folder / "run", tests, precision="fp32", robustness=True)
+    expected = texts(Translator.load(folder / "run", precision="fp32", target_language="la"), plain["de_la"])
+    assert system.translations["de_la"] == expected
+    metadata = json.loads((folder / "run" / "best" / "metadata.json").read_text())
+    assert system.slices["de_la"]["clean"] == pytest.approx(metadata["test"]["de_la"]["bleu"]["value"])
 
 
 def test_a_line_with_the_token_of_an_unknown_language_is_translated_with_a_warning(folder):
