@@ -99,7 +99,7 @@ def model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage:
         f"## Sizes\n\n{_sizes(recipe, metadata, sizes)}",
         f"## Training\n\n{_training(recipe, metadata, imported)}",
         f"## Scores\n\n{_score_table(scores, metadata, exported=bool(usage.note))}",
-        f"## Limits\n\n{_limits(recipe, metadata, imported)}",
+        f"## Limits\n\n{_limits(recipe, metadata, imported, usage)}",
         f"Written by seq2seq {__version__} from the model's recipe and metadata.",
     ]
     front = _front_matter(recipe, scores if usage.lossless else {}, usage, imported)
@@ -274,7 +274,7 @@ def _score_table(scores: Mapping[str, Mapping[str, tuple[float, str, str]]], met
     return ("Scores of the original model, before the export:\n\n" if exported else "") + table
 
 
-def _limits(recipe: Recipe, metadata: Mapping[str, Any], imported: Any) -> str:
+def _limits(recipe: Recipe, metadata: Mapping[str, Any], imported: Any, usage: Usage) -> str:
     source, target = recipe.languages.source, recipe.languages.target
     unit = "words" if recipe.tokenizer.type == "words" else "subword pieces"
     lines = []
@@ -282,7 +282,8 @@ def _limits(recipe: Recipe, metadata: Mapping[str, Any], imported: Any) -> str:
         directions = [f"{_language(each.source)} to {_language(each.target)}" for each in recipe.directions]
         lines.append(f"{'One direction' if len(directions) == 1 else 'Directions'}: {', '.join(directions)}."
                      + (" A source begins with the token of its target language, such as "
-                        f"`{recipe.language_tokens[0]}`; without it, the target is {_language(target)}."
+                        f"`{recipe.language_tokens[0]}`"
+                        + (f"; without it, the target is {_language(target)}." if usage.library == "seq2seq" else ".")
                         if recipe.language_tokens else ""))
     lines.append(f"Up to {recipe.data.context} sentences before each sentence of a document are taken into account."
                  if recipe.data.context else "Each line is processed by itself, without the lines around it.")

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.errors import UserError
-from seq2seq.recipe.language_codes import subtags
+from seq2seq.recipe.language_codes import main_language
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Languages
@@ -109,7 +109,7 @@ class LanguageDetector:
         codes = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
         self._expected: list[Any] = []
         for code in (languages.source, languages.target):
-            short = subtags(code or "")[0]
+            short = main_language(code or "")
             short = {"no": "nb"}.get(short, short)                              # lingua has nb and nn, but not no
             if code is not None and short not in codes:
                 raise UserError(f"lingua does not support the language '{code}', only {', '.join(sorted(codes))}.")

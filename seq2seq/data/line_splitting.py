@@ -18,7 +18,7 @@ SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
 # Marks that end a sentence if white space follows. The last ones are Armenian, Arabic (question mark, full stop),
 # Devanagari (danda, double danda), Burmese, Ethiopic (full stop, question mark) and Khmer (two).
 SENTENCE_MARKS = ".!?…\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u1367\u17d4\u17d5"
-SENTENCE_END = re.compile(rf"(?<=[{SENTENCE_MARKS}])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
+SENTENCE_END = re.compile(rf"(?<=[{SENTENCE_MARKS}])[\"'”’»)\]]*\s+|(?<=[。！？])[。！？…”’」』）]*\s*")
 WHITE_SPACE = re.compile(r"\s+")
 
 Span = tuple[int, int]

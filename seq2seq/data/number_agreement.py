@@ -15,9 +15,10 @@ from fractions import Fraction
 NUMBER_WORD_LANGUAGES = ("de", "en", "ja", "zh")
 """Languages whose numerals and number words are recognised."""
 # Digits in groups of three are one number if a separator joins the groups: 3,600 or 3.600. A no-break space is a
-# separator, too, but an ordinary space is not. A full-width comma is a separator between full-width digits only;
-# elsewhere it is the comma of a Chinese sentence.
-NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f]\d{3})+(?!\d)|[０-９]{1,3}(?:[，．][０-９]{3})+(?![０-９])|\d+")
+# separator, too, but an ordinary space is not. In India, only the last group has three digits: 1,00,000. A full-width
+# comma is a separator between full-width digits only; elsewhere it is the comma of a Chinese sentence.
+NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f\u066c]\d{3})+(?!\d)|"
+                    r"\d{1,2}(?:[,\u066c]\d{2}){1,6}[,\u066c]\d{3}(?!\d)|[０-９]{1,3}(?:[，．][０-９]{3})+(?![０-９])|\d+")
 
 
 def numbers(text: str) -> Counter[str]:

@@ -104,6 +104,12 @@ def _line_ends(block: Block) -> list[int]:
     return [0, *sorted(ends - {0, len(text)}), len(text)]
 
 
+def _plain(sentence: str) -> str:
+    """Return a sentence with a space in place of each line end, tab and no-break space, which many models do not know.
+    Positions stay the same."""
+    return re.sub(r"[\t\n\r\u00a0]", " ", sentence)
+
+
 def _rewrapped(sentence: str, translation: str) -> str:
     """Return a translation in which line feeds replace spaces at about the same places as in the sentence."""
     spaces = [match.start() for match in re.finditer(" ", translation)]
@@ -120,7 +126,7 @@ def _rewrapped(sentence: str, translation: str) -> str:
 class DividedDocument:
     """Document divided into sentences.
 
-    sentences: texts to translate, with spaces in place of line feeds. Sentences without letters are left out.
+    sentences: texts to translate, with spaces in place of other white space. Sentences without letters are left out.
     """
 
     def __init__(self, document: Document) -> None:
@@ -136,7 +142,7 @@ class DividedDocument:
                                     "sentences. Divide it.")
         self._translatable = [sentence for block in self._blocks for sentence in block.sentences
                               if is_translatable(sentence.text)]
-        self.sentences = [sentence.text.replace("\n", " ") for sentence in self._translatable]
+        self.sentences = [_plain(sentence.text) for sentence in self._translatable]
 
     @property
     def content(self) -> str:
@@ -156,7 +162,7 @@ class DividedDocument:
             translations: one for each of `sentences`.
             align: function that aligns tagged sentences with their translations; None: tags are placed by position.
         """
-        tagged = [(sentence.text, translation)
+        tagged = [(source, translation)
                   for sentence, source, translation in zip(self._translatable, self.sentences, translations,
                                                            strict=True)
                   if sentence.tags and source != translation]
@@ -167,7 +173,7 @@ class DividedDocument:
             texts, tags = [], []
             for sentence in block.sentences:
                 translation = next(translated) if is_translatable(sentence.text) else sentence.text
-                same = translation == sentence.text.replace("\n", " ")
+                same = translation == _plain(sentence.text)
                 placed = list(sentence.tags)
                 if placed and not same:
                     translation, placed = with_spaces(sentence.text, placed, translation, place_tags(

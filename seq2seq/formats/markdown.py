@@ -31,13 +31,16 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _FRONT_MATTER = re.compile(r"(?:---[ \t]*\r?\n(?:(?!---|\.\.\.).*\r?\n)*+(?:---|\.\.\.)|"
                            r"\+\+\+[ \t]*\r?\n(?:(?!\+\+\+).*\r?\n)*+\+\+\+)[ \t]*(?=\r?\n|\Z)")
 _KEPT = re.compile(r"\[\^[^\]\s]{1,200}\]|\[![A-Za-z]{1,30}\](?:[ \t]*+\n)?|\{%[^%\n]{0,200}%\}|\{\{[^{}\n]{0,200}\}\}"
-                   r"|\{[#.][^{}\n]{1,200}\}(?=[ \t]*+\Z)|\$(?![\s$])[^$\n]{1,200}(?<![\s$])\$(?![\d$])")
+                   r"|\{[#.][^{}\n]{1,200}\}(?=[ \t]*+\Z)"
+                   r"|\$\$[^$\n]{1,500}\$\$|\$(?![\s$])[^$\n]{1,200}(?<![\s$])\$(?![\d$])")
 _KEPT_FIRST = re.compile(r"\[\^[^\]\s]{1,200}\]:[ \t]*|\[[ xX]\](?=\s)")
 """Markup that is not translated. _KEPT: footnotes such as [^1], alerts such as [!NOTE], templates, formulas, and ids of
 headings. _KEPT_FIRST: labels of footnote definitions, and task boxes such as [x], at the beginning of a text."""
 _KEPT_LINE = re.compile(r"(?:(?::{3,}|!!!|\?\?\?)[^\n]{0,200}|\{:[^\n]{0,200}\}|\{%[^\n]{0,200}%\}|\{\{[^\n]{0,200}\}\}"
-                        r"|\$\$[^$]{1,2000}\$\$)[ \t]*+(?:\n|\Z)|(?<=\n):[ \t]+(?=\S)")
-"""Lines of extensions that are not translated, such as :::note, and the colon before the definition of a term."""
+                        r"|\$\$[^$]{1,2000}\$\$)[ \t]*+(?:\n|\Z)|(?<=\n):[ \t]+(?=\S)"
+                        r"|(?<=\n)\[\^[^\]\s]{1,200}\]:[ \t]*")
+"""Lines of extensions that are not translated, such as :::note, the colon before the definition of a term, and the
+label of a footnote definition after another line of the paragraph."""
 _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _ESCAPES: tuple[re.Pattern[str], ...] = (

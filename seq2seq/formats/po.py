@@ -111,7 +111,7 @@ class PoDocument:
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `Document.render`. In the header, an empty `Language:` is filled in. `Plural-Forms:` is filled in if it
-        is empty or has the placeholder that xgettext writes.
+        is empty or has the placeholder that xgettext writes, and `charset=CHARSET` becomes `charset=UTF-8`.
 
         Raises:
             DocumentError: the document's encoding does not have a character of a translation.
@@ -132,6 +132,8 @@ class PoDocument:
                 texts.append(before + new + after)
             edits += self._fill(message, texts)
         if edits and self._header:
+            if unknown := re.search(r"charset=(CHARSET)\b", shown):
+                edits.append((self._header.begin + unknown.start(1), self._header.begin + unknown.end(1), "UTF-8"))
             if empty := re.search(r"(?m)(^|\"|\\n)Language:[ ]*(?=\\n|\")", shown):
                 place = self._header.begin + empty.end()
                 edits.append((place, place, ("" if empty[0].endswith(" ") else " ") + target_language))

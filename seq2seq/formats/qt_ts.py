@@ -5,16 +5,24 @@ Format: https://doc.qt.io/qt-6/linguist-ts-file-format.html
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
+from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
+
+_KEY = re.compile(r"(?<!&)&(?=[^\W_])(?!\w{1,31};)")
 
 
 class TsDocument:
-    """Catalogue of Qt Linguist, with the interface `Document`. All numerus forms get the same translation."""
+    """Catalogue of Qt Linguist, with the interface `Document`. All numerus forms get the same translation.
+
+    The key of a menu entry, such as x in `E&xit`, is not in the blocks. Its mark is put into the translation.
+    """
 
     def __init__(self, data: bytes) -> None:
         """Parse a catalogue.
@@ -28,7 +36,7 @@ class TsDocument:
             raise DocumentError(f"line {root.line}: <{root.name}> is not <TS> of Qt Linguist. Check the format of the "
                                 "file.")
         self.blocks: list[Block] = []
-        self._messages: list[tuple[int, int, bool]] = []                        # source, translation, numerus
+        self._messages: list[tuple[int, int, bool, str]] = []                   # source, translation, numerus, key
         self._forms = 1                                                         # largest number of forms of a message
         for message, token in enumerate(self._xml.tokens):
             if token.kind == "open" and token.local_name == "message":
@@ -48,16 +56,19 @@ class TsDocument:
             return
         _, block, _ = trim(self._xml.content(found["source"], _role, keeps_lines=True))
         if is_text(block.text):
+            block, key = _without_key(block)
             self.blocks.append(block)
-            self._messages.append((found["source"], translation, numerus))
+            self._messages.append((found["source"], translation, numerus, key))
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `Document.render`. `target_language` is filled in if the document names no target language."""
         xml = self._xml
         edits: list[tuple[int, int, str]] = []
-        for (source, translation, numerus), new, block in zip(self._messages, translations, self.blocks, strict=True):
+        for (source, translation, numerus, key), new, block in zip(self._messages, translations, self.blocks,
+                                                                   strict=True):
             if new == block:
                 continue
+            new = _with_key(new, key)
             before, _, after = trim(xml.content(source, _role))
             text = self._escape(before) + new.serialize(self._escape) + self._escape(after)
             if forms := list(xml.children(translation)):
@@ -74,6 +85,30 @@ class TsDocument:
     def _escape(self, text: str) -> str:
         """Escape a text as Qt's lupdate does."""
         return self._xml.escape(text).replace('"', "&quot;").replace("'", "&apos;")
+
+
+def _without_key(block: Block) -> tuple[Block, str]:
+    """Return a block without the mark `&` of a key, and the key; "" if there is no key or several, as in `R&D`."""
+    places = [match.start() for match in _KEY.finditer(block.text)
+              if not (block.text[match.start() - 1:match.start()] + block.text[match.end()]).isupper()
+              or match.start() == 0]
+    if len(places) != 1:
+        return block, ""
+    place = places[0]
+    tags = tuple(replace(tag, position=tag.position - (tag.position > place)) for tag in block.tags)
+    return replace(block, text=block.text[:place] + block.text[place + 1:], tags=tags), block.text[place + 1]
+
+
+def _with_key(block: Block, key: str) -> Block:
+    """Return a translated block with the mark of its key: before this letter, at the beginning of a word if possible,
+    or else before the first letter. A text in Chinese characters or kana without this letter gets the ending (&X)."""
+    text, letter = block.text, re.escape(key)
+    found = key and (re.search(rf"(?i)\b{letter}", text) or re.search(f"(?i){letter}", text)
+                     or SPACELESS_CHARACTER.search(text) is None and re.search(r"[^\W_]", text))
+    place = found.start() if found else re.search(r"[.…:：\s]*\Z", text).start()
+    mark = "" if not key else "&" if found else f"(&{key.upper()})" if is_text(text) else ""
+    tags = tuple(replace(tag, position=tag.position + len(mark) * (tag.position > place)) for tag in block.tags)
+    return replace(block, text=text[:place] + mark + text[place:], tags=tags)
 
 
 def _role(token: XmlToken) -> tuple[Role, str]:

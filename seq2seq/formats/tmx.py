@@ -11,6 +11,7 @@ from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
+from seq2seq.recipe.language_codes import subtags
 
 _ROLES: dict[str, Role] = {"bpt": "open", "ept": "close", "ph": "whole", "it": "whole", "ut": "whole"}
 
@@ -26,7 +27,7 @@ class TmxDocument:
             target_language: language to translate into. Units that have a text in this language already are not in
                 `blocks`. If it is "", all units are in `blocks`, and `render` skips units that are already translated.
         Raises:
-            DocumentError: the document is not well-formed, or not TMX.
+            DocumentError: the document is not well-formed, not TMX, or has no text in the source language.
         """
         self._xml = XmlFile(data)
         root = self._xml.tokens[self._xml.root]
@@ -34,6 +35,11 @@ class TmxDocument:
             raise DocumentError(f"line {root.line}: <{root.name}> is not TMX. Check the format of the file.")
         self.blocks: list[Block] = []
         self._units: list[tuple[int, int, int]] = []                            # tu, tuv, seg of each block
+        languages = sorted({_language(token) for token in self._xml.tokens if token.local_name == "tuv"
+                            and token.kind == "open"})
+        if source_language and languages and not any(_same_language(one, source_language) for one in languages):
+            raise DocumentError(f"line {root.line}: no unit has a text in the source language {source_language}; the "
+                                f"languages are {', '.join(languages[:20])}.")
         for unit, token in enumerate(self._xml.tokens):
             if token.kind != "open" or token.local_name != "tu" or self._variant(unit, target_language) is not None:
                 continue
@@ -79,6 +85,5 @@ def _language(token: XmlToken) -> str:
 
 
 def _same_language(one: str, other: str) -> bool:
-    """Return True if two language tags agree in the subtags that both have."""
-    parts = [tag.lower().replace("_", "-").split("-") for tag in (one, other)]
-    return all(first == second for first, second in zip(*parts, strict=False))
+    """Return True if two language codes agree in the subtags that both have: en, eng and en-GB agree."""
+    return all(first == second for first, second in zip(subtags(one), subtags(other), strict=False))

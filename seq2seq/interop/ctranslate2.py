@@ -236,7 +236,7 @@ source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name
 
 
 def encode(line):
-    return {token}source.encode(line, out_type=str)
+    return {token}source.encode({line}, out_type=str)
 
 
 def decode(pieces):
@@ -259,10 +259,12 @@ def usage(exportable: Exportable, quantization: str) -> str:
     marian = isinstance(tokenizers.source, MarianVocabulary)
     encode, imports = WITH_WORDS, ""
     if recipe.tokenizer.type != "words" or marian:
-        token = f"[{tokenizers.source.language!r}] + " if (
-            isinstance(tokenizers.source, MarianVocabulary) and tokenizers.source.language) else ""
+        token = tokenizers.source.language if isinstance(tokenizers.source, MarianVocabulary) else ""
+        line = "line"
+        if recipe.language_tokens:
+            token, line = language_token(recipe.languages.target), '" " + line'      # as in `Vocabulary.encode`
         encode = WITH_SENTENCEPIECE.format(
-            files=repr((files[0], files[min(1, len(files) - 1)])), token=token,
+            files=repr((files[0], files[min(1, len(files) - 1)])), token=f"[{token!r}] + " if token else "", line=line,
             spaces='.replace("\\u2581", " ").strip()' if marian else "")
         imports = "\nimport sentencepiece"
     return USAGE.format(

@@ -23,6 +23,7 @@ from seq2seq.interop.parity import (
     translator_with_exported_decoding,
     write_checked_export,
 )
+from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
 from seq2seq.translation.line_translator import PairScore, Translation
@@ -81,7 +82,9 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
     def write(directory: Path) -> None:
         write_tokenizer(exportable, directory)
         write_model(exportable, directory)
-        card = export_card(path, exportable, "transformers", USAGE.format(token=_token(exportable)),
+        recipe = exportable.recipe
+        token = f"{language_token(recipe.languages.target)} " if recipe.language_tokens else _token(exportable)
+        card = export_card(path, exportable, "transformers", USAGE.format(token=token),
                            directory / "model.safetensors", "float32")
         (directory / "README.md").write_text(card, encoding="utf-8")
 

@@ -3,7 +3,7 @@
 A run of Word and PowerPoint is a text with properties, such as bold. The basis of a paragraph is the properties that
 most of its characters have. Text with other properties is enclosed in a pair of tags, whose opening tag is the XML of
 these properties. Consecutive runs with equal properties are one text. Elements around runs, such as links, are pairs of
-tags. Everything else in a paragraph, such as an image, a field or a tab, is a tag of the kind "alone".
+tags. Line breaks and tabs are tags of the kind "break". Everything else, such as an image, is a tag "alone".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from seq2seq.documents.block import Block, Tag
+from seq2seq.documents.block import Block, Tag, TagKind
 from seq2seq.documents.inline import find_core, match_tags, shift_tags
 from seq2seq.documents.xml_tokens import XmlToken, escape_xml
 
@@ -39,8 +39,8 @@ class Item:
     """Text or element of a paragraph, in the order of the document.
 
     kind: "open" and "close" are the tags of an element around runs; "break" is a tab or a line break, which separates
-    words; "atom" and "mark" are other elements. Marks never change their order. style: properties of the run, except
-    those that do not change its look. field: if the item is part of a complex field, the kind of this part.
+    sentences; "atom" and "mark" are other elements. Marks never change their order. style: properties of the run,
+    except those that do not change its look. field: if the item is part of a complex field, the kind of this part.
     """
 
     kind: Literal["text", "open", "close", "break", "atom", "mark"]
@@ -266,7 +266,7 @@ class _Builder:
 
     def _flush_waiting(self) -> None:
         for item in self._waiting:
-            self._tag(item, "alone", None)
+            self._tag(item, "break" if item.kind == "break" else "alone", None)
             if item.kind == "break" and not self._ends_in_space:
                 self._append(" ")
         self._waiting = []
@@ -276,7 +276,7 @@ class _Builder:
         self._length += len(text)
         self._ends_in_space = text[-1:].isspace() if text else self._ends_in_space
 
-    def _tag(self, item: Item, kind: Literal["open", "close", "alone"], pair: int | None) -> None:
+    def _tag(self, item: Item, kind: TagKind, pair: int | None) -> None:
         raw = "".join(token.raw for piece in item.pieces for token in self._tokens[piece.begin:piece.end])
         if not item.pieces:
             raw = item.style or "<properties/>" if kind == "open" else "</properties>"

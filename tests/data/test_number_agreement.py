@@ -32,6 +32,13 @@ def test_agreement_is_the_share_of_numbers_on_both_sides():
     assert number_agreement("1 1 1 2", "1 2") == 2 / 4
 
 
+@pytest.mark.parametrize(("source", "target"), [
+    ("It costs 1,500 rials", "قیمت آن ۱٬۵۰۰ ریال است"), ("Population: 1,000,000", "السكان: ١٬٠٠٠٬٠٠٠"),
+    ("पुरस्कार 1,00,000 रुपये", "The prize is 100,000 rupees"), ("12,34,56,789", "123,456,789")])
+def test_separators_of_other_scripts_and_indian_groups_are_read(source, target):
+    assert number_agreement(source, target) == 1
+
+
 JAPANESE_AND_CHINESE = [
     ("３０人", "thirty people"), ("２人の男", "two men"), ("３，６００年", "3,600 years"),
     ("３.５メートル", "3.5 metres"), ("二人の男", "2 men"), ("一つ", "1 piece"), ("りんごをみっつ", "3 apples"),

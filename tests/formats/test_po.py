@@ -1,10 +1,13 @@
 """Gettext catalogues: texts are found and filled in, msgfmt and polib accept the result, the rest stays."""
 
+import gettext
+import io
 import shutil
 import subprocess
 
 import polib
 import pytest
+from document_translators import translated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unchanged_documents import texts, unchanged, upper
@@ -209,6 +212,14 @@ def test_missing_plural_forms_are_those_of_the_target_language(forms, language, 
     catalogue = polib.pofile(upper(PoDocument(data), language).decode())
     assert catalogue.metadata["Plural-Forms"].startswith(f"nplurals={count};")
     assert len(catalogue[0].msgstr_plural) == count
+
+
+def test_the_placeholder_of_the_charset_is_filled_in():
+    data = (b'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=CHARSET\\n"\n\nmsgid "one dog"\nmsgstr ""\n')
+    result = translated(PoDocument(data), lambda text: "ein Hündchen").decode()
+    assert "charset=UTF-8" in result and "CHARSET" not in result
+    assert gettext.GNUTranslations(io.BytesIO(polib.pofile(result).to_binary()))
+    assert PoDocument(data).render(PoDocument(data).blocks, "de") == data
 
 
 def test_plural_forms_of_a_header_stay():

@@ -1,5 +1,8 @@
 """Qt Linguist: unfinished messages are filled in and stay unfinished."""
 
+from dataclasses import replace
+from html import escape
+
 import pytest
 from translate.storage import ts2
 from unchanged_documents import texts, unchanged, upper
@@ -39,7 +42,7 @@ new<byte value="x1b"/></source>
 
 
 def test_unfinished_messages_without_a_translation_are_blocks():
-    assert texts(TsDocument(TS.encode())) == ['&Open "file", it\'s\nnew', "%n file(s)", "Save"]
+    assert texts(TsDocument(TS.encode())) == ['Open "file", it\'s\nnew', "%n file(s)", "Save"]
 
 
 @pytest.mark.parametrize("text", [TS, TS.replace("\n", "\r\n")])
@@ -56,6 +59,21 @@ def test_translations_stay_unfinished(line_end):
         .replace("<numerusform></numerusform><numerusform/>", "<numerusform>%N FILE(S)</numerusform>" * 2) \
         .replace('"unfinished"/>', '"unfinished">SAVE</translation>')
     assert upper(TsDocument(data), "de-AT").decode() == expected.replace("\n", line_end)
+
+
+@pytest.mark.parametrize(("source", "block", "translation", "expected"), [
+    ("E&xit", "Exit", "Beenden", "&Beenden"), ("E&xit", "Exit", "Exit now", "E&xit now"),
+    ("Save &as...", "Save as...", "Das alles speichern als...", "Das &alles speichern als..."),
+    ("&Open…", "Open…", "打开…", "打开(&O)…"), ("&USB", "USB", "USB 设备", "&USB 设备"),
+    ("R&D and Q&A", "R&D and Q&A", "F&E", "F&E"), ("AT&T", "AT&T", "A T", "A T"), ("a && b", "a && b", "c", "c"),
+    ("a&nbsp;b", "a&nbsp;b", "c", "c"), ("&1 file", "1 file", "1 Datei", "&1 Datei"), ("&a", "a", "…", "…")])
+def test_the_key_of_a_menu_entry_is_marked_in_the_translation(source, block, translation, expected):
+    document = TsDocument(f'<TS><context><message><source>{escape(source)}</source><translation type="unfinished"/>'
+                          "</message></context></TS>".encode())
+    assert texts(document) == [block]
+    found = document.render([replace(document.blocks[0], text=translation)], "de").decode()
+    assert f'"unfinished">{escape(expected)}</translation>' in found
+    assert b'"unfinished"/>' in document.render(document.blocks, "de")
 
 
 def test_translate_toolkit_reads_the_translations():

@@ -49,7 +49,10 @@ def test_a_unit_with_the_target_language_stays_if_it_is_only_known_at_the_end():
 def test_a_memory_without_new_translations_keeps_its_bytes():
     data = TMX.replace("\n", "\r\n").encode()
     assert unchanged(TmxDocument(data, "en", "de")) == data
-    assert TmxDocument(data, "ru").blocks == []
+    assert TmxDocument(data, "eng", "deu").blocks == TmxDocument(data, "en", "de").blocks != []
+    with pytest.raises(DocumentError, match="no unit has a text in the source language ru; the languages are EN, de"):
+        TmxDocument(data, "ru")
+    assert TmxDocument(b"<tmx><body/></tmx>", "ru").blocks == []
 
 
 def test_translate_toolkit_reads_the_translations():

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq.documents.block import DocumentError
+from seq2seq.documents.translation import DividedDocument
 from seq2seq.office.archive import Archive
 from seq2seq.office.office import DocxDocument, OdtDocument, PptxDocument
 
@@ -165,6 +166,16 @@ def test_elements_of_a_paragraph_are_kept(source, expected):
     runs = {letter: run(letter) for letter in "abdAB"}
     result = body(translated(DocxDocument(word(f"<w:p>{source.format(**runs)}</w:p>"))))
     assert result == f"<w:p>{expected.format(**runs)}</w:p>"
+
+
+@pytest.mark.parametrize("between", ["<w:br/>", "<w:tab/>", "<w:tab/><w:tab/>"])
+def test_line_breaks_and_tabs_end_a_sentence(between):
+    source = f"<w:p><w:r><w:t>Ein Hund</w:t>{between}<w:t>Eine Katze</w:t></w:r></w:p>"
+    document = DividedDocument(DocxDocument(word(source)))
+    assert document.sentences == ["Ein Hund", "Eine Katze"]
+    expected = source.replace("Ein Hund", "A dog").replace("Eine Katze", "A cat")
+    assert body(document.join(["A dog", "A cat"], "en")) == expected
+    assert body(document.join(document.sentences, "en")) == source
 
 
 def field(instruction, result, end='<w:r><w:fldChar w:fldCharType="end"/></w:r>'):

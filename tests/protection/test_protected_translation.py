@@ -239,6 +239,17 @@ def test_any_pair_of_texts_keeps_its_placeholders(source, output):
     assert Placeholders().counts(best.text) == Placeholders().counts(source)
 
 
+@pytest.mark.parametrize(("text", "found"), [
+    ("请联系foo@bar.com查看", ["foo@bar.com"]), ("请访问https://example.com了解更多信息。", ["https://example.com"]),
+    ("詳細はwww.example.comをご覧ください。", ["www.example.com"]), ("https://example.com을 보세요", ["https://example.com"]),
+    ("https://de.wikipedia.org/wiki/Käse ist", ["https://de.wikipedia.org/wiki/Käse"]),
+    ("查看/x或 /etc/hosts文件", ["/etc/hosts"]), ("请@anna看$name是", ["@anna", "$name"]),
+    ("bread for 10 €/month", []), ("3 %/Jahr (und)/oder", []), ("in /home/jürgen/a.txt.", ["/home/jürgen/a.txt"]),
+    ("(/home/a) x=/usr/bin './b' ~/c", ["/home/a", "/usr/bin", "./b", "~/c"])])
+def test_placeholders_end_where_text_begins(text, found):
+    assert [text[begin:end] for begin, end in Placeholders().spans(text)] == found
+
+
 def test_placeholders_in_forced_text_stay():
     class Forcing(Model):
         def translate_blocks(self, lines, block_lines=8192, *, begin=0, progress=None, **decoding):

@@ -27,6 +27,7 @@ def divided(text):
     ("J. R. Smith wrote, e.g. Poems, z. B. Verse.", ["J. R. Smith wrote, e.g. Poems, z. B. Verse."]),
     ("It costs 3.50 euros. yes", ["It costs 3.50 euros. yes"]),
     ("第一句。第二句！“第三句？”第四", ["第一句。", "第二句！", "“第三句？”", "第四"]),
+    ("什么？！太好了！！！他走了。。。", ["什么？！", "太好了！！！", "他走了。。。"]),
     ("one\ntwo", ["one", "two"]), ("12. 13.", []), ("", []), ("...", []), ("Wait... What", ["Wait...", "What"]),
 ])
 def test_text_is_split_into_sentences(text, sentences):
