@@ -26,10 +26,10 @@ import torch._inductor  # noqa: F401, as above: deterministic algorithms import 
 from killing import outcome
 from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, imported once, before forking
 
+from seq2seq.check.verify_resume import differences
 from seq2seq.cli import main
 from seq2seq.training import lost_ranks, trainer
 from seq2seq.training.validation import Validation
-from seq2seq.training.verify_resume import differences
 
 # Function of each phase, and the number of its call in which the rank is killed. The main rank calls the functions of
 # the first group; while it stays in one, another rank is killed. All ranks call the functions of the second group.

@@ -25,12 +25,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, imported once, before forking
 
 from seq2seq import console
+from seq2seq.check import verify_resume
+from seq2seq.check.verify_resume import TIME_DEPENDENT_KEYS, collect_results
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.storage import checkpoints
 from seq2seq.storage.run_directory import Log
-from seq2seq.training import trainer, verify_resume
+from seq2seq.training import trainer
 from seq2seq.training.validation import Validation
-from seq2seq.training.verify_resume import TIME_DEPENDENT_KEYS, collect_results
 
 PHASES = {
     "tokenizer": (trainer, "train_or_load_tokenizers"), "preparation": (trainer, "prepare"),

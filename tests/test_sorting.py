@@ -12,7 +12,7 @@ from seq2seq.errors import CorpusError
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.training.trainer import train
+from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
 ROOT = Path(__file__).parents[1]
@@ -100,6 +100,16 @@ def test_the_seed_alone_decides_the_lists():
 
 
 # Learning
+
+
+def test_a_pointer_can_be_fine_tuned(folder):
+    train(load_recipe(folder / "recipe.yaml", ["training.max_steps=5", "training.validate_every=5"]), folder / "run")
+    (folder / "tuned.yaml").write_text(RECIPE.replace(
+        "  threads: 1", "  threads: 1\n  start_from: run"))
+    training = Training(load_recipe(folder / "tuned.yaml"), folder / "tuned")
+    best = load_bundle(folder / "run" / "best")
+    assert same(dict(zip(training.names, training.weights, strict=True)), best.weights)
+    assert training.tokenizers.files() == best.tokenizer_files
 
 
 @pytest.mark.parametrize("cell", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])

@@ -14,7 +14,7 @@ from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import list_checkpoints
 from seq2seq.storage.locks import require_lockable
 from seq2seq.storage.run_directory import compare_with_stored_recipe
-from seq2seq.storage.tokenizer_files import load_tokenizers
+from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, trained_on_other_text
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.validation import Validation, require_text
 
@@ -46,7 +46,7 @@ def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[T
     use_run: True to load the tokenizers of the run if it has any.
     """
     directory = run / "tokenizer"
-    if use_run and directory.is_dir():
+    if use_run and directory.is_dir() and not trained_on_other_text(directory, text_state(recipe)):
         try:
             return load_tokenizers(directory), None
         except (TokenizerError, CheckpointError) as error:

@@ -301,7 +301,7 @@ def _recipe_text(output: Path, languages: tuple[str, str], corpus: Corpus, scann
 # {source} to {target}: {scanned.lines:,} pairs of {files_of_corpus},
 # split with seed {seed}.
 # Check this recipe with `seq2seq check`, then train it with `seq2seq train`.
-name: {name}
+name: {json.dumps(name)}
 languages: {{source: {source}, target: {target}}}
 data:
   # The keys license and url of a corpus appear in the model card, such as {{…, license: CC-BY-4.0, url: https://…}}.

@@ -38,7 +38,7 @@ def verify_resume(
     directory = directory or run.with_name(f"{run.name}.verify-resume")
     if directory.exists():
         raise UserError(f"{directory} exists. Delete it if you no longer need it, or choose another --directory.")
-    from seq2seq.training import verify_resume as verification
+    from seq2seq.check import verify_resume as verification
 
     with console.progress("training twice", 2 * steps, unit="steps") as show:
         shown = 0

@@ -399,7 +399,8 @@ def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: expected an object with the keys {' and '.join(map(str, spec.columns))}.")
     if spec.columns[0] not in record and isinstance(record.get("translation"), dict):
-        record = record["translation"]
+        beside = {key: record[key] for key in record.keys() & {spec.document}}
+        record = beside | record["translation"]
     texts = []
     for column in spec.columns:
         if column not in record:

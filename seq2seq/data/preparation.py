@@ -30,13 +30,14 @@ from seq2seq.storage.checksums import (
     Check,
     crc32_of,
     crc32_of_all,
+    file_states,
     find_damaged_file,
     has_wrong_checksum,
     require_intact_text,
     with_checksum,
 )
 from seq2seq.storage.directories import as_json, write_json
-from seq2seq.storage.tokenizer_files import load_tokenizers, tokenizers_of_run
+from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, tokenizers_of_run
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, shortened, split_context, with_context
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
@@ -114,17 +115,20 @@ def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
             yield split_context(source)[1], target
 
 
-def train_or_load_tokenizers(recipe: Recipe, directory: Path) -> Tokenizers:
-    """Load the tokenizers in `directory`, or create them if they are missing or damaged.
+def train_or_load_tokenizers(recipe: Recipe, directory: Path, compare_text: bool = True) -> Tokenizers:
+    """Load the tokenizers in `directory`. Create them if they are missing or damaged, or if the text has changed before
+    the first checkpoint.
 
     New tokenizers are copied from the model in `tokenizer.taken_from` or `training.start_from`, or trained on the text.
+    compare_text: False for a rank that does not read the training text.
 
     Raises:
         CheckpointError: the tokenizers are damaged, and the run cannot continue with new ones.
         TokenizerError: no vocabulary of the recipe's size can be trained on the text; or the model has no tokenizer, or
             its tokenizer lacks pieces that the recipe needs.
     """
-    return tokenizers_of_run(directory, lambda: make_tokenizers(recipe, directory.parent))
+    text = text_state(recipe) if compare_text else ""
+    return tokenizers_of_run(directory, lambda: make_tokenizers(recipe, directory.parent), text)
 
 
 def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
@@ -165,7 +169,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     tokenizers = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
     if not recipe.task.has_source:
         return Tokenizers(tokenizers.target, tokenizers.target)
-    if tokenizers.joint != recipe.tokenizer.joint:
+    if recipe.task.target_is_text and tokenizers.joint != recipe.tokenizer.joint:
         raise TokenizerError(f"the tokenizer of {model} {'is joint' if tokenizers.joint else 'is not joint'}: write "
                              f"tokenizer.joint: {str(tokenizers.joint).lower()}.")
     if recipe.data.augmentation.terms and not has_term_markers(tokenizers.source):
@@ -270,19 +274,10 @@ def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         recipe.languages.model_dump(),                                          # codes select the sides of a .tmx file
         [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.languages else ("languages",)),
                                    *(() if spec.document else ("document",))}),
-          _file_states(spec))
+          file_states(spec.paths))                                              # reading will report missing files
          for spec in recipe.resolve().data.train],
     ]
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _file_states(spec: Corpus) -> list[tuple[int, int]]:
-    states = []
-    for path in spec.paths:
-        with contextlib.suppress(OSError):                                      # reading will report the error
-            status = path.stat()
-            states.append((status.st_size, status.st_mtime_ns))
-    return states
 
 
 class SideWriter:

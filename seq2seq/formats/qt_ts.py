@@ -103,10 +103,13 @@ def _with_key(block: Block, key: str) -> Block:
     """Return a translated block with the mark of its key: before this letter, at the beginning of a word if possible,
     or else before the first letter. A text in Chinese characters or kana without this letter gets the ending (&X)."""
     text, letter = block.text, re.escape(key)
-    found = key and (re.search(rf"(?i)\b{letter}", text) or re.search(f"(?i){letter}", text)
-                     or SPACELESS_CHARACTER.search(text) is None and re.search(r"[^\W_]", text))
-    place = found.start() if found else re.search(r"[.…:：\s]*\Z", text).start()
-    mark = "" if not key else "&" if found else f"(&{key.upper()})" if is_text(text) else ""
+    if not key or not is_text(text):
+        return block
+    found = re.search(rf"(?i)\b{letter}", text) or re.search(f"(?i){letter}", text)
+    if found is None and SPACELESS_CHARACTER.search(text) is None:
+        found = re.search(r"[^\W_]", text)
+    place = found.start() if found else len(text.rstrip(".…:：\n "))
+    mark = "&" if found else f"(&{key.upper()})"
     tags = tuple(replace(tag, position=tag.position + len(mark) * (tag.position > place)) for tag in block.tags)
     return replace(block, text=text[:place] + mark + text[place:], tags=tags)
 

@@ -372,8 +372,8 @@ class Data(Section):
     is pairs * weight."""
     valid: Annotated[tuple[Corpus, ...], Field(strict=False, min_length=1), BeforeValidator(
         lambda value: value if isinstance(value, list | tuple) else [value], Corpus | list[Corpus])]
-    """Validation corpus. Its score selects the best checkpoint. If this is a list of corpora, such as one for each
-    direction, the mean of their scores selects the best checkpoint."""
+    """Validation corpus. Its score selects the best checkpoint; of a list of corpora, such as one for each direction,
+    the mean of their scores. `loss` and `perplexity` are means over the tokens of all corpora together."""
     test: dict[TestName, Corpus] = {}
     """Test corpora by name. The final model is evaluated on each of them."""
     context: Annotated[int, Field(ge=0, le=20)] = 0

@@ -170,7 +170,7 @@ class Recipe(Section):
             or one_sided or any(corpus.tag for corpus in self.data.train)), "training.bidirectional_epochs", "it needs "
             "a model that translates into one language, tokenizer.joint: true; no guided_alignment, typos, terms, tags")
         if self.training.teachers.count:
-            type = self.training.teachers.model.get("type", self.model.type)
+            type = str(self.training.teachers.model.get("type", self.model.type))
             refuse_if(self.task is not TRANSLATION, "training.teachers", "only a model that translates has teachers")
             refuse_if("base" in self.training.teachers.model, "training.teachers.model.base", "write its keys instead")
             refuse_if(TASKS.get(type, TRANSLATION) is not TRANSLATION, "training.teachers.model.type",

@@ -104,7 +104,7 @@ class TrainingSection(Section):
     keep_checkpoints: PositiveInt = 3
     """Number of most recent checkpoints to keep."""
     checkpoint_minutes: Annotated[float, Field(ge=0, le=2)] = 2.0
-    """Minutes between checkpoints. A crash can lose at most this much work. 0 saves a checkpoint after each step."""
+    """Minutes between checkpoints. A crash loses at most this work, and a running validation. 0: after each step."""
     average: Average = Average()
     """Averaging of checkpoints at the end of training."""
     ema_decay: Share = 0.0

@@ -12,6 +12,7 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,16 @@ def find_damaged_file(directory: Path, checksums: Mapping[str, int]) -> Path | N
         except OSError:
             return directory / name
     return None
+
+
+def file_states(paths: Iterable[Path]) -> list[tuple[int, int]]:
+    """Return size in bytes and modification time in nanoseconds of each file that exists."""
+    states = []
+    for path in paths:
+        with suppress(OSError):
+            status = path.stat()
+            states.append((status.st_size, status.st_mtime_ns))
+    return states
 
 
 def digest(values: Mapping[str, Any]) -> str:

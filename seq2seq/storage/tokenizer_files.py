@@ -9,8 +9,9 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError
+from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import BEST, list_checkpoints, load_bundle, newest_checkpoint
-from seq2seq.storage.checksums import with_checksum
+from seq2seq.storage.checksums import digest, file_states, with_checksum
 from seq2seq.storage.directories import (
     METADATA,
     DamagedError,
@@ -28,6 +29,8 @@ from seq2seq.storage.open_files import opened_directory
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 KIND = "tokenizer"
+TEXT = "text"
+"""Key of metadata.json with the state of the text that the tokenizers were trained on."""
 
 
 def checksums_of(tokenizers: Tokenizers) -> dict[str, str]:
@@ -39,16 +42,17 @@ def _checksums(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: hashlib.sha256(contents).hexdigest() for name, contents in sorted(files.items())}
 
 
-def save_tokenizers(files: Mapping[str, bytes], directory: Path) -> None:
+def save_tokenizers(files: Mapping[str, bytes], directory: Path, text: str = "") -> None:
     """Write or replace a run's tokenizer directory atomically.
 
+    text: see `tokenizers_of_run`.
     Raises:
         CheckpointError: the directory cannot be written.
     """
     with replace_directory(directory, sum(map(len, files.values()))) as new:
         for name, contents in files.items():
             (new / name).write_bytes(contents)
-        write_json(new / METADATA, with_checksum(header(KIND, new)))
+        write_json(new / METADATA, with_checksum(header(KIND, new) | ({TEXT: text} if text else {})))
 
 
 def load_tokenizers(directory: Path) -> Tokenizers:
@@ -69,8 +73,25 @@ def load_tokenizers(directory: Path) -> Tokenizers:
     return Tokenizers.load(path)
 
 
-def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokenizers:
-    """Load the tokenizers from a run's tokenizer directory. If they are missing or damaged, create them first.
+def text_state(recipe: Recipe) -> str:
+    """Return a hash of the sizes and times of the training text's files."""
+    return digest({"files": [file_states(spec.paths) for spec in recipe.resolve().data.train]})
+
+
+def trained_on_other_text(directory: Path, text: str) -> bool:
+    """Return True if the run has no checkpoints yet, and its tokenizers were trained on another text. For the
+    arguments, see `tokenizers_of_run`."""
+    if not text or list_checkpoints(directory.parent) or not (current_path(directory) / METADATA).exists():
+        return False
+    try:
+        return read_metadata(current_path(directory), KIND, required=()).get(TEXT, text) != text
+    except CheckpointError:
+        return False
+
+
+def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str = "") -> Tokenizers:
+    """Load the tokenizers from a run's tokenizer directory. If they are missing or damaged, create them first. If the
+    run has no checkpoints and the training text has changed since, train them again.
 
     If the run has checkpoints, missing or damaged tokenizers are copied from the run's best model if possible, and
     otherwise trained again. The new files must have the checksums of the tokenizers that the run was trained with, if
@@ -78,11 +99,14 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokeni
 
     Args:
         directory: tokenizer directory in the run directory.
-        make: function that trains the tokenizers.
+        make: function that trains the tokenizers. text: see `text_state`; "": not compared.
     Raises:
         CheckpointError: the tokenizers are missing or damaged and cannot be restored, or cannot be written.
     """
-    if not current_path(directory).exists():
+    if trained_on_other_text(directory, text):
+        console.print_message("the training text has changed since the tokenizer was trained")
+        damage = ""
+    elif not current_path(directory).exists():
         damage = f"{directory} is missing." if list_checkpoints(directory.parent) else ""
     else:
         try:
@@ -94,7 +118,7 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers]) -> Tokeni
                 _write_checksums(current_path(directory))
             return tokenizers
     files = _recreate(directory, damage, make) if damage else make().files()
-    save_tokenizers(files, directory)
+    save_tokenizers(files, directory, text)
     return Tokenizers.from_files(files, str(directory))
 
 

@@ -124,24 +124,31 @@ class ProcessGroup:
                              for tensor in tensors]:
                     work.wait()
 
-    def require_same(self, step: int, tensors: Sequence[Tensor]) -> None:
-        """Check that all ranks start from the same step and the same tensors.
+    def require_same(self, step: int, dtype: torch.dtype, tensors: Sequence[Tensor]) -> None:
+        """Check that all ranks start from the same step and the same tensors, and compute in the same number format.
 
         Without this check, nobody would notice different weights, because only the main rank's weights are saved.
 
         Raises:
-            UserError: a rank starts from another step or from other tensors than the main rank.
+            UserError: a rank starts from another step or other tensors than the main rank, or computes in another
+                format.
         """
         if self.world_size == 1:
             return
         checksum = 0
         for tensor in tensors:
             checksum = zlib.crc32(tensor.detach().cpu().flatten().view(torch.uint8).numpy().data, checksum)
-        starts = self.gather([(step, checksum)])
-        for rank, (at, found) in enumerate(starts):
-            if (at, found) != starts[0]:
+        starts = self.gather([(step, checksum, str(dtype).removeprefix("torch."), str(torch.__version__))])
+        first, *_ = starts
+        for rank, (at, found, format, version) in enumerate(starts):
+            if format != first[2]:
+                raise UserError(f"process {rank} would compute in {format}, and process 0 in {first[2]}. Set "
+                                "training.precision to a format that all machines have, such as fp32.")
+            if (at, found) != first[:2]:
                 raise UserError(f"process {rank} (step {at:,}) does not start from the same weights and optimizer state"
-                                f" as process 0 (step {starts[0][0]:,}). All machines need the same version of torch.")
+                                f" as process 0 (step {first[0]:,})." + (
+                                    f" They have different versions of torch, {version} and {first[3]}."
+                                    if version != first[3] else ""))
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Return the maximum of each number over all ranks."""
@@ -190,6 +197,9 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     gpu = None
     if torch.cuda.is_available() and device != "cpu":
         gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        if (count := torch.cuda.device_count()) <= gpu.index:
+            raise UserError(f"this machine has {count} GPUs, too few for its process {gpu.index} (counted from 0). "
+                            f"Start torchrun with --nproc-per-node {count}, or set training.device: cpu.")
         torch.cuda.set_device(gpu)
     try:
         dist.init_process_group("gloo", timeout=WAITING_TIMEOUT)

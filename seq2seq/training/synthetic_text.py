@@ -20,15 +20,15 @@ from typing import Any
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.errors import CorpusError, RecipeError
-from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, parse_recipe
+from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.recipe.language_codes import same_code
 from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
-from seq2seq.storage.checksums import journal_path, read_journal, write_journal
+from seq2seq.storage.checksums import crc32_of, journal_path, read_journal, write_journal
 from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
-from seq2seq.training.teachers import LABEL, TEACHERS, source_files, with_translated_text, write_sources
+from seq2seq.training.teachers import LABEL, source_files, with_translated_text, write_sources
 from seq2seq.translation.requests import number_requests
 from seq2seq.translation.torchrun_ranks import Ranks, serve_main_rank
 from seq2seq.translation.translator import Translator
@@ -116,7 +116,8 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Ran
     if not translation.exists():
         _require_direction(spec, recipe, models)
         first, *others = models
-        options: dict[str, Any] = {"ensemble": others, "target_language": _direction(spec, recipe)[1]}
+        options: dict[str, Any] = {"device": recipe.training.device, "ensemble": others,
+                                   "target_language": _direction(spec, recipe)[1]}
         if ranks:
             with TranslatorPool(first, 1, threads=None, ranks=ranks, **options) as pool:
                 _translate(spec, models, text, translation, pool)
@@ -129,7 +130,7 @@ def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], P
     """Return the paths of the models, of the monolingual text, and of its translation."""
     models = [resolve_model_path(recipe.directory / model) for model in spec.translated_by or ()]
     text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    return models, text, directory.absolute() / f"{_key(spec, recipe, models, text, directory)}.txt"
+    return models, text, directory.absolute() / f"{_key(spec, recipe, models, text)}.txt"
 
 
 def _with_translation(spec: Corpus, translation: Path) -> Corpus:
@@ -138,18 +139,17 @@ def _with_translation(spec: Corpus, translation: Path) -> Corpus:
     return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label})
 
 
-def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, directory: Path) -> str:
+def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> str:
     """Return the file name of a translation: a hash of everything that the translation depends on."""
     try:
-        status = text.stat()
+        inputs: list[Any] = [crc32_of(text), text.stat().st_size, spec.limit, spec.samples]
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
-    # The text of the teachers is written only once, in the run directory, which may be moved.
-    own = text.parent == directory.absolute().parent / TEACHERS
-    state = [text.name] if own else [str(text), status.st_mtime_ns]
-    inputs = [*state, status.st_size, spec.limit, spec.samples,
-              *(_direction(spec, recipe) if len(recipe.directions) > 1 else ()),
-              *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]  # independent of scores
+    inputs += _direction(spec, recipe) if len(recipe.directions) > 1 else ()
+    for model in models:
+        checksums = read_metadata(model, "bundle", required=())["sha256"]
+        decoding = load_recipe(model / RECIPE, check_files=False).decoding.model_dump(mode="json")
+        inputs.append([{name: checksum for name, checksum in checksums.items() if name != RECIPE}, decoding])
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 

@@ -124,8 +124,8 @@ class Training:
         make_deterministic(self.device)
         # Only the main rank reads the training text. The other ranks read the files that it has prepared.
         text = with_synthetic_text(recipe, run / SYNTHETIC, group)
-        tokenizers = run / "tokenizer"
-        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, tokenizers), tokenizers)
+        folder = run / "tokenizer"
+        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, folder, group.is_main), folder)
         self.tokenizer_checksums = checksums_of(self.tokenizers)
         self.prepared = self._prepare(text)
         self.corpus = self._in_both_directions(self.prepared.corpus, epoch=0)
@@ -133,14 +133,13 @@ class Training:
         self.validation = Validation(recipe, self.tokenizers)
 
         sizes = self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size
-        initial_weights = None if self.section.start_from is None or list_checkpoints(run) else weights_to_start_from(
+        initial_weights = {} if self.section.start_from is None or list_checkpoints(run) else weights_to_start_from(
             recipe.model, sizes, recipe.directory / self.section.start_from)
         torch.manual_seed(derived_seed(recipe.seed, "parameters"))
         # Mixed precision: weights and accumulated gradients are fp32, because rounding in 16 bits loses small updates.
         # Forward and backward pass may use a copy in bf16 or fp16, whose matrix products are several times faster.
         self.model = build_model(recipe.model, *sizes)
-        if initial_weights is not None:
-            self.model.load_state_dict(initial_weights, strict=False)
+        self.model.load_state_dict(initial_weights, strict=False)
         self.model.to(self.device).train()
         self.names = [name for name, _ in self.model.named_parameters()]
         self.weights = list(self.model.parameters())
@@ -157,7 +156,8 @@ class Training:
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
-        group.require_same(self.state.step, [*self.weights, *self.ema_weights, *self.optimizer.state().values()])
+        tensors = [*self.weights, *self.ema_weights, *self.optimizer.state().values()]
+        group.require_same(self.state.step, self.dtype, tensors)
         guided = GuidedAlignment.for_training(self.prepared, self.tokenizers, self.section.guided_alignment,
                                               group.main_rank_first)
         objective = Objective(self.section.label_smoothing, self.section.consistency, guided,

@@ -442,8 +442,8 @@ def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys)
 
 
 def test_pieces_a_word_are_those_of_the_pairs_that_training_keeps(directory):
-    recipe = load_recipe("recipe.yaml", ["data.cleaning.max_pieces=31"])
-    train_or_load_tokenizers(recipe, Path("run/tokenizer"))
+    train_or_load_tokenizers(load_recipe("recipe.yaml"), Path("other/tokenizer"))
+    recipe = load_recipe("recipe.yaml", ["data.cleaning.max_pieces=31", "tokenizer.taken_from=other"])
     short = check_recipe(recipe, Path("run")).corpora[0]
     write(directory, "train", [*TEXTS["train"], "z" * 49 + "|" + "z" * 50])
     with_long = check_recipe(recipe, Path("run")).corpora[0]

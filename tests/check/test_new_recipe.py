@@ -133,6 +133,13 @@ def test_text_that_cannot_be_read_is_reported_without_languages_too(directory, c
     assert "train.xx:2: byte 0xf6" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["2024", "1.0", "null", "true"])
+def test_a_directory_may_have_a_name_that_yaml_reads_as_another_type(directory, name):
+    write(PAIRS)
+    assert main(["init", "train.xx", "train.yy", "--source", "xx", "--target", "yy", "--output", name]) == 0
+    assert load_recipe(Path(name) / "recipe.yaml").name == name
+
+
 def test_the_missing_package_of_bleu_is_named_in_the_recipe(directory, monkeypatch):
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
     write_recipe(corpus_of(write(PAIRS)), ("xx", "ja"), directory / "mine")

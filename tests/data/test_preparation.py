@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from seq2seq.augmentation.resampled_epochs import ResampledEpochs
+from seq2seq.check.blocking_problems import load_or_make_tokenizers
 from seq2seq.data.corpus import Counts
 from seq2seq.data.preparation import (
     blocks,
@@ -207,6 +208,26 @@ def test_tokenizers_are_trained_once(recipe, tmp_path):
     assert written(tmp_path / "tokenizers") == before
     assert again.source.fingerprint == first.source.fingerprint == first.target.fingerprint
     assert Tokenizers.load(tmp_path / "tokenizers").source.vocab_size == 293
+
+
+def test_tokenizers_are_trained_again_if_the_text_changes_before_the_first_checkpoint(recipe, tmp_path, capsys):
+    directory = tmp_path / "run" / "tokenizer"
+    first = train_or_load_tokenizers(recipe, directory)
+    path = recipe.data_directory / recipe.data.train[0].source
+    path.write_text(path.read_text().translate(str.maketrans("abcdefg", "абцдефг")))
+    capsys.readouterr()
+    old = train_or_load_tokenizers(recipe, directory, compare_text=False)
+    assert old.source.fingerprint == first.source.fingerprint
+    for_check, _ = load_or_make_tokenizers(recipe, tmp_path / "run", use_run=True)
+    second = train_or_load_tokenizers(recipe, directory)
+    assert "the training text has changed since the tokenizer was trained" in capsys.readouterr().err
+    assert second.source.fingerprint != first.source.fingerprint
+    assert for_check.files() == second.files()
+    assert train_or_load_tokenizers(recipe, directory).source.fingerprint == second.source.fingerprint
+    (tmp_path / "run" / "checkpoints" / "step-00000001").mkdir(parents=True)
+    os.utime(path, (1, 1))
+    assert train_or_load_tokenizers(recipe, directory).source.fingerprint == second.source.fingerprint
+    assert "has changed" not in capsys.readouterr().err
 
 
 # Subword sampling

@@ -1,5 +1,6 @@
 """Documents as context, from the recipe to the translation."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -87,6 +88,15 @@ def test_a_column_can_say_where_a_document_begins(folder, tmp_path):
         f"data.valid={{file: {tmp_path / 'pairs.tsv'}, source: 1, target: 2, document: 3}}"])
     assert [source for _, source, _ in read_pairs(recipe, recipe.data.valid[0])] == [
         "␞ one", "one␞ two", "␞ red", "red␞ blue"]
+
+
+def test_the_key_of_a_document_may_be_beside_the_texts(folder, tmp_path):
+    rows = [("one", "eins", "a"), ("two", "zwei", "a"), ("red", "rot", "b")]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(
+        {"id": document, "translation": {"en": source, "de": target}}) + "\n" for source, target, document in rows))
+    recipe = load_recipe(folder / "recipe.yaml", [
+        f"data.valid={{file: {tmp_path / 'pairs.jsonl'}, source: en, target: de, document: id}}"])
+    assert [source for _, source, _ in read_pairs(recipe, recipe.data.valid[0])] == ["␞ one", "one␞ two", "␞ red"]
 
 
 def test_lines_are_translated_in_their_context(translator):
@@ -182,7 +192,7 @@ def test_each_of_two_systems_reads_its_own_context(folder):
     assert read["best"] == plain
     assert [text.rpartition("␞ ")[2] for text in read["run"]] == plain
     assert sum("␞" in text for text in read["run"]) == 15
-    test, = read_tests([folder / "run"], None, None, "de")
+    test, = read_tests([folder / "run"], None, None, None)
     assert (test.sources, test.sources_for(0), test.sources_for(2)) == (plain, plain, read["run"])
 
 

@@ -213,10 +213,15 @@ def test_ranks_compare_step_and_weights(monkeypatch, others, same):
     step, change = others
     weights, gathered = [torch.tensor([3.0, 5.0]), torch.tensor(2)], []
     monkeypatch.setattr(ProcessGroup, "gather", lambda self, items: gathered.append(items) or items)
-    ProcessGroup(1, 2).require_same(step, [weights[0], weights[1] + change])
+    ProcessGroup(1, 2).require_same(step, torch.float32, [weights[0], weights[1] + change])
     monkeypatch.setattr(ProcessGroup, "gather", lambda self, items: [*items, *gathered[0]])
     with nullcontext() if same else pytest.raises(UserError, match="does not start from the same weights"):
-        ProcessGroup(0, 2).require_same(7, weights)
+        ProcessGroup(0, 2).require_same(7, torch.float32, weights)
+    with pytest.raises(UserError, match="process 1 would compute in float32, and process 0 in bfloat16. Set"):
+        ProcessGroup(0, 2).require_same(7, torch.bfloat16, weights)
+    gathered[0] = [(*gathered[0][0][:3], "2.0")]
+    with nullcontext() if same else pytest.raises(UserError, match="different versions of torch, 2.0 and "):
+        ProcessGroup(0, 2).require_same(7, torch.float32, weights)
 
 
 def test_the_clock_of_the_main_rank_decides_when_a_checkpoint_is_due(folder, monkeypatch):
@@ -225,6 +230,15 @@ def test_the_clock_of_the_main_rank_decides_when_a_checkpoint_is_due(folder, mon
     settings = ["training.max_steps=4", "training.checkpoint_minutes=0", "data.test={}"]
     train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
     assert asked.count(1) == 4                                  # once a step; signals ask, too, and there are none
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    with pytest.raises(UserError, match="this machine has 4 GPUs, too few for its process 4"), join_process_group():
+        pass
 
 
 def test_several_processes_do_not_share_a_named_gpu(monkeypatch):

@@ -1,9 +1,11 @@
 """Back-translation and distillation: a model generates the missing side of a corpus once, reproducibly line by line."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from toy import RECIPE, write_corpus
@@ -12,7 +14,7 @@ from seq2seq.check import check_recipe
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
-from seq2seq.storage.checkpoints import update_bundle_metadata
+from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
 from seq2seq.storage.checksums import journal_path
 from seq2seq.training import synthetic_text as synthetic
 from seq2seq.training.synthetic_text import with_synthetic_text
@@ -115,6 +117,39 @@ def test_new_scores_in_the_metadata_do_not_regenerate_synthetic_text(folder, tmp
     update_bundle_metadata(folder / "reverse" / "best", test={"small": {"measured": "by seq2seq evaluate"}})
     monkeypatch.setattr(synthetic, "Translator", None)
     assert made(recipe, tmp_path)[1] == text
+
+
+def test_a_description_and_a_new_date_do_not_regenerate_synthetic_text(folder, tmp_path, monkeypatch):
+    text = (folder / "recipe.yaml").read_text()
+    (folder / "described.yaml").write_text(text.replace("translated_by: reverse", "translated_by: described"))
+    shutil.copytree(folder / "reverse", folder / "described")
+    recipe = load_recipe(folder / "described.yaml")
+    spec, expected = made(recipe, tmp_path)
+    best = load_bundle(folder / "described" / "best")
+
+    def save(old, new):
+        save_bundle(folder / "described" / "best", best.weights, best.recipe_text.replace(old, new),
+                    best.tokenizer_files, best.metadata)
+
+    save("name: reverse", "name: reverse\nlicense: CC0-1.0")
+    os.utime(folder / "mono.de", (1, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(synthetic, "Translator", None)
+        assert made(recipe, tmp_path) == (spec, expected)
+    save("beam_size: 2", "beam_size: 3")                                        # changes translations
+    assert made(recipe, tmp_path)[0].source != spec.source
+
+
+def test_synthetic_text_is_generated_on_the_device_of_the_training(folder, tmp_path, monkeypatch):
+    asked = []
+
+    def load(path, device, **options):
+        asked.append(device)
+        return Translator.load(path, "cpu", **options)
+
+    monkeypatch.setattr(synthetic, "Translator", SimpleNamespace(load=load))
+    made(load_recipe(folder / "recipe.yaml", ["training.device=cuda:1"]), tmp_path)
+    assert asked == ["cuda:1"]
 
 
 @pytest.mark.parametrize("own", [

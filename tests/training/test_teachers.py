@@ -158,6 +158,7 @@ def test_check_says_what_its_figures_leave_out(folder, tmp_path):
 def test_keys_that_no_teacher_can_have_are_errors_with_their_line(folder):
     for model, message in (("{d_modle: 32}", "d_modle: unknown key. Did you mean 'd_model'?"),
                            ("{d_model: 33}", r"num_heads: d_model \(33\) cannot be divided into 2 heads"),
+                           ("{type: [a]}", "type: expected 'transformer', 'rnn', .*; found a list"),
                            ("{dropout: 2}", "dropout: expected a number below 1; found 2"),
                            ("{base: small}", "base: write its keys instead"),
                            ("{type: language_model}", "type: a language_model cannot translate")):

@@ -6,11 +6,11 @@ import sys
 import pytest
 from toy import RECIPE, write_corpus
 
+from seq2seq.check import verify_resume as verification
+from seq2seq.check.verify_resume import collect_results, differences, shorten
 from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
-from seq2seq.training import verify_resume as verification
-from seq2seq.training.verify_resume import collect_results, differences, shorten
 
 
 @pytest.fixture
