@@ -8,6 +8,7 @@ from random import Random
 
 from seq2seq.augmentation.modifiers import Link, SentencePair, Texts
 from seq2seq.data.line_splitting import Span, word_spans
+from seq2seq.tokenizers.scripts import belongs_to_letter
 from seq2seq.tokenizers.term_markers import annotate
 
 TAGGED_WORDS = (1, 1, 2, 3, 4, 5)
@@ -103,10 +104,13 @@ def aligned_phrase(links: Sequence[Link], begin: int, end: int) -> Span | None:
 
 
 def _without_punctuation(text: str, words: Sequence[Span]) -> Span:
-    """Return the character span of the words without punctuation at both ends."""
+    """Return the character span of the words without punctuation at both ends. Combining marks stay with their letter.
+    """
     begin, end = words[0][0], words[-1][1]
     while begin < end and not text[begin].isalnum():
         begin += 1
-    while begin < end and not text[end - 1].isalnum():
+    while begin < end and not (text[end - 1].isalnum() or belongs_to_letter(text[end - 1])):
         end -= 1
+    while begin < end < len(text) and belongs_to_letter(text[end]):
+        end += 1
     return begin, end

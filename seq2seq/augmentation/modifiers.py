@@ -10,16 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 
 from seq2seq.recipe.language_codes import main_language
+from seq2seq.tokenizers import scripts
 
 Texts = tuple[str, str]
 """Source and target text."""
 Link = tuple[int, int]
 """Indices of a source word and a target word, counted from 0 (see `word_spans`)."""
 
-WORD_BEGIN = re.compile(r"(?<![\w'’])[^\W\d_]")
 FINAL_STOPS = ".。"
 # Text that gets no typos: words with digits or certain symbols, as in URLs, e-mail addresses, placeholders and tags.
 PROTECTED = re.compile(r"[^\s]*[\d@{}<>%$\\_/|#=][^\s]*|www\.\S+|:\w\S*")
@@ -61,8 +62,14 @@ def in_upper_case(text: str, language: str) -> str:
 
 
 def in_title_case(text: str, language: str) -> str:
-    """Return the text with the first letter of each word in upper case. Other letters do not change."""
-    return WORD_BEGIN.sub(lambda match: in_upper_case(match[0], language), text)
+    """Return the text with the first letter of each word in title case. Other letters do not change."""
+    return _word_begin().sub(
+        lambda match: in_upper_case("i", language) if match[0] == "i" else match[0].title(), text)
+
+
+@cache
+def _word_begin() -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w'’{scripts.combining_marks()}])[^\W\d_]")
 
 
 def without_final_stop(text: str, language: str = "") -> str:

@@ -154,8 +154,8 @@ class PackedLinear(nn.Module):
         self.few_rows = FEW_ROWS if all(size % 64 == 0 for size in weight.shape) else 0
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(rows, inputs) -> (rows, outputs), bf16"""
-        if rows.shape[0] > self.few_rows:                                       # `len(rows)` takes twice as long
+        """(rows, inputs) -> (rows, outputs), bf16. There may be more dimensions before the last one."""
+        if rows.shape[0] > self.few_rows or rows.dim() > 2:                     # `len(rows)` takes twice as long
             product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, self.activation, [], "")
             return product
         product = torch._weight_int8pack_mm(rows, self.levels, self.scale)

@@ -193,6 +193,7 @@ class Int8Engine:
         """See `interface.Stepwise.step`."""
         if not isinstance(state, Int8State):
             return self.eager.step(last_tokens, state)
+        last_tokens = last_tokens.contiguous()                                  # the kernel reads the memory itself
         check_length(state.position + 1, self.max_positions)
         rows = last_tokens.shape[0]
         after = state.with_next_position(rows)

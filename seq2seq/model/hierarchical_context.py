@@ -20,9 +20,6 @@ from seq2seq.model.dropout import Dropout
 from seq2seq.model.packing import Sentences, pack_rows, unpack_rows
 from seq2seq.tokenizers.context import SEPARATOR_ID
 
-# Attention score of masked keys. It is finite, so that the weights of a query without keys are not NaN.
-MASKED = -1e9
-
 
 @dataclass(frozen=True)
 class Segments:
@@ -111,15 +108,21 @@ class HierarchicalContext(nn.Module):
         query = self._heads(self.word_query(current))                           # (sources, longest, heads, head_size)
         keys, values = map(self._heads, self.word_key_value(context).chunk(2, -1))
         scores = torch.einsum("sthd,sjwhd->sjhtw", query, keys) / math.sqrt(query.shape[-1])
-        words = scores.masked_fill(~is_word[:, :, None, None], MASKED).softmax(-1)
+        words = _masked(scores, is_word[:, :, None, None]).softmax(-1)
         read = self.word_output(torch.einsum("sjhtw,sjwhd->sjthd", words, values).flatten(3))
 
         query = self._heads(self.sentence_query(current))
         keys, values = map(self._heads, self.sentence_key_value(read).chunk(2, -1))
         scores = torch.einsum("sthd,sjthd->sthj", query, keys) / math.sqrt(query.shape[-1])
-        chosen = scores.masked_fill(~segments.has_context[:, None, None], MASKED).softmax(-1)
+        chosen = _masked(scores, segments.has_context[:, None, None]).softmax(-1)
         attended = self.sentence_output(torch.einsum("sthj,sjthd->sthd", chosen, values).flatten(2))
         return current, attended, words, chosen
 
     def _heads(self, states: Tensor) -> Tensor:
         return states.unflatten(-1, (self.num_heads, -1))
+
+
+def _masked(scores: Tensor, is_key: Tensor) -> Tensor:
+    """Return attention scores in which masked keys have a finite minimum. The weights of a query without keys are not
+    NaN."""
+    return scores.masked_fill(~is_key, torch.finfo(scores.dtype).min / 2)

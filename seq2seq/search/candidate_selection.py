@@ -70,9 +70,10 @@ class DiverseBeams:
         for group in range(groups):
             group_logits, group_past = by_group[:, group], past[:, group : group + 1]
             penalised = (group_logits - self.strength * times_selected[:, None]).flatten(0, 1)
-            _, beams, ids = topk_by_sentence(penalised, group_past, count)
+            best, beams, ids = topk_by_sentence(penalised, group_past, count)
             flat = (beams * group_logits.shape[2] + ids).flatten(1)
             totals = group_past.gather(2, beams) + group_logits.flatten(1).gather(1, flat)[:, None]
+            totals.masked_fill_(best == -math.inf, -math.inf)           # surplus candidates of small vocabularies
             selected.append((totals, beams, ids))
             # `count` is twice the group size. Only the first half of the candidates count as selected.
             possible = totals[:, 0, : count // 2] > -math.inf

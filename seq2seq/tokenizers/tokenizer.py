@@ -59,7 +59,8 @@ CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
 
 
 class Tokenizer(Vocabulary):
-    """Sentencepiece model. Without normalisation, decode(encode(x)) == x for every text without U+2581."""
+    """Sentencepiece model. Without normalisation, decode(encode(x)) == x for every text without U+2581 that does not
+    begin with a language token."""
 
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
         """Load a sentencepiece model from its bytes. where: name of the model in error messages."""

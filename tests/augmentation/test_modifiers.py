@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.augmentation.aligned_phrases import aligned_phrase, drawn_phrases, tags, terms
+from seq2seq.augmentation.aligned_phrases import _without_punctuation, aligned_phrase, drawn_phrases, tags, terms
 from seq2seq.augmentation.modifiers import (
     SentencePair,
     in_title_case,
@@ -22,7 +22,9 @@ from seq2seq.augmentation.modifiers import (
 from seq2seq.augmentation.pair_augmenter import MODIFIERS, PairAugmenter
 from seq2seq.augmentation.placeholders import FORMS, NAMES, drawn_placeholder, placeholders
 from seq2seq.augmentation.robustness_slices import robustness_slices
+from seq2seq.data.line_splitting import word_spans
 from seq2seq.recipe.data_section import Augmentation
+from seq2seq.tokenizers.scripts import belongs_to_letter
 from seq2seq.tokenizers.term_markers import annotate
 
 LINKS = [(0, 0), (1, 1), (2, 2), (3, 4), (4, 3)]
@@ -39,6 +41,13 @@ def pair_of(source=GERMAN, target=ENGLISH, links=LINKS, languages=("de", "en")):
 def test_upper_case_knows_the_letters_of_turkish():
     assert upper_case(pair_of("ein süßer Kuss.", "a sweet kiss."), Random(1)) == ("EIN SÜSSER KUSS.", "A SWEET KISS.")
     assert in_upper_case("iyi", "tr") == "İYİ"
+
+
+@pytest.mark.parametrize(("language", "text", "expected"), [
+    ("yo", "ọ̀rọ̀ kan", "Ọ̀rọ̀ Kan"), ("fr", "cafe\u0301s noirs", "Cafe\u0301s Noirs"), ("ka", "ოთახი", "ოთახი"),
+    ("hi", "मेरे दोस्तों", "मेरे दोस्तों"), ("tr", "iki ışık", "İki Işık"), ("hr", "ǆep", "ǅep")])
+def test_title_case_changes_first_letters_only_in_every_script(language, text, expected):
+    assert in_title_case(text, language) == expected
 
 
 def test_title_case_leaves_other_letters_alone():
@@ -136,6 +145,19 @@ def test_tags_enclose_aligned_phrases_without_punctuation():
             if source.count(f"<{number}>Brot frisches</{number}>."):
                 assert f"<{number}>fresh bread</{number}>." in target
     assert len(seen) > 50
+
+
+@pytest.mark.parametrize("text", ["मेरे दोस्तों", "เขามีเงิน", "قَرَأَ الكِتَابَ", "ọ̀rọ̀ kan"])
+def test_phrases_end_after_the_marks_of_their_last_letter(text):
+    """A vowel sign is not alphanumeric for Python."""
+    language = "th" if "เ" in text else "hi"
+    words = word_spans(text, language)
+    for first in range(len(words)):
+        for last in range(first, len(words)):
+            begin, end = _without_punctuation(text, words[first:last + 1])
+            assert end == len(text) or not belongs_to_letter(text[end])
+            assert begin == end or not belongs_to_letter(text[begin])
+    assert _without_punctuation("(मेरे),", [(0, 7)]) == (1, 5)
 
 
 def test_phrases_do_not_overlap():

@@ -75,6 +75,13 @@ def test_packed_products_are_near_the_exact_ones_for_few_rows_and_for_many(layer
 
 
 @needs_onednn
+@pytest.mark.parametrize("shape", [(2, 3, 64), (1, 2, 5, 64), (9, 2, 64)])
+def test_packed_products_of_more_dimensions_are_near_the_exact_ones(layer, shape):
+    hidden = torch.randn(shape)
+    assert relative_error(PackedLinear(layer.weight, layer.bias)(hidden.bfloat16()), layer(hidden)) < 0.015
+
+
+@needs_onednn
 def test_odd_sizes_never_reach_the_kernel_that_reads_whole_vectors():
     odd = nn.Linear(60, 128).requires_grad_(False)
     packed, row = PackedLinear(odd.weight, odd.bias), torch.ones(1, 60)

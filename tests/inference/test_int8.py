@@ -333,10 +333,22 @@ def test_a_translator_in_int8_finds_translations_as_probable(load, bundle, optio
         assert found[0].score == pytest.approx(expected[0].score, abs=0.2)
 
 
-def test_in_int8_a_line_is_the_same_alone_and_among_others(load, bundle):
+@pytest.mark.parametrize("options", [{}, {"word_confidence": True}, {"word_confidence": True, "n_best": 2}], ids=str)
+def test_in_int8_a_line_is_the_same_alone_and_among_others(load, bundle, options):
     translator = Translator.load(bundle, "cpu", "int8")
-    together = translator.translate(GERMAN)
-    assert [translator.translate([line])[0] for line in GERMAN] == together
+    together = translator.translate(GERMAN, **options)
+    assert [translator.translate([line], **options)[0] for line in GERMAN] == together
+
+
+def test_confidence_in_int8_is_that_of_fp32(load, bundle):
+    exact, fast = (Translator.load(bundle, "cpu", precision) for precision in ("fp32", "int8"))
+    pairs = [(one, other) for found, expected in zip(*(
+        each.translate(GERMAN, word_confidence=True, n_best=3) for each in (fast, exact)), strict=True)
+        for one in found for other in expected if one.text == other.text]
+    assert len(pairs) > len(GERMAN)
+    for one, other in pairs:
+        assert [word.confidence for word in one.words] == pytest.approx([word.confidence for word in other.words],
+                                                                        abs=0.05)
 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 1}, {"sampling": True, "n_best": 2}, {"safety_net": True}],

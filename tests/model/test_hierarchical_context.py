@@ -60,6 +60,15 @@ def attend(query, keys, values, heads):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_gives_nearly_the_same_states(model, dtype):
+    batch = batch_of()
+    expected, _ = model.float().read(batch.source, sentences_of(batch))
+    found, _ = model.to(dtype).read(batch.source, sentences_of(batch))
+    assert found.isfinite().all() and (found.float() - expected).abs().max() < 0.1
+
+
+@torch.no_grad()
 def test_the_states_are_those_of_the_equations(model):
     batch, layer = batch_of(), model.hierarchy
     memory, current = model.read(batch.source, sentences_of(batch))
