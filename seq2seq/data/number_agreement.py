@@ -18,7 +18,7 @@ NUMBER_WORD_LANGUAGES = ("de", "en", "ja", "zh")
 # separator, too, but an ordinary space is not. In India, only the last group has three digits: 1,00,000. A full-width
 # comma is a separator between full-width digits only; elsewhere it is the comma of a Chinese sentence.
 NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f\u066c]\d{3})+(?!\d)|"
-                    r"\d{1,2}(?:[,\u066c]\d{2}){1,6}[,\u066c]\d{3}(?!\d)|[０-９]{1,3}(?:[，．][０-９]{3})+(?![０-９])|\d+")
+                    r"(?<![\d,\u066c])\d{1,2}(?:[,\u066c]\d{2}){1,6}[,\u066c]\d{3}(?![,\u066c]?\d)|[０-９]{1,3}(?:[，．][０-９]{3})+(?![０-９])|\d+")
 
 
 def numbers(text: str) -> Counter[str]:

@@ -17,14 +17,20 @@ from seq2seq.tokenizers.scripts import SPACELESS
 _NAME = r"[A-Za-z_][\w.-]{0,80}"
 _BRACED = r"\{(?:[^{}\n]|\{(?:[^{}\n]|\{(?:[^{}\n]|\{[^{}\n]*+\})*+\})*+\})*+\}"
 _EMOJI = "[\u203c\u2049\u2139\u2194-\u21aa\u231a-\u23ff\u25aa-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff]"
-# Text in these scripts can follow an address or a path without a space.
+# Text in these scripts can follow an address or a path without a space. Inside of an address or a path, they are found
+# only after a delimiter, and only if they do not end in further text.
+_LETTERS = f"[{SPACELESS}\uac00-\ud7af]"
 _UNSPACED = f"{SPACELESS}\uac00-\ud7af\uff00-\uffef"
-_IN_ADDRESS = rf"[^\s<>\"“”«»（）、。，{_UNSPACED}]"
-_IN_PATH = rf"(?![{_UNSPACED}])[\w@+-]"
+_WORD = rf"[^\W{_UNSPACED}]"
+_NO_WORD_BEFORE = rf"(?<!{_WORD})"
+_IN_ADDRESS = (rf"(?:[^\s<>\"“”«»（）、。，{_UNSPACED}]|(?<=[/=?#&]){_LETTERS}++(?=[/.?#&_%=\s-]|\Z))")
+_IN_PATH = rf"(?:{_WORD}|[@+-]|\.++(?=[@+-]|{_WORD})|(?<=/){_LETTERS}++(?=[/._\s-]|\Z))"
 _PATTERNS = (
     # Addresses. `_standard_spans` cuts punctuation off at the end of an address.
-    rf"(?:https?|ftp|file)://{_IN_ADDRESS}{{1,2000}}+", rf"(?a:\bwww\.[\w-]+\.){_IN_ADDRESS}{{1,2000}}+",
-    rf"(?a:\bmailto:){_IN_ADDRESS}{{1,500}}+", r"(?a:(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8})",
+    rf"(?:https?|ftp|file)://{_IN_ADDRESS}{{1,2000}}+",
+    rf"{_NO_WORD_BEFORE}www\.(?:{_WORD}|-)+\.{_IN_ADDRESS}{{1,2000}}+",
+    rf"{_NO_WORD_BEFORE}mailto:{_IN_ADDRESS}{{1,500}}+",
+    rf"{_NO_WORD_BEFORE}(?<![.+-])(?:{_WORD}|[.+-]){{1,64}}@(?:{_WORD}|-){{1,63}}(?:\.(?:{_WORD}|-){{1,63}}){{1,8}}",
     # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}, {n, plural, one {…}}.
     r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t\([^()\n]{1,200}\)",
     rf"(?=\{{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,){_BRACED}",
@@ -34,16 +40,16 @@ _PATTERNS = (
     r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?![a-z]{3})",
     r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)",
     # Other variables: $name, :name, __name__, [[name]].
-    r"(?a:(?<![\w$])\$[A-Za-z_]\w*+(?:\$s)?)", r"(?<![\w:]):[a-z_]\w{1,60}:?(?!\w)", r"\b__\w{1,60}?__\b",
+    rf"{_NO_WORD_BEFORE}(?<!\$)\$[A-Za-z_]{_WORD}*+(?:\$s)?",
+    r"(?<![\w:]):[a-z_]\w{1,60}:?(?!\w)", r"\b__\w{1,60}?__\b",
     r"\[\[[^\[\]\n]{1,200}\]\]",
     # Entities and tags in plain strings.
     r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z][^<>\n]{0,400}>",
     # File paths: /etc/hosts, ~/x, ./x, C:\x. The slash in "10 €/month" and "(s)/he" begins no path.
-    rf"(?:(?<![\w/.~<])(?:~|\.{{1,2}})|(?<![^\s\"'`“”„‘’«»(\[{{=:,;>|])(?<!<))/(?:(?:{_IN_PATH}|\.)+/)*+"
-    rf"{_IN_PATH}(?:(?:{_IN_PATH}|\.)*{_IN_PATH})?",
+    rf"(?<![\w/.~<)€$£¥₹₽])(?<![\s\d]%)(?:~|\.{{1,2}})?(?:/{_IN_PATH}++)++",
     r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
     # User names and hashtags.
-    r"(?a:(?<![\w@])@[A-Za-z_]\w{0,60})", r"(?<![\w&#])#\w*[^\W\d_]\w*",
+    rf"{_NO_WORD_BEFORE}(?<!@)@[A-Za-z_]{_WORD}{{0,60}}", r"(?<![\w&#])#\w*[^\W\d_]\w*",
     # Emoji: sequences of symbols with their modifiers; flags; key caps.
     rf"(?:{_EMOJI}[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]*(?:\u200d{_EMOJI}[\ufe0f\U0001f3fb-\U0001f3ff]*)*"
     "[\U000e0020-\U000e007f]*)+", "[0-9#*]\ufe0f?\u20e3",

@@ -173,7 +173,7 @@ class DividedDocument:
             texts, tags = [], []
             for sentence in block.sentences:
                 translation = next(translated) if is_translatable(sentence.text) else sentence.text
-                same = translation == _plain(sentence.text)
+                same = not is_translatable(sentence.text) or translation == _plain(sentence.text)
                 placed = list(sentence.tags)
                 if placed and not same:
                     translation, placed = with_spaces(sentence.text, placed, translation, place_tags(

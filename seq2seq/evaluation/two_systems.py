@@ -64,7 +64,8 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
             precisions.append(translator.precision)
             texts_of = {name: texts for name, (texts, _) in tests.items()}
             if not references and translator.context:
-                texts_of = {name: [text for _, text, _ in read_pairs(recipe, spec, context=translator.context)]
+                texts_of = {name: [text for _, text, _ in read_pairs(recipe, without_language_token(spec, recipe),
+                                                                     context=translator.context)]
                             for name, spec in recipe.data.test.items()}
             translations.append({name: [n_best[0].text for n_best in directed[name].translate(texts)]
                                  for name, texts in texts_of.items()})

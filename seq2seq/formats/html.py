@@ -53,6 +53,8 @@ class HtmlDocument:
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is too large, has too many tags, or is not valid in its encoding."""
         text, self._encoding = decode_html(data)
+        self._mark = "\ufeff" if text.startswith("\ufeff") else ""              # byte order mark
+        text = text.removeprefix(self._mark)
         require_count(text.count("<"), MAX_TAGS, "tags")
         self._pieces: list[str | list[_Token]] = []
         self.blocks: list[Block] = []
@@ -70,7 +72,7 @@ class HtmlDocument:
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `block.Document.render`."""
         pairs = iter(zip(self.blocks, translations, strict=True))
-        parts = []
+        parts = [self._mark]
         for piece in self._pieces:
             if isinstance(piece, str):
                 parts.append(piece)

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
 from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
 
-_KEY = re.compile(r"(?<!&)&(?=[^\W_])(?!\w{1,31};)")
+_KEY = re.compile(r"(?<!&)&(?=[^\W_])(?!\w{1,31};)(?!(?<=\w&)[A-Z])")
 
 
 class TsDocument:
@@ -88,10 +89,8 @@ class TsDocument:
 
 
 def _without_key(block: Block) -> tuple[Block, str]:
-    """Return a block without the mark `&` of a key, and the key; "" if there is no key or several, as in `R&D`."""
-    places = [match.start() for match in _KEY.finditer(block.text)
-              if not (block.text[match.start() - 1:match.start()] + block.text[match.end()]).isupper()
-              or match.start() == 0]
+    """Return a block without the mark `&` of a key, and the key; "" if there is no key or several. `Q&A` has no key."""
+    places = [match.start() for match in _KEY.finditer(_without_placeholders(block.text))]
     if len(places) != 1:
         return block, ""
     place = places[0]
@@ -102,16 +101,23 @@ def _without_key(block: Block) -> tuple[Block, str]:
 def _with_key(block: Block, key: str) -> Block:
     """Return a translated block with the mark of its key: before this letter, at the beginning of a word if possible,
     or else before the first letter. A text in Chinese characters or kana without this letter gets the ending (&X)."""
-    text, letter = block.text, re.escape(key)
-    if not key or not is_text(text):
+    text, words, letter = block.text, _without_placeholders(block.text), re.escape(key)
+    if not key or not is_text(words):
         return block
-    found = re.search(rf"(?i)\b{letter}", text) or re.search(f"(?i){letter}", text)
-    if found is None and SPACELESS_CHARACTER.search(text) is None:
-        found = re.search(r"[^\W_]", text)
+    found = re.search(rf"(?i)\b{letter}", words) or re.search(f"(?i){letter}", words)
+    if found is None and SPACELESS_CHARACTER.search(words) is None:
+        found = re.search(r"[^\W_]", words)
     place = found.start() if found else len(text.rstrip(".…:：\n "))
     mark = "&" if found else f"(&{key.upper()})"
     tags = tuple(replace(tag, position=tag.position + len(mark) * (tag.position > place)) for tag in block.tags)
     return replace(block, text=text[:place] + mark + text[place:], tags=tags)
+
+
+def _without_placeholders(text: str) -> str:
+    """Return a text with spaces in place of its placeholders, which stay as they are."""
+    for begin, end in Placeholders().spans(text):
+        text = text[:begin] + " " * (end - begin) + text[end:]
+    return text
 
 
 def _role(token: XmlToken) -> tuple[Role, str]:

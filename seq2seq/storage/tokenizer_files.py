@@ -74,7 +74,9 @@ def load_tokenizers(directory: Path) -> Tokenizers:
 
 
 def text_state(recipe: Recipe) -> str:
-    """Return a hash of the sizes and times of the training text's files."""
+    """Return a hash of the sizes and times of the training text's files; "" if the tokenizer is taken from a model."""
+    if recipe.tokenizer_model is not None:
+        return ""
     return digest({"files": [file_states(spec.paths) for spec in recipe.resolve().data.train]})
 
 

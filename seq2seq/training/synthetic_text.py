@@ -28,7 +28,7 @@ from seq2seq.storage.checksums import crc32_of, journal_path, read_journal, writ
 from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
-from seq2seq.training.teachers import LABEL, source_files, with_translated_text, write_sources
+from seq2seq.training.teachers import LABEL, TEACHERS, source_files, with_translated_text, write_sources
 from seq2seq.translation.requests import number_requests
 from seq2seq.translation.torchrun_ranks import Ranks, serve_main_rank
 from seq2seq.translation.translator import Translator
@@ -130,7 +130,10 @@ def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], P
     """Return the paths of the models, of the monolingual text, and of its translation."""
     models = [resolve_model_path(recipe.directory / model) for model in spec.translated_by or ()]
     text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    return models, text, directory.absolute() / f"{_key(spec, recipe, models, text)}.txt"
+    paths = [directory.absolute() / f"{key(spec, recipe, models, text, directory)}.txt"
+             for key in (_key, _key_of_older_versions)]
+    begun = [path for path in paths if path.exists() or path.with_suffix(".part").exists()]
+    return models, text, (begun or paths)[0]
 
 
 def _with_translation(spec: Corpus, translation: Path) -> Corpus:
@@ -139,7 +142,7 @@ def _with_translation(spec: Corpus, translation: Path) -> Corpus:
     return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label})
 
 
-def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> str:
+def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, directory: Path) -> str:
     """Return the file name of a translation: a hash of everything that the translation depends on."""
     try:
         inputs: list[Any] = [crc32_of(text), text.stat().st_size, spec.limit, spec.samples]
@@ -150,6 +153,16 @@ def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> st
         checksums = read_metadata(model, "bundle", required=())["sha256"]
         decoding = load_recipe(model / RECIPE, check_files=False).decoding.model_dump(mode="json")
         inputs.append([{name: checksum for name, checksum in checksums.items() if name != RECIPE}, decoding])
+    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
+
+
+def _key_of_older_versions(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, directory: Path) -> str:
+    """Return the file name that older versions gave to a translation."""
+    status = text.stat()
+    own = text.parent == directory.absolute().parent / TEACHERS
+    inputs = [*([text.name] if own else [str(text), status.st_mtime_ns]), status.st_size, spec.limit, spec.samples,
+              *(_direction(spec, recipe) if len(recipe.directions) > 1 else ()),
+              *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 

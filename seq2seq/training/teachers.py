@@ -77,6 +77,8 @@ def source_files(recipe: Recipe, run: Path) -> dict[tuple[Languages, float], Pat
     for each in recipe.directions:
         weights = [weight for direction, weight in groups if direction == each]
         name = f"{each.source}-{each.target}" if len(recipe.directions) > 1 else "sources"
+        if len(weights) > 1 and (run / TEACHERS / f"{name}.txt").exists():
+            weights = [1.0]                                             # an older version has written the file
         for weight in weights:
             ending = f"_weight_{weight:g}" if len(weights) > 1 else ""
             files[each, weight] = run / TEACHERS / f"{name}{ending}.txt"

@@ -39,6 +39,13 @@ def tags(source):
     return found
 
 
+def test_a_byte_order_mark_is_kept_and_not_translated():
+    for encoding in ("utf-8", "utf-16-le"):
+        document = HtmlDocument("\ufeffein <b>Hund</b>".encode(encoding))
+        assert DividedDocument(document).sentences == ["ein Hund"]
+        assert document.render(document.blocks, "en") == "\ufeffein <b>Hund</b>".encode(encoding)
+
+
 @pytest.mark.parametrize(("source", "expected"), [
     ("<p>ein Hund</p>", "<p>EIN HUND</p>"),
     ("ein Hund", "EIN HUND"), ("", ""), ("  ", "  "), ("<br/>", "<br/>"),

@@ -66,6 +66,10 @@ def test_translations_stay_unfinished(line_end):
     ("Save &as...", "Save as...", "Das alles speichern als...", "Das &alles speichern als..."),
     ("&Open…", "Open…", "打开…", "打开(&O)…"), ("&USB", "USB", "USB 设备", "&USB 设备"),
     ("R&D and Q&A", "R&D and Q&A", "F&E", "F&E"), ("AT&T", "AT&T", "A T", "A T"), ("a && b", "a && b", "c", "c"),
+    ("&Undo %1", "Undo %1", "%1 umkehren", "%1 &umkehren"), ("&Show %s", "Show %s", "%s anzeigen", "%s &anzeigen"),
+    ("Copy &to {target}", "Copy to {target}", "Nach {target} kopieren", "&Nach {target} kopieren"),
+    ("see https://x.com/?a=1&id=2", "see https://x.com/?a=1&id=2", "siehe", "siehe"),
+    ("Drag&Drop here", "Drag&Drop here", "hierher", "hierher"), ("&Go", "Go", "%1", "%1"),
     ("a&nbsp;b", "a&nbsp;b", "c", "c"), ("&1 file", "1 file", "1 Datei", "&1 Datei"), ("&a", "a", "…", "…")])
 def test_the_key_of_a_menu_entry_is_marked_in_the_translation(source, block, translation, expected):
     document = TsDocument(f'<TS><context><message><source>{escape(source)}</source><translation type="unfinished"/>'

@@ -178,6 +178,15 @@ def test_line_breaks_and_tabs_end_a_sentence(between):
     assert body(document.join(document.sentences, "en")) == source
 
 
+def test_a_price_with_formatting_and_a_no_break_space_is_no_sentence():
+    source = (f"<w:p>{run('Der Preis ist hoch.')}<w:r><w:br/></w:r>{run('10' + chr(160))}{run('000', '<w:b/>')}"
+              f"{run(' €')}</w:p>")
+    document = DividedDocument(DocxDocument(word(source)))
+    assert document.sentences == ["Der Preis ist hoch."]
+    found = body(document.join(["The price is high."], "en", lambda pairs: [None] * len(pairs)))
+    assert "The price is high." in found and f"10{chr(160)}</w:t>" in found and ">000</w:t>" in found
+
+
 def field(instruction, result, end='<w:r><w:fldChar w:fldCharType="end"/></w:r>'):
     return ('<w:r><w:fldChar w:fldCharType="begin"/></w:r><w:r><w:instrText>' + instruction + '</w:instrText></w:r>'
             '<w:r><w:fldChar w:fldCharType="separate"/></w:r>' + result + end)

@@ -245,7 +245,15 @@ def test_any_pair_of_texts_keeps_its_placeholders(source, output):
     ("https://de.wikipedia.org/wiki/Käse ist", ["https://de.wikipedia.org/wiki/Käse"]),
     ("查看/x或 /etc/hosts文件", ["/etc/hosts"]), ("请@anna看$name是", ["@anna", "$name"]),
     ("bread for 10 €/month", []), ("3 %/Jahr (und)/oder", []), ("in /home/jürgen/a.txt.", ["/home/jürgen/a.txt"]),
-    ("(/home/a) x=/usr/bin './b' ~/c", ["/home/a", "/usr/bin", "./b", "~/c"])])
+    ("(/home/a) x=/usr/bin './b' ~/c", ["/home/a", "/usr/bin", "./b", "~/c"]),
+    ("@müller $größe jürgen.müller@köln.de", ["@müller", "$größe", "jürgen.müller@köln.de"]),
+    ("иван@почта.рф www.пример.рф/путь", ["иван@почта.рф", "www.пример.рф/путь"]),
+    ("在 /usr/bin/目录 下 /home/用户/文档", ["/usr/bin/目录", "/home/用户/文档"]),
+    ("/usr/lib에서 /a.문서", ["/usr/lib", "/a"]), ("路径：/usr/bin（/etc/x）、/y。", ["/usr/bin", "/etc/x", "/y"]),
+    ("{dir}/bin/x %HOME%/bin", ["{dir}", "/bin/x", "%HOME%", "/bin"]),
+    ("https://zh.wikipedia.org/wiki/中国 https://a.b/?q=日本&x=1",
+     ["https://zh.wikipedia.org/wiki/中国", "https://a.b/?q=日本&x=1"]),
+    ("请访问https://a.b/了解更多。/.bashrc ../..", ["https://a.b/", "/.bashrc"]), ("5%/Jahr, he/she, s/he", [])])
 def test_placeholders_end_where_text_begins(text, found):
     assert [text[begin:end] for begin, end in Placeholders().spans(text)] == found
 

@@ -140,6 +140,19 @@ def test_a_description_and_a_new_date_do_not_regenerate_synthetic_text(folder, t
     assert made(recipe, tmp_path)[0].source != spec.source
 
 
+def test_translations_of_older_versions_are_used(folder, tmp_path, monkeypatch):
+    recipe = load_recipe(folder / "recipe.yaml")
+    monkeypatch.setattr(synthetic, "_key", lambda *arguments: "new")
+    with monkeypatch.context() as patch:
+        patch.setattr(synthetic, "_key", synthetic._key_of_older_versions)
+        spec, expected = made(recipe, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(synthetic, "Translator", None)
+        assert made(recipe, tmp_path) == (spec, expected)
+    Path(spec.source).unlink()
+    assert Path(made(recipe, tmp_path)[0].source).name == "new.txt"
+
+
 def test_synthetic_text_is_generated_on_the_device_of_the_training(folder, tmp_path, monkeypatch):
     asked = []
 
