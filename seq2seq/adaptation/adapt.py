@@ -267,7 +267,8 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
 
     def chosen(numbers: Iterable[int] | None) -> list[TextPair]:
         return [(_line(source), _line(target)) for number, source, target in pairs
-                if (number not in held if numbers is None else number in numbers)]
+                if (number not in held if numbers is None else number in numbers)
+                and source.strip() and target.strip()]
 
     return chosen(None), chosen(held_out.valid), chosen(held_out.test)
 

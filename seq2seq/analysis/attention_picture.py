@@ -101,4 +101,4 @@ def _grid_columns(count: int, selection: AttentionMapSelection, pair: PairAttent
 
 
 def _tick_text(label: Label) -> str:
-    return label.text.replace(SPACE, "·")
+    return label.text.replace(SPACE, "·").replace("$", r"\$")                   # two $ would enclose a formula

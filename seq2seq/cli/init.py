@@ -12,6 +12,7 @@ import typer
 from seq2seq import console
 from seq2seq.cli.options import examples
 from seq2seq.errors import OptionError
+from seq2seq.recipe.language_codes import main_language
 
 if TYPE_CHECKING:
     from seq2seq.check.new_recipe import NewRecipe
@@ -66,7 +67,7 @@ def init(
             "" if is_installed() else ". To have them identified (except in .tmx files), install the extra: pip "
                                            "install 'seq2seq-mt[language]'"))
     for side, given, code in zip(("source", "target"), codes, found, strict=True):
-        if given and code and given.lower().replace("_", "-").split("-")[0] != code:
+        if given and code and main_language(given) != main_language(code) and {given, code} != {"no", "nb"}:
             console.warn(f"lingua identifies the {side} as {code}, not {given}. Check that the files and the languages "
                          "are in the right order.")
     if output is None:

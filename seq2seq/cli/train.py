@@ -18,6 +18,7 @@ from seq2seq.cli.options import (
     TrainingThreads,
     examples,
 )
+from seq2seq.errors import UserError
 
 EXAMPLES = examples("seq2seq train recipe.yaml",
                     "seq2seq train recipe.yaml --set training.max_steps=500 --set seed=2 --run-dir runs/short",
@@ -39,6 +40,11 @@ def train(
     """Train the recipe's model, or resume its training, and evaluate it on the recipe's test sets."""
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     run = require_run_directory(run_dir or default_run(loaded))
+    from seq2seq.storage.checksums import CHECKSUM_COMMENT
+
+    if recipe.resolve() == (run / "recipe.yaml").resolve() and CHECKSUM_COMMENT not in recipe.read_bytes():
+        raise UserError(f"{recipe} is in the run directory {run}, where the training stores a recipe.yaml of its own. "
+                        f"Name another directory, such as --run-dir {run / 'run'}.")
     from seq2seq.training import trainer
 
     scores = trainer.train(loaded, run, restart)

@@ -130,12 +130,12 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    If the run has a best bundle, return the recipe, corpus counts and number of parameters of this bundle. The paths in
-    this recipe are as the user wrote them. Without a best bundle, return the run directory's recipe and empty metadata.
+    If the run has a best bundle, return its recipe, corpus counts, number of parameters and alignment settings. The
+    paths in this recipe are as the user wrote them. Without a best bundle, return the run directory's recipe and empty metadata.
     """
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)
-        metadata: dict[str, Any] = {key: best.metadata[key] for key in ("corpora", "parameters")
+        metadata: dict[str, Any] = {key: best.metadata[key] for key in ("corpora", "parameters", "alignment")
                                     if key in best.metadata}
         return best.recipe_text, metadata
     try:

@@ -399,8 +399,11 @@ def _user_files(path: Path) -> list[Path]:
         raise CheckpointError(f"{path} is a file. Name a new directory for the bundle.")
     own = {README} if has_own_card(current_path(path)) else set()
     bundle_files = {MODEL, RECIPE, METADATA, f".{METADATA}.saving", f".{README}.saving", *TOKENIZER_FILES, *own}
+    is_bundle = kind_of(path) == "bundle"
+    if not is_bundle and not (current_path(path) / MODEL).exists():             # with MODEL: a damaged bundle
+        bundle_files = {file for file in bundle_files if file.endswith(".saving")}
     user_files = [file for file in current_path(path).iterdir() if file.name not in bundle_files]
-    if user_files and kind_of(path) != "bundle":
+    if user_files and not is_bundle:
         raise CheckpointError(
             f"{path} contains {user_files[0].name} and is not a bundle. Nothing was changed; name a new directory."
         )

@@ -587,3 +587,12 @@ def test_leftovers_of_interrupted_saves_and_deletions_are_cleared_and_nothing_el
     (tmp_path / "best").rename(tmp_path / ".best.replaced")
     clear_leftovers(tmp_path)
     assert load_bundle(tmp_path / "best").recipe_text == "recipe"
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "source.model", "vocabulary.json", "README.md"])
+def test_a_file_of_the_user_with_the_name_of_a_bundle_file_is_kept(tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text("mine")
+    with pytest.raises(CheckpointError, match=f"contains {name} and is not a bundle"):
+        save_bundle(tmp_path / "mine", {"weight": torch.ones(2)}, "name: other\n", {}, {})
+    assert (tmp_path / "mine" / name).read_text() == "mine"

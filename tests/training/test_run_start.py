@@ -13,19 +13,20 @@ import torch.distributed as dist
 from toy import RECIPE, write_corpus
 from trainings import EXPLODING, final_weights, logged, run_forked_ranks, same
 
+from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
 from seq2seq.storage import directory_copies
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle
 from seq2seq.storage.directory_copies import DirectoryCopies
-from seq2seq.training import run_start
+from seq2seq.training import run_start, trainer
 from seq2seq.training.distributed import ProcessGroup
 
 # Each `torchrun` stands for a machine. Its working directory contains the recipe and the text.
 WORKER = EXPLODING + """
 import sys
 from seq2seq.cli import main
-from seq2seq.training import run_start
+from seq2seq.training import run_start, trainer
 run_start.DIRECTORY_SECONDS = 1
 if os.environ.get("RANK") == os.environ.get("ELSEWHERE"):
     sys.argv[-1] += "-elsewhere"
@@ -283,3 +284,13 @@ def test_the_loss_of_a_machine_ends_the_other_within_a_minute_and_changes_no_res
     assert ended[1] - ended[0] < 60
     assert f"process {lost} of this training has ended" in messages(machines)
     assert_same_training(alone / "run", train(machines) / "run")
+
+
+def test_a_recipe_in_its_own_run_directory_is_not_overwritten(tmp_path, capsys):
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    assert main(["train", str(tmp_path / "recipe.yaml"), "--run-dir", str(tmp_path)]) == 2
+    assert "Name another directory, such as --run-dir" in capsys.readouterr().err
+    assert (tmp_path / "recipe.yaml").read_text() == RECIPE and not (tmp_path / "tokenizer").exists()
+    trainer.train(load_recipe(tmp_path / "recipe.yaml", ["training.max_steps=2"]), tmp_path / "run")
+    assert main(["train", str(tmp_path / "run" / "recipe.yaml"), "--run-dir", str(tmp_path / "run")]) == 0
