@@ -131,7 +131,8 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
     If the run has a best bundle, return its recipe, corpus counts, number of parameters and alignment settings. The
-    paths in this recipe are as the user wrote them. Without a best bundle, return the run directory's recipe and empty metadata.
+    paths in this recipe are as the user wrote them. Without a best bundle, return the run directory's recipe and empty
+    metadata.
     """
     if (run / BEST).is_dir():
         best = load_bundle(run / BEST)
