@@ -23,7 +23,7 @@ _LETTERS = f"[{SPACELESS}\uac00-\ud7af]"
 _UNSPACED = f"{SPACELESS}\uac00-\ud7af\uff00-\uffef"
 _WORD = rf"[^\W{_UNSPACED}]"
 _NO_WORD_BEFORE = rf"(?<!{_WORD})"
-_IN_ADDRESS = (rf"(?:[^\s<>\"“”«»（）、。，{_UNSPACED}]|(?<=[/=?#&]){_LETTERS}++(?=[/.?#&_%=\s-]|\Z))")
+_IN_ADDRESS = rf"(?:[^\s<>\"“”«»（）、。，{_UNSPACED}]|(?<=[/=?#&]){_LETTERS}++(?=[/.?#&_%=\s-]|\Z))"
 _IN_PATH = rf"(?:{_WORD}|[@+-]|\.++(?=[@+-]|{_WORD})|(?<=/){_LETTERS}++(?=[/._\s-]|\Z))"
 _PATTERNS = (
     # Addresses. `_standard_spans` cuts punctuation off at the end of an address.
