@@ -7,9 +7,11 @@ from collections import Counter
 from random import Random
 
 from seq2seq.augmentation.modifiers import SentencePair, Texts
+from seq2seq.tokenizers.scripts import combining_marks
 
-# A number, or a word of letters that are not Chinese or Japanese: 用Python写 has the word Python.
-TOKEN = re.compile(r"\d+(?:[.,:]\d+)*|[^\W\d_\u2e80-\u9fff\uf900-\ufaff]{2,}")
+# A number, or a word of letters that are not Chinese or Japanese: 用Python写 has the word Python. Combining marks,
+# such as accents in NFD text, belong to their letters.
+TOKEN = re.compile(rf"\d+(?:[.,:]\d+)*|(?:[^\W\d_\u2e80-\u9fff\uf900-\ufaff][{combining_marks()}]*){{2,}}")
 NAMES = ("name", "user", "count", "n", "x", "value", "file", "path", "title", "date", "time", "id", "total", "item",
          "page", "url", "size", "email", "app", "version", "number", "userName", "file_name", "min", "max", "host")
 FORMS = ("{{{name}}}", "{{{number}}}", "{{{{ {name} }}}}", "{{{{{name}}}}}", "${{{name}}}", "%s", "%d", "%@", "%i",

@@ -58,10 +58,10 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
     for reader in train_readers + held_out_readers:
         reader.tokenizers = tokenizers
-    sources: dict[str, list[str]] = {}
+    sources: dict[str, dict[int, str]] = {}
     for reader in held_out_readers:
         sources[reader.report.role] = reader.read_held_out()
-    held_out_sources = {source for lines in sources.values() for source in lines if source.strip()}
+    held_out_sources = {source for lines in sources.values() for source in lines.values() if source}
     overlap: set[str] = set()
     characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid[0].sides}
     for reader in train_readers:

@@ -126,9 +126,10 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
 
 def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[str, dict[str, Any]]:
     """Describe each file of an unreadable corpus: number of lines, number and examples of lines that are not UTF-8, and
-    likely encoding. If a file cannot be read even as bytes, its description is only the error."""
+    likely encoding. If a file cannot be read even as bytes, its description is only the error. Formats that name their
+    encoding themselves (Parquet, TMX) are not described."""
     described: dict[str, dict[str, Any]] = {}
-    for path in spec.paths:
+    for path in spec.paths if spec.table_format not in (".parquet", ".tmx") else ():
         lines, damaged, is_utf16, undecoded = 0, Finding(), False, b""
         try:
             for lines, line in enumerate(byte_lines(directory / path, spec.max_line_bytes), start=1):

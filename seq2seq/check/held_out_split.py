@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ def choose_held_out(pairs: Iterable[Pair], seed: int, is_suitable: Callable[[str
     """
     numbers, hashes, suitable = array("Q"), [array("Q"), array("Q"), array("Q")], array("b")
     for number, source, target in pairs:
-        texts = [" ".join(text.split()).casefold() for text in (source, target)]
+        texts = list(map(comparable, (source, target)))
         numbers.append(number)
         suitable.append(is_suitable(source, target))
         for column, text in zip(hashes, ["\n".join(texts), *texts], strict=True):
@@ -61,3 +62,9 @@ def choose_held_out(pairs: Iterable[Pair], seed: int, is_suitable: Callable[[str
     chosen = random.Random(seed).sample(candidates, 2 * size)
     valid, test = (frozenset(lines[first[part]].tolist()) for part in (chosen[:size], chosen[size:]))
     return HeldOut(valid, test, frozenset(lines[np.isin(group, chosen)].tolist()) - valid - test)
+
+
+def comparable(text: str) -> str:
+    """Return the text in the form in which sentences of training and held-out text are compared: without differences in
+    case, white space and Unicode normalisation."""
+    return " ".join(unicodedata.normalize("NFC", text).split()).casefold()

@@ -169,16 +169,20 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
             "share neither source nor target with another pair. Add text.")
     with replace_directory(output, None) as directory:
         pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
-        size = size_for(pairs["train"])
+        kept = pairs["train"]
+        size = size_for(kept)
 
         def write(batch_tokens: int, max_steps: int) -> Recipe:
-            text = _recipe_text(output, languages, corpus, scanned, pairs, size, frequent, batch_tokens, max_steps,
-                                seed)
+            text = _recipe_text(output, languages, corpus, scanned, pairs, kept, size, frequent, batch_tokens,
+                                max_steps, seed)
             (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
             return load_recipe(directory / RECIPE_FILE)
 
         batch_tokens = BATCH_TOKENS[size]
         train = _read_train(write(batch_tokens, MIN_STEPS), directory)
+        kept = train.report.pairs                                               # cleaning may drop many pairs
+        size = size_for(kept)
+        batch_tokens = BATCH_TOKENS[size]
         steps_per_epoch = _steps_per_epoch(write(batch_tokens, MIN_STEPS), train)
         while steps_per_epoch * EPOCHS_WARNING_THRESHOLD < MIN_STEPS and batch_tokens > MIN_BATCH_TOKENS:
             batch_tokens //= 2
@@ -283,15 +287,16 @@ def _steps_per_epoch(recipe: Recipe, train: CorpusReader) -> int:
 
 
 def _recipe_text(output: Path, languages: tuple[str, str], corpus: Corpus, scanned: CorpusReport,
-                 pairs: dict[str, int], size: str, frequent: Sequence[str], batch_tokens: int,
+                 pairs: dict[str, int], kept: int, size: str, frequent: Sequence[str], batch_tokens: int,
                  max_steps: int, seed: int) -> str:
-    """Return the recipe as YAML with comments."""
+    """Return the recipe as YAML with comments. kept: number of training pairs that cleaning keeps."""
     source, target = languages
     name = re.sub("[^A-Za-z0-9_.-]", "_", output.absolute().name).lstrip("_.-") or f"{source}_{target}"
     files = {split: f"{{source: {split}.{source}, target: {split}.{target}}}" for split in SPLITS}
     cleaning = "".join(f"    # {scanned.findings[kind].count:,} of {scanned.lines:,} pairs {LINE_WARNINGS[kind][1]}.\n"
                        f"    {CLEANING[kind]}\n" for kind in frequent if kind in CLEANING)
-    files_of_corpus = " and ".join(json.dumps(str(path), ensure_ascii=False) for path in corpus.paths)
+    paths = (str(path).encode("utf-8", "backslashreplace").decode() for path in corpus.paths)    # names in any encoding
+    files_of_corpus = " and ".join(json.dumps(path, ensure_ascii=False) for path in paths)
     try:
         sacrebleu_metric("bleu", target)
         metrics = ""
@@ -312,7 +317,7 @@ data:
 {f"  cleaning:{chr(10)}{cleaning}" if cleaning else ""}\
 # The size of the vocabulary follows from the amount of text.
 tokenizer: {{vocab_size: auto}}
-# Sizes: tiny, small, base, big. {size} suits {pairs["train"]:,} pairs; a larger model needs more text and time.
+# Sizes: tiny, small, base, big. {size} suits {kept:,} pairs; a larger model needs more text and time.
 model: {{base: {size}}}
 {metrics}training:
   # Target tokens per step. Lower this number if the memory is too small.
@@ -329,7 +334,7 @@ model: {{base: {size}}}
   early_stopping: {VALIDATIONS // 2}
   # Moving average of the weights, which is validated and saved as the model.
   ema_decay: 0.99
-{_consistency(pairs["train"])}"""
+{_consistency(kept)}"""
 
 
 def _consistency(pairs: int) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from seq2seq import console
 from seq2seq.augmentation.resampled_epochs import sampled
 from seq2seq.check.corpus_statistics import Sample, describe_files, scan_corpus
+from seq2seq.check.held_out_split import comparable
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.report import CorpusReport, SideReport, percentiles
 from seq2seq.data.batching import derived_seed
@@ -67,19 +68,19 @@ class CorpusReader:
             self.report.judgement = checker.check(read_pairs(
                 self.recipe, self.spec.untagged, context=0), self.report.lines)
 
-    def read_held_out(self) -> list[str]:
+    def read_held_out(self) -> dict[int, str]:
         """Read all pairs of a validation or test corpus, without cleaning. Return their sources (for a language model,
-        their texts)."""
-        sources: list[str] = []
+        their texts) by line number, as `comparable` texts."""
+        sources: dict[int, str] = {}
         for block in self._blocks(clean=False):
-            sources += self._sources(block)
+            sources.update(zip((number for number, _, _ in block), self._sources(block), strict=True))
         return sources
 
     def read_train(self, held_out: set[str], overlap: set[str], characters: dict[str, set[str]]) -> None:
         """Read the pairs of a training corpus after cleaning.
 
         Args:
-            held_out: sources (for a language model, texts) of all validation and test corpora.
+            held_out: `comparable` sources (for a language model, texts) of all validation and test corpora.
             overlap: set to which the held-out sources that also occur in this corpus are added.
             characters: for each side, a set to which the characters of its text are added.
         """
@@ -89,8 +90,10 @@ class CorpusReader:
                 characters[side].update(*texts)
 
     def _sources(self, block: list[Pair]) -> list[str]:
-        """Return the sources (for a language model, texts) of a block, without context and without the corpus tag."""
-        return [split_context(text)[1].removeprefix(self.spec.tagged("")) for text in self._sides(block)[0][1]]
+        """Return the sources (for a language model, texts) of a block as `comparable` texts, without context and
+        without the corpus tag."""
+        return [comparable(split_context(text)[1].removeprefix(self.spec.tagged("")))
+                for text in self._sides(block)[0][1]]
 
     def _sides(self, block: list[Pair]) -> list[tuple[str, list[str]]]:
         """Return (name of the side, its texts) for each side of a block."""

@@ -49,13 +49,14 @@ MIN_CONSISTENCY_EPOCHS = 20
 """A warning is given if consistency training has fewer epochs. Between 14 and 30 epochs, its gain was not measured."""
 
 
-def add_corpus_warnings(corpus: CorpusReport, sources: Sequence[str] | None, overlap: set[str], languages: Languages,
-                        warnings: list[str]) -> None:
+def add_corpus_warnings(corpus: CorpusReport, sources: Mapping[int, str] | None, overlap: set[str],
+                        languages: Languages, warnings: list[str]) -> None:
     """Append the warnings about a corpus to `warnings`, and store its overlap with train in `corpus`.
 
     Args:
-        sources: sources (for a language model, texts) of a validation or test corpus; None for a training corpus.
-        overlap: sources of validation and test corpora that also occur in train.
+        sources: sources (for a language model, texts) of a validation or test corpus by line number, as `comparable`
+            texts; None for a training corpus.
+        overlap: those of validation and test corpora that also occur in train.
     """
     if corpus.error:
         for path, values in corpus.files.items():
@@ -75,12 +76,12 @@ def add_corpus_warnings(corpus: CorpusReport, sources: Sequence[str] | None, ove
         warnings.append(f"{corpus.role} has no pairs.")
         return
     plural = f"{next(iter(corpus.sides))}s"                                     # sources, or texts
-    blank = [number for number, source in enumerate(sources, start=1) if not source.strip()]
+    blank = [number for number, source in sources.items() if not source]
     if blank:
         remedy = ("check that both sides are still parallel" if "target" in corpus.sides else
                   "for these lines, only the end of sentence is scored")
         warnings.append(f"{corpus.role}: {len(blank):,} {plural} are empty (line {blank[0]:,}); {remedy}.")
-    lines = [number for number, source in enumerate(sources, start=1) if source in overlap]
+    lines = [number for number, source in sources.items() if source in overlap]
     corpus.in_train, corpus.in_train_example = len(lines), lines[0] if lines else None
     corpus.in_train_lines = lines
     if len(lines) > MAX_OVERLAP_SHARE * len(sources):

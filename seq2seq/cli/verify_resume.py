@@ -51,8 +51,9 @@ def verify_resume(
 
         try:
             result = verification.verify_resume(loaded, directory, steps, kills, advance)
-        except UserError:
-            shutil.rmtree(directory, ignore_errors=True)
+        except UserError as error:
+            if not isinstance(error.__cause__, FileExistsError):                # another process made the directory
+                shutil.rmtree(directory, ignore_errors=True)
             raise
     for kill in result.kills:
         typer.echo(f"{kill.signal} after step {kill.step}, resumed from step {kill.checkpoint}")

@@ -1,5 +1,6 @@
 """Modifiers of training pairs, on sentences written for the test."""
 
+import unicodedata
 from collections import Counter
 from random import Random
 
@@ -230,3 +231,9 @@ def test_each_slice_has_every_line():
     assert slices["no_final_stop"] == (["der kleine Hund", "好。"], ["the dog", "Good!"])
     assert slices["typos"][1] == ["the dog.", "Good!"] and slices["typos"][0][0] != "der kleine Hund."
     assert slices == robustness_slices(["der kleine Hund.", "好。"], ["the dog.", "Good!"], ("de", "en"))
+
+
+def test_a_placeholder_replaces_a_name_together_with_its_accents():
+    for name in ("Rene\u0301", "Ade\u0301ba\u0301yo\u0323\u0300"):
+        source, target = placeholders(pair_of(f"{name} kommt", f"{name} comes"), Random(1))
+        assert not any(map(unicodedata.combining, source + target))

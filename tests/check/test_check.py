@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -60,6 +61,21 @@ def write(directory: Path, name: str, pairs: list[str]) -> None:
 
 def checked(*overrides: str) -> Report:
     return check_recipe(load_recipe("recipe.yaml", overrides), Path("run"))
+
+
+def test_a_test_sentence_is_found_in_train_whatever_its_case_white_space_and_normalisation(directory):
+    write(directory, "train", ["ein  Hund läuft|a dog", "eine Katze|a cat", "ein Vogel|a bird", "zwei Vögel|two birds"])
+    for sentence in ("ein Hund läuft ", "Ein Hund LÄUFT", unicodedata.normalize("NFD", "ein Hund läuft")):
+        write(directory, "test", ["vier Hunde|four dogs", f"{sentence}|a dog runs"])
+        corpus, = (corpus for corpus in checked().corpora if corpus.role == "test.first")
+        assert corpus.in_train_lines == [2], sentence
+
+
+def test_lines_of_a_table_with_a_header_are_numbered_as_in_the_file(directory):
+    (directory / "table.tsv").write_text("de\ten\nvier Hunde\tfour dogs\neine Katze\ta cat\n\tnothing\n")
+    report = checked("data.test.first={file: table.tsv, header: true, source: de, target: en}")
+    assert next(corpus.in_train_lines for corpus in report.corpora if corpus.role == "test.first") == [3]
+    assert any("1 sources are empty (line 4)" in warning for warning in report.warnings)
 
 
 def test_line_numbers_in_lists_have_no_thousands_separator():

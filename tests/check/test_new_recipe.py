@@ -1,7 +1,9 @@
 """`seq2seq init`: the recipe that it writes, the split without leaks, and input that it refuses."""
 
 import json
+import os
 import random
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,21 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_another_split(direc
     for name, seed in (("first", 1), ("again", 1), ("other", 2)):
         write_recipe(corpus_of(files), LANGUAGES, directory / name, seed)
     assert split_of(directory / "first") == split_of(directory / "again") != split_of(directory / "other")
+
+
+def test_copies_in_another_unicode_normalisation_are_not_in_the_training_text(directory):
+    composed = [(f"é{source}", target) for source, target in PAIRS]
+    decomposed = [(unicodedata.normalize("NFD", source), f"{target}!") for source, target in composed[:90]]
+    write_recipe(corpus_of(write(composed + decomposed)), LANGUAGES, directory / "mine")
+    split = split_of(directory / "mine")
+    sources = {name: {unicodedata.normalize("NFC", source) for source, _ in pairs} for name, pairs in split.items()}
+    assert not sources["train"] & (sources["valid"] | sources["test"])
+
+
+def test_a_file_name_that_is_not_utf8_is_written_with_escapes(directory):
+    source, target = write(PAIRS, (os.fsdecode(b"a-\xe4.xx"), "a.yy"))
+    write_recipe(corpus_of([source, target]), LANGUAGES, directory / "mine")
+    assert r"a-\\udce4.xx" in (directory / "mine" / "recipe.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name, columns", [

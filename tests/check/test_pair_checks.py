@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from seq2seq.check import check_recipe, show_report
 from seq2seq.check.corpus_statistics import BLOCK_LINES, Sample
-from seq2seq.check.misalignment import TranslationTable
+from seq2seq.check.misalignment import TranslationTable, _words
 from seq2seq.check.pair_checks import MIN_BLOCKS, CorpusChecker
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
@@ -325,3 +325,8 @@ def test_a_mutated_recipe_is_checked_or_refused(directory, mutations):
 @given(MUTATIONS)
 def test_a_thousand_mutated_recipes_are_checked_or_refused(directory, mutations):
     check_mutated(mutations)
+
+
+def test_words_keep_their_combining_marks():
+    assert _words("किताब हिन्दी 12") == ["किताब", "हिन्दी", "12"]
+    assert _words("ภา 用Python") == ["ภ", "า", "用", "python"]
