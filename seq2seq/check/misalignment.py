@@ -16,13 +16,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from seq2seq.data.pair_quality import LengthModel
-from seq2seq.tokenizers.scripts import combining_marks
+from seq2seq.tokenizers.scripts import SPACELESS, combining_marks
 
 Texts = tuple[str, str]
 
-SPACELESS = r"\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-"""Characters of scripts without spaces between words (Thai, Lao, kana, CJK), for a character class."""
-# A word, a number, or a single character of SPACELESS. `\w` lacks combining marks, such as the vowel signs of Hindi.
+# A word, a number, or a single character of a script without spaces between words. `\w` lacks combining marks, such as
+# the vowel signs of Hindi.
 WORD = re.compile(rf"[{SPACELESS}]|\d+|[^\W\d_{SPACELESS}](?:[^\W\d_{SPACELESS}]|[{combining_marks()}])*")
 STEM_LENGTH = 6
 """Words are cut to this number of characters, so that most inflected forms of a word count as the same word."""

@@ -56,7 +56,7 @@ def add_corpus_warnings(corpus: CorpusReport, sources: Mapping[int, str] | None,
     Args:
         sources: sources (for a language model, texts) of a validation or test corpus by line number, as `comparable`
             texts; None for a training corpus.
-        overlap: those of validation and test corpora that also occur in train.
+        overlap: sources of validation and test corpora that also occur in train.
     """
     if corpus.error:
         for path, values in corpus.files.items():

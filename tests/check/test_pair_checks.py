@@ -330,3 +330,5 @@ def test_a_thousand_mutated_recipes_are_checked_or_refused(directory, mutations)
 def test_words_keep_their_combining_marks():
     assert _words("किताब हिन्दी 12") == ["किताब", "हिन्दी", "12"]
     assert _words("ภา 用Python") == ["ภ", "า", "用", "python"]
+    for text in ("မြန်မာ", "ខ្មែរ"):                                                # Burmese and Khmer have no spaces
+        assert _words(text) == list(dict.fromkeys(text))

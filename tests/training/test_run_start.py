@@ -26,7 +26,7 @@ from seq2seq.training.distributed import ProcessGroup
 WORKER = EXPLODING + """
 import sys
 from seq2seq.cli import main
-from seq2seq.training import run_start, trainer
+from seq2seq.training import run_start
 run_start.DIRECTORY_SECONDS = 1
 if os.environ.get("RANK") == os.environ.get("ELSEWHERE"):
     sys.argv[-1] += "-elsewhere"
