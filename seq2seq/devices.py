@@ -6,7 +6,8 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -73,6 +74,21 @@ def make_deterministic(device: torch.device) -> None:
     # By default, deterministic mode also fills uninitialised memory, which takes a seventh of the training time on a
     # CPU.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def strictly_deterministic() -> Iterator[None]:
+    """Context in which operators without a deterministic algorithm raise errors on a GPU, too.
+
+    `make_deterministic` only lets them warn there. But then fused attention (PyTorch 2.11) has a backward pass that is
+    not deterministic, although there is one that is.
+    """
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=warns)
 
 
 def choose_device(name: str = "auto") -> torch.device:

@@ -29,11 +29,10 @@ TOKEN_MULTIPLE, SENTENCE_MULTIPLE = 64, 8
 # would be computed for padding. With this value, a few very long sentences get a separate group, but a step of 2,048
 # tokens of image captions stays in one group. The value was chosen by timing three models on one core.
 GROUP_COST = 700_000
-# Factor by which a fixed shape is larger than the largest micro-batch of the first epoch. Later epochs may have larger
-# micro-batches.
+# A fixed shape is larger than the largest micro-batch of the first epoch by this factor, as room for later epochs.
 SHAPE_ROOM = 1.02
-# Maximum number of groups that a micro-batch is split into.
-MAX_GROUPS = 32
+MAX_GROUPS = 32                                 # maximum number of groups that a micro-batch is split into
+ATTENTION_BLOCK = 128                           # positions for which variable-length attention starts a block
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,8 @@ class EncodedSide:
         return EncodedSide(ids, offsets)
 
     def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Concatenate the sentences with these indices.
-
-        Returns:
-            Token ids, (tokens,) int64; offsets, (sentences + 1,); positions, (tokens,). See `Batch`.
-        """
+        """Return the concatenated sentences with these indices: token ids, (tokens,) int64; offsets, (sentences + 1,);
+        positions, (tokens,). See `Batch`."""
         begins, lengths = self.offsets[indices], self.lengths_of(indices)
         offsets = np.zeros(len(indices) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -167,15 +163,20 @@ class Shape:
     longest_target: int
 
     @staticmethod
-    def for_plan(corpus: EncodedCorpus, plan: Iterable[Sequence[np.ndarray]], longest: int) -> Shape:
+    def for_plan(corpus: EncodedCorpus, plan: Iterable[Sequence[np.ndarray]], longest: int, grow: bool = True) -> Shape:
         """Return one shape for all micro-batches of a training.
 
         Each size is SHAPE_ROOM times the largest size in the first epoch, plus room for dummy sentences. If a later
-        epoch has a larger micro-batch, `split_to_shape` splits it. A larger shape would waste memory: the backward pass
-        of the variable-length attention kernel allocates 128 rows for every sentence, even for an empty sentence.
+        epoch has a larger micro-batch, `split_to_shape` splits it. A larger shape would waste memory: in its backward
+        pass, variable-length attention allocates ATTENTION_BLOCK rows for every sentence, even for an empty one.
 
         plan: micro-batches of each step of the first epoch. longest: maximum length of a sentence, in tokens.
+        grow: True if sentences of later epochs may have more tokens than those of this corpus.
         """
+        if not grow and len(corpus):
+            # For each sentence, however short, the attention kernel starts as many blocks as for the longest.
+            lengths = np.concatenate([corpus.source.lengths, corpus.target.lengths])
+            longest = min(longest, _round_up(int(lengths.max()), ATTENTION_BLOCK))
         batches = [pairs for step in plan for pairs in step]                    # none if the first epoch draws no pair
         sizes = [[int(side.lengths_of(pairs).sum()) for pairs in batches]
                  for side in (corpus.source, corpus.target)]

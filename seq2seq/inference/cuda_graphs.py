@@ -24,8 +24,9 @@ class CudaGraphs:
 
     capturing = Lock()                                                          # one capture at a time in a process
 
-    def __init__(self, device: torch.device) -> None:
-        self.enabled = device.type == "cuda"
+    def __init__(self, device: torch.device, work: str = "decoding") -> None:
+        """work: what the functions do, for the message after a failed capture."""
+        self.enabled, self.work = device.type == "cuda", work
         if self.enabled:
             self.stream, self.memory = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
@@ -60,6 +61,9 @@ class CudaGraphs:
                 function()
         except RuntimeError as error:
             self.enabled = False
-            console.print_message(f"decoding without CUDA graphs, because a step could not be captured: {error}")
+            # Otherwise, the generator of random numbers would refuse to draw outside of a graph.
+            generator = torch.cuda.default_generators[self.stream.device.index]
+            generator.graphsafe_set_state(generator.clone_state())
+            console.print_message(f"{self.work} without CUDA graphs, because a step could not be captured: {error}")
             return None
         return graph

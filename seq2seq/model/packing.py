@@ -19,7 +19,7 @@ from seq2seq.data.batching import Batch
 
 @dataclass(frozen=True)
 class Sentences:
-    """Offsets and positions of the sentences of a packed batch. Empty sentences must come last.
+    """Offsets and positions of the sentences of a packed batch, some of which may be empty.
 
     offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
     positions: (tokens,) int64, position of each token in its sentence, from 0.
@@ -57,7 +57,7 @@ class Sentences:
     @cached_property
     def sentence(self) -> Tensor:
         """(tokens,) int64, index of each token's sentence."""
-        return (self.positions == 0).cumsum(0) - 1
+        return torch.repeat_interleave(self._arange(len(self)), self.offsets.diff(), output_size=len(self.positions))
 
     def unpack_indices(self, parts: int, heads: int) -> Tensor:
         """Return the gather indices of `unpack`, (parts * sentences * heads * longest,) int64.

@@ -16,15 +16,13 @@ from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
+from seq2seq.training.micro_batch import MicroBatchGradient
 from seq2seq.training.objective import Objective
 from seq2seq.training.optimizers import LossScale
 
-ALIGNMENT = 4
-"""Each weight's gradient begins at a multiple of 4 elements (16 bytes) of the buffer, for vector instructions."""
-
 
 class StepGradients:
-    """Accumulator of gradients: computes them with the model or its copy in bf16 or fp16, and adds them up in fp32.
+    """Accumulator of gradients: computes them micro-batch by micro-batch, and adds them up in fp32.
 
     max_tokens: maximum number of tokens of a micro-batch, source and target together; larger micro-batches are split.
         It is lowered permanently after each out-of-memory error. None: no limit.
@@ -38,18 +36,17 @@ class StepGradients:
         Args:
             compute_model: model that computes loss and gradients: the model itself, or a copy in bf16 or fp16.
             weights: fp32 weights, in the order of the model's parameters.
-            shape: shape that all batches are filled up to; None: each batch is filled up to its own `Shape.rounded`.
+            shape: shape that all batches are filled up to, so that a GPU can compute their gradients by one CUDA graph;
+                None: each batch is filled up to its own `Shape.rounded`.
             max_length: maximum number of tokens of a sentence, `</s>` included.
             loss_scale: factor of the loss in the backward pass, by which the gradients are divided later; None: 1.
         """
-        self.compute_model, self.weights = compute_model, weights
-        self.compute_weights = list(compute_model.parameters())
-        self.sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in weights]
-        self.objective, self.seed = objective, seed
+        self.micro_batch = MicroBatchGradient(compute_model, weights, objective, loss_scale, shape is not None)
+        self.weights, self.device, self.seed = weights, self.micro_batch.device, seed
         # All batches that are filled up to the fixed shape need the same memory, however few tokens they have. So if
         # the number of tokens is limited, the fixed shape is not used.
         self.shape = shape if max_tokens is None else None
-        self.max_length, self.max_tokens, self.loss_scale = max_length, max_tokens, loss_scale
+        self.max_length, self.max_tokens = max_length, max_tokens
 
     def accumulate(self, corpus: EncodedCorpus, step: int,
                    micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]]) -> tuple[Tensor, Tensor]:
@@ -63,7 +60,7 @@ class StepGradients:
         Raises:
             UserError: memory does not suffice for a single pair.
         """
-        sums = torch.zeros(2, dtype=torch.float64, device=self.compute_weights[0].device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         gradient: Tensor | None = None
         pending = list(micro_batches)
         while pending:
@@ -79,15 +76,10 @@ class StepGradients:
             if len(splits) > 1:
                 pending = [((*path, number), split) for number, split in enumerate(splits)] + pending
         if gradient is None:                                                    # a rank without micro-batches
-            gradient = torch.zeros(sum(self.sizes), dtype=self.weights[0].dtype, device=sums.device)
-        for weight, view in zip(self.weights, self._views(gradient), strict=True):
+            gradient = self.micro_batch.buffer().zero_()
+        for weight, view in zip(self.weights, self.micro_batch.views(gradient), strict=True):
             weight.grad = view
         return sums, gradient
-
-    def _views(self, gradient: Tensor) -> list[Tensor]:
-        """Return the part of `gradient` for each weight, as a view in the shape of the weight."""
-        return [elements[: weight.numel()].view_as(weight)
-                for elements, weight in zip(gradient.split(self.sizes), self.weights, strict=True)]
 
     def _split_to_fit(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the micro-batch, or parts of it if it exceeds `max_tokens` or `shape` or has very different lengths."""
@@ -106,25 +98,15 @@ class StepGradients:
         Returns:
             None if memory does not suffice; `sums` is then unchanged.
         """
-        device = self.compute_weights[0].device
         try:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
-            batch = gather(corpus, pairs, self.shape or Shape.rounded(corpus, pairs, self.max_length)).to(device)
-            total, loss = self.objective.loss(self.compute_model, batch, corpus, pairs)
-            total.backward(None if self.loss_scale is None else self.loss_scale.value)
-            gradient = torch.empty(sum(self.sizes), dtype=self.weights[0].dtype, device=device)
-            torch._foreach_copy_(self._views(gradient), [gradient_of(weight) for weight in self.compute_weights])
-            if self.loss_scale is not None:
-                gradient.div_(self.loss_scale.value)
+            batch = gather(corpus, pairs, self.shape or Shape.rounded(corpus, pairs, self.max_length)).to(self.device)
+            gradient, losses = self.micro_batch.compute(batch, corpus, pairs, of_one_shape=self.shape is not None)
         except RuntimeError as error:
-            for weight in self.compute_weights:
-                weight.grad = None
             if not is_out_of_memory(error):
                 raise
             return None
-        for weight in self.compute_weights:
-            weight.grad = None
-        sums += torch.stack([loss.total.detach(), loss.negative_log_likelihood]).double()
+        sums += losses
         return gradient
 
     def _lower_max_tokens(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
@@ -138,17 +120,11 @@ class StepGradients:
             where = "" if corpus.lines is None else f" The pair is on line {int(corpus.lines[pairs[0]])} of its corpus."
             raise UserError(f"memory does not suffice for a single pair of {tokens:,} tokens.{where} Remove it, "
                             "lower data.cleaning.max_pieces, or use a smaller model. The last checkpoint is intact.")
-        if self.compute_weights[0].is_cuda:
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.max_tokens, self.shape = max(1, tokens // 2), None
         console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on, micro-batches of "
                      f"more than {self.max_tokens:,} tokens are split. Except for dropout, gradients stay the same.")
-
-
-def gradient_of(weight: Tensor) -> Tensor:
-    """Return the gradient of a weight, which must not be None."""
-    assert weight.grad is not None, "every weight must contribute to the loss of every step"
-    return weight.grad
 
 
 def _tokens(corpus: EncodedCorpus, pairs: np.ndarray) -> int:

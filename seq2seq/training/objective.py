@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seq2seq.analysis.guided_alignment import GuidedAlignment
 from seq2seq.augmentation.token_noise import TokenNoise
 from seq2seq.data.batching import Batch, EncodedCorpus
-from seq2seq.loss.consistency import loss_of_passes
+from seq2seq.loss.consistency import loss_of_passes, two_passes
 from seq2seq.loss.cross_entropy import LossSum
 
 
@@ -25,11 +25,18 @@ class Objective:
         """
         self.label_smoothing, self.consistency, self.guided, self.noise = label_smoothing, consistency, guided, noise
 
+    def add_noise(self, batch: Batch) -> Batch:
+        """Return the batch with noise in its input tokens, if there is any."""
+        return self.noise.apply(batch) if self.noise else batch
+
     def loss(self, model: nn.Module, batch: Batch, corpus: EncodedCorpus, pairs: np.ndarray) -> tuple[Tensor, LossSum]:
         """Return (loss to minimise, loss to report), both summed over target tokens. Only the loss to minimise includes
-        the loss of the alignment head. pairs: indices of the batch's pairs in `corpus`."""
-        noisy = self.noise.apply(batch) if self.noise else batch
+        the loss of the alignment head.
+
+        batch: result of `add_noise`. pairs: indices of its pairs in `corpus`; only the alignment head needs them.
+        """
         with self.guided.recording(model) if self.guided else nullcontext():
-            outputs = [model(noisy) for _ in range(2 if self.consistency else 1)]
+            together = batch.source.is_cuda and self.guided is None             # the alignment head needs each pass
+            outputs = two_passes(model, batch, together) if self.consistency else [model(batch)]
         loss = loss_of_passes(outputs, batch.target_output, batch.target_count, self.label_smoothing, self.consistency)
         return (loss.total if self.guided is None else loss.total + self.guided.loss(corpus, pairs)), loss

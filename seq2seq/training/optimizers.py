@@ -65,10 +65,11 @@ class LossScale:
 
     def update(self, skip: Tensor) -> None:
         """Adapt the scale after a step. skip: () float32; 1: the gradient was not finite."""
-        self.finite_steps = (self.finite_steps + 1) * (1 - skip)
+        # In place, because a CUDA graph reads the value at its address.
+        self.finite_steps.add_(1).mul_(1 - skip)
         grows = self.finite_steps >= GROWTH_STEPS
-        self.value = (self.value * (1 - 0.5 * skip) * (1 + grows.float())).clamp(max=MAX_LOSS_SCALE)
-        self.finite_steps = self.finite_steps * ~grows
+        self.value.sub_(self.value * skip, alpha=0.5).mul_(1 + grows).clamp_(max=MAX_LOSS_SCALE)
+        self.finite_steps.mul_(~grows)
 
 
 class Optimizer:
@@ -153,4 +154,11 @@ def update_moving_average(ema_weights: Sequence[Tensor], weights: Sequence[Tenso
     skip: () float32 on the device of the weights; 1: leave the average as it is.
     """
     decay = min(decay, (1 + step) / (10 + step))
-    torch._foreach_lerp_(list(ema_weights), list(weights), [(1 - decay) * (1 - skip)] * len(weights))
+    share = (1 - decay) * (1 - skip)
+    if not skip.is_cuda:
+        torch._foreach_lerp_(list(ema_weights), list(weights), [share] * len(weights))
+        return
+    # With a tensor as the share, a GPU would run one kernel of `lerp` for each weight.
+    changes = torch._foreach_sub(list(weights), list(ema_weights))
+    torch._foreach_mul_(changes, share)
+    torch._foreach_add_(list(ema_weights), changes)

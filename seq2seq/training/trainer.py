@@ -49,8 +49,9 @@ from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training import reporting
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
 from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, roll_back
-from seq2seq.training.gradient_accumulation import StepGradients, gradient_of
+from seq2seq.training.gradient_accumulation import StepGradients
 from seq2seq.training.learning_rate import learning_rate
+from seq2seq.training.micro_batch import gradient_of
 from seq2seq.training.objective import Objective
 from seq2seq.training.optimizers import build_optimizer, mean_gradient_norm, scale_gradient, update_moving_average
 from seq2seq.training.run_start import open_run
@@ -152,7 +153,7 @@ class Training:
         self.ema_weights = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
         max_length = recipe.data.cleaning.max_pieces + 1
         packed = trains_packed(recipe.model, self.device, self.dtype)
-        shape = Shape.for_plan(self.corpus, self._plan(epoch=0), max_length) if packed else None
+        shape = Shape.for_plan(self.corpus, self._plan(0), max_length, bool(self.resampled)) if packed else None
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
@@ -246,8 +247,7 @@ class Training:
 
     def _step(self, micro_batches: Sequence[np.ndarray]) -> None:
         """Do one optimizer step. Gradient: the sum over all micro-batches, divided by the number of target tokens."""
-        began = time.monotonic()
-        step = self.state.step + 1
+        began, step = time.monotonic(), self.state.step + 1
         sums, gradient = self.gradients.accumulate(self.corpus, step, self.group.micro_batches(micro_batches))
         self.state.most_tokens = self.gradients.max_tokens
         self.group.sum([gradient, sums])

@@ -326,13 +326,23 @@ def test_a_fixed_shape_fits_the_micro_batches_of_other_epochs_with_little_to_fil
     assert (filled.mean(0) > 0.9 * np.array([shape.source_tokens, shape.target_tokens])).all()
 
 
+def test_without_long_sentences_the_kernels_of_attention_get_one_block_per_sentence():
+    corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
+                             for side in ([3, 90, 20], [5, 5, 126])))
+    plan = plan_epoch(corpus, 150, 1, seed=1, epoch=0)
+    for longest, grow, expected in ((257, True, 257), (257, False, 128), (100, False, 100)):
+        shape = Shape.for_plan(corpus, plan, longest, grow)
+        assert (shape.longest_source, shape.longest_target) == (expected, expected)
+    with_long = EncodedCorpus(corpus.source, EncodedSide.from_lists([[7], [7] * 128, [7]]))
+    assert Shape.for_plan(with_long, plan, 257, grow=False).longest_source == 256
+
+
 @given(st.lists(st.tuples(st.integers(2, 19), st.integers(2, 19)), min_size=1, max_size=60), st.integers(19, 300),
-       st.integers(2, 200), st.integers(1, 5))
-def test_each_micro_batch_fits_its_fixed_shape_or_its_halves_do(lengths, longest, batch_tokens,
-                                                                                     accumulation):
+       st.integers(2, 200), st.integers(1, 5), st.booleans())
+def test_each_micro_batch_fits_its_fixed_shape_or_its_halves_do(lengths, longest, batch_tokens, accumulation, grow):
     corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
                              for side in zip(*lengths, strict=True)))
-    shape = Shape.for_plan(corpus, plan_epoch(corpus, batch_tokens, accumulation, seed=1, epoch=0), longest)
+    shape = Shape.for_plan(corpus, plan_epoch(corpus, batch_tokens, accumulation, seed=1, epoch=0), longest, grow)
     for epoch in (0, 1):
         for step in plan_epoch(corpus, batch_tokens, accumulation, 1, epoch):
             parts = [part for pairs in step for part in split_to_shape(corpus, pairs, shape)]

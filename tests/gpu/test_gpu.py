@@ -110,6 +110,39 @@ def test_the_loss_kernel_keeps_nan(value):
     assert outputs[1].isnan().squeeze(1).tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize("options", [
+    ("training.precision=auto",), ("training.precision=fp16", "training.accumulation=3"),
+    ("training.precision=auto", "training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1")],
+    ids=["auto", "fp16 in three micro-batches", "consistency and noise"])
+def test_a_training_with_cuda_graphs_has_the_same_weights_as_without_to_the_bit(toy_recipe, tmp_path, options):
+    weights = []
+    for with_graphs in (True, False):
+        training = Training(toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", *options), tmp_path / str(with_graphs))
+        micro_batch = training.gradients.micro_batch
+        micro_batch.graphs.enabled = with_graphs
+        steps = training._steps()
+        for _ in range(20):
+            training._step(next(steps))
+        training.results.read()
+        assert any(micro_batch.captured.values()) == with_graphs and training.state.step == 20
+        weights.append([weight.detach() for weight in training.weights])
+    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+
+
+def test_a_training_whose_step_cannot_be_captured_goes_on_without_graphs(toy_recipe, tmp_path, monkeypatch, capsys):
+    recipe = toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", "training.precision=auto")
+    expected = losses(recipe, tmp_path / "graphs")
+    forward = Transformer.forward
+
+    def waiting(model, batch):
+        assert batch.source.sum().item()                                        # the host waits
+        return forward(model, batch)
+
+    monkeypatch.setattr(Transformer, "forward", waiting)
+    assert losses(recipe, tmp_path / "none") == expected
+    assert "training without CUDA graphs, because a step could not be captured" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("precision", ["fp32", "auto"])
 def test_the_same_training_twice_has_the_same_weights_to_the_bit(toy_recipe, tmp_path, precision):
     recipe = toy_recipe(*TWENTY_STEPS, f"training.precision={precision}", "model.dropout=0.1")
@@ -181,3 +214,7 @@ def test_after_a_failed_capture_the_gpu_goes_on_without_graphs(capsys):
     assert waiting == [2, 4, 6, 8] and not graphs.enabled
     assert "without CUDA graphs, because a step could not be captured" in capsys.readouterr().err
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.manual_seed(1)
+    drawn = torch.rand(3, device="cuda")                                        # the generator draws outside of graphs
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(3, device="cuda"), drawn)

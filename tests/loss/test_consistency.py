@@ -1,14 +1,16 @@
 """The loss of consistency training equals its formula, with gradients."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from seq2seq.data.batching import IGNORE_INDEX
-from seq2seq.loss import cross_entropy, divergence
+from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, Shape, gather
+from seq2seq.loss import consistency, cross_entropy, divergence
 from seq2seq.loss.consistency import loss_of_passes
 from seq2seq.loss.cross_entropy import smoothed_cross_entropy
 from seq2seq.model.interface import HardAttentionSample, Logits, PointerOutput
+from seq2seq.model.transformer import Transformer
 
 TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
 
@@ -102,3 +104,16 @@ def test_other_outputs_are_refused():
     for other in (hard, PointerOutput(torch.zeros(TOKENS, VOCAB_SIZE))):
         with pytest.raises(ValueError, match="needs logits over a vocabulary, without hard attention"):
             loss_of_passes([first, other], torch.arange(TOKENS), TOKENS, 0.0, 5.0)
+
+
+def test_two_passes_computed_together_equal_two_separate_passes():
+    torch.manual_seed(1)
+    model = Transformer(source_vocab_size=40, target_vocab_size=40, d_model=8, encoder_layers=2, decoder_layers=2,
+                        num_heads=2, feed_forward=16).double().eval()
+    sides = [EncodedSide.from_lists([list(range(3, 3 + length)) for length in lengths])
+             for lengths in ((4, 1, 7), (2, 5, 3))]
+    # The batch has dummy sentences and empty sentences at its end, so the batch and its copy have some in the middle.
+    batch = gather(EncodedCorpus(*sides), np.arange(3), Shape(25, 22, 9, 12, 12))
+    separate, together = (consistency.two_passes(model, batch, together) for together in (False, True))
+    for one, other in zip(together, separate, strict=True):
+        torch.testing.assert_close(one.hidden, other.hidden, rtol=0, atol=1e-12)

@@ -12,7 +12,7 @@ from seq2seq.training.distributed import join_process_group
 
 
 @pytest.fixture
-def third_of_four(monkeypatch):
+def third_of_four(gpu, monkeypatch):
     """Environment of the third rank of four, which is the second on its machine; returns the groups that it makes."""
     for name, value in {"WORLD_SIZE": 4, "RANK": 2, "LOCAL_RANK": 1}.items():
         monkeypatch.setenv(name, str(value))
@@ -21,6 +21,7 @@ def third_of_four(monkeypatch):
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: groups.append((backend, options)))
     monkeypatch.setattr(dist, "new_group", lambda backend, **options: groups.append((backend, options)) or "by NCCL")
     monkeypatch.setattr(dist, "get_rank", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(distributed, "watch_ranks", lambda rank, size: nullcontext())     # there are no other ranks
     monkeypatch.setattr(dist, "destroy_process_group", lambda: groups.append("destroyed"))
     return groups

@@ -90,21 +90,44 @@ class Stream:
         """Do nothing."""
 
 
+class Generator:
+    """Stand-in for the generator of random numbers.
+
+    usable: False after a failed capture. PyTorch's generator (2.11) then refuses to draw random numbers outside of a
+    graph, until it gets another state.
+    """
+
+    usable = True
+
+    def clone_state(self) -> Generator:
+        """Return a generator with the same random numbers."""
+        return Generator()
+
+    def graphsafe_set_state(self, other: Generator) -> None:
+        """Draw the random numbers of the other generator from now on."""
+        self.usable = other.usable
+
+
 def replacements(gpu: SimulatedGPU) -> dict[str, Any]:
     """Return the stand-ins for names of torch.cuda."""
     @contextmanager
     def capture(graph: Graph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
                 ) -> Iterator[None]:
         assert gpu.capture is None and not graph.operators
-        gpu.capture = graph
+        gpu.capture, drawn = graph, torch.get_rng_state()
         try:
             yield
+        except RuntimeError:
+            generator.usable = False
+            raise
         finally:
             gpu.capture = None
+            torch.set_rng_state(drawn)                                          # a capture draws no random numbers
             with no_dispatch():
                 graph.restore_numbers()
 
-    stream = Stream()
+    stream, generator = Stream(), Generator()
     return {"CUDAGraph": type("CUDAGraph", (Graph,), {"gpu": gpu}), "graph": capture,
             "stream": lambda stream: nullcontext(), "graph_pool_handle": lambda: (0, 1),
+            "default_generators": (generator,),
             **dict.fromkeys(("Stream", "current_stream", "default_stream"), lambda device=None: stream)}

@@ -238,8 +238,11 @@ class SimulatedGPU(TorchDispatchMode):
                 raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {reason}")
             self.record.waits[reason, _place()] += 1
         if func in OWN_KERNELS:
-            assert self.capture is None, f"{func} cannot be captured here"
-            return _on_gpu(OWN_KERNELS[func](*map(_numbers, args), **kwargs))
+            kernel = partial(OWN_KERNELS[func], *map(_numbers, args), **kwargs)
+            made = _on_gpu(kernel())
+            if self.capture is not None:
+                self.capture.add(kernel, on_gpu, made)
+            return made
         plain = [_numbers(each) for each in flat]
         plain_args, plain_kwargs = tree_unflatten(plain, structure)
         if device is not None:
