@@ -66,7 +66,8 @@ def main() -> int:
 
 
 def training(recipe: Recipe, run: Path, steps: int, operations: float) -> dict[str, Any]:
-    """Measure target tokens a second of training, and the share of the processor's peak rate, if the peak is known.
+    """Measure target tokens a second of training (on a GPU, with CUDA graphs and without), and the share of the
+    processor's peak rate, if the peak is known.
 
     operations: floating-point operations of training for one target token and one source token.
     """
@@ -76,17 +77,27 @@ def training(recipe: Recipe, run: Path, steps: int, operations: float) -> dict[s
     trained = Training(recipe, run)
     plan, _ = first_steps(trained.corpus, recipe, steps)
     tokens = sum(int(trained.corpus.target.lengths[micro_batch].sum()) for (micro_batch,) in plan)
-    rates = []
-    for _ in range(4):
-        synchronise()
-        began = time.perf_counter()
-        for step in plan:
-            trained._step(step)
-        synchronise()
-        rates.append(tokens / (time.perf_counter() - began))
-    rate = statistics.median(rates[1:])                                         # the first round warms up
+
+    def measured() -> float:
+        rates = []
+        for _ in range(4):
+            synchronise()
+            began = time.perf_counter()
+            for step in plan:
+                trained._step(step)
+            synchronise()
+            rates.append(tokens / (time.perf_counter() - began))
+        return statistics.median(rates[1:])                                     # the first round warms up
+
+    graphs, without_graphs = trained.gradients.micro_batch.graphs, None
+    if graphs is not None and graphs.enabled:
+        graphs.enabled = False
+        without_graphs = measured()
+        graphs.enabled = True
+    rate = measured()
     peak = next((value for name, value in PEAKS.items() if name in device_name()), None)
-    return {"target tokens a second": rate, "share of peak": rate * operations / peak if peak else None,
+    return {"target tokens a second": rate, "without CUDA graphs": without_graphs,
+            "share of peak": rate * operations / peak if peak else None,
             "target tokens a step": tokens / len(plan), "memory MB": device_memory()}
 
 
