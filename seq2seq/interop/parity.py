@@ -220,7 +220,8 @@ def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> li
     except UserError as error:
         raise FormatError(f"an export is compared with the original on a development set, which cannot be read: "
                           f"{error} Name a file of source lines with --source.") from error
-    lines = [line for line in lines if line.strip()][:max_lines]
+    # White space at the ends of a line is not translated by all formats in the same way.
+    lines = [line.strip() for line in lines if line.strip()][:max_lines]
     if not lines:
         raise FormatError("an export is compared with the original on a development set, but this set has no lines. "
                           "Name a file of source lines with --source.")

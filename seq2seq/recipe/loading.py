@@ -315,8 +315,9 @@ def _missing_files(document: Document, directory: Path, written: dict[Key, str])
 
 def _missing_file_message(path: Path, other: Path, start: str) -> str:
     """Return the message for a missing file. Arguments as in `_relative_path_hint`."""
-    return f"there is no file {path}.{'' if other.is_file() else _similar_file(path)}" + _relative_path_hint(
-        path, other, start, other.is_file())
+    found = f"{path} is not a regular file." if path.exists() else f"there is no file {path}."
+    similar = "" if path.exists() or other.is_file() else _similar_file(path)
+    return found + similar + _relative_path_hint(path, other, start, other.is_file())
 
 
 def _missing_directory_message(path: Path, other: Path, start: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from seq2seq.recipe import Average, Recipe
 
@@ -27,7 +27,7 @@ class TrainState:
     epoch, step_in_epoch: position of the next step in the data: its epoch and its number in this epoch, both from 0.
     best_score, best_step: best validation score by the recipe's best_metric, and its step.
     validations: [step, score by best_metric] of each validation.
-    stale: number of validations since the best score.
+    stale: number of validations since the best score in `validations`.
     skipped: number of steps that were skipped because their gradient was not finite.
     skipped_in_row: number of steps skipped since the last step with a finite gradient.
     window: sums since the last log line, by name; `likelihood` is the negative log-likelihood of the targets.
@@ -79,6 +79,14 @@ class TrainState:
         if self.best_score is None or score == self.best_score == 0 and HIGHER_IS_BETTER[metric]:
             return True
         return score > self.best_score if HIGHER_IS_BETTER[metric] else score < self.best_score
+
+    def add_validation(self, score: float, metric: str) -> None:
+        """Add the score of the weights after the last step. metric: the recipe's best_metric."""
+        # After a rollback, `best_score` can be that of steps which the rollback has undone.
+        earlier = [earlier_score for _, earlier_score in self.validations]
+        best = (max if HIGHER_IS_BETTER[metric] else min)(earlier, default=None)
+        self.stale = 0 if replace(self, best_score=best).is_better(score, metric) else self.stale + 1
+        self.validations.append([self.step, score])
 
     def steps_to_average(self, average: Average, metric: str) -> list[int]:
         """Return the steps of the checkpoints to average: the newest or the best validated steps, by `average.kind`."""

@@ -308,14 +308,13 @@ class Training:
         self.results.read()
         began = time.monotonic()
         with self._use_weights(self.ema_weights or self.weights):
-            result, better = self._evaluate(log, "validation", f"step {self.state.step:,}  validation")
-        self.state.validations.append([self.state.step, result.values()[self.section.best_metric]])
-        self.state.stale = 0 if better else self.state.stale + 1
+            result = self._evaluate(log, "validation", f"step {self.state.step:,}  validation")
+        self.state.add_validation(result.values()[self.section.best_metric], self.section.best_metric)
         self.state.seconds += time.monotonic() - began
 
-    def _evaluate(self, log: Log, kind: str, title: str) -> tuple[ValidationResult, bool]:
+    def _evaluate(self, log: Log, kind: str, title: str) -> ValidationResult:
         """Validate the weights in the model, and save them as the best bundle if their score is the best so far. Return
-        the results, and True if the weights were saved. kind: kind of the log record. title: start of the message."""
+        the results. kind: kind of the log record. title: start of the message."""
         try:
             result = self.validation.measure(self.model, self._translator(), self.group)
         except FloatingPointError as error:
@@ -332,7 +331,7 @@ class Training:
             self.state.best_score, self.state.best_step = score, self.state.step
             self._save_best(result)
         reporting.print_validation(title, result, better)
-        return result, better
+        return result
 
     def _translator(self) -> Translator:
         """Return a translator with the weights in the model, in the precision of the training."""

@@ -172,6 +172,12 @@ def test_the_label_of_a_corpus_is_its_name_or_its_source():
 # Mistakes
 
 
+def test_a_directory_instead_of_a_file_is_named_as_such(directory):
+    (directory / "data" / "folder").mkdir()
+    assert mistakes(RECIPE.replace("val.en", "folder")) == [
+        "recipe.yaml:7: data.valid.target: data/folder is not a regular file."]
+
+
 def test_several_mistakes_are_reported_together_with_their_lines(directory):
     text = RECIPE.replace("val.en", "vall.en") + "training:\n  learning_rat: 0.1\n  max_steps: many\n"
     assert mistakes(text) == [

@@ -72,6 +72,12 @@ def test_intervals_contain_the_score_and_shrink_with_more_text():
     assert few.mean - few.half <= few.value <= few.mean + few.half and many.half < few.half / 3
 
 
+def test_translations_that_are_almost_empty_have_intervals_too():
+    found = scores_with_intervals(["hello world", "", ""], ["the cat sat on the mat", "b c d e", "f g h"], "en",
+                                  ["bleu", "chrf", "ter"])
+    assert found["bleu"].value == found["bleu"].half == 0 and found["ter"].value == 100
+
+
 def test_several_systems_are_compared_with_the_first():
     found = Page(page([system(), system("theirs", REFERENCES), system("same")], [news()]))
     assert "the system that the others are compared with" in found.cells

@@ -418,6 +418,17 @@ def test_a_training_that_no_longer_improves_stops_early(recipe, tmp_path, monkey
     assert newest_checkpoint(tmp_path / "run").step == 15                       # best at 5, then two without gain
 
 
+@pytest.mark.parametrize(("metric", "scores"), [("bleu", [9, 10, 11, 10, 10.5]), ("loss", [9, 8, 7, 8, 7.5])])
+def test_after_a_rollback_early_stopping_compares_with_the_remaining_validations(metric, scores):
+    # The best score, 20 or 5, is that of steps which a rollback has undone.
+    state, stale = TrainState(best_score=20.0 if metric == "bleu" else 5.0, best_step=90, retreats=1), []
+    for step, score in enumerate(scores):
+        state.step = step
+        state.add_validation(score, metric)
+        stale.append(state.stale)
+    assert stale == [0, 0, 0, 1, 2] and state.validations == [[step, score] for step, score in enumerate(scores)]
+
+
 @pytest.mark.parametrize("kind", ["last", "best"])
 def test_checkpoints_are_averaged_at_the_end_and_kept_until_then(recipe, tmp_path, kind):
     run = tmp_path / "run"
