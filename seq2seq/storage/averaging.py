@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seq2seq import console
 from seq2seq.errors import CheckpointError, OptionError, UserError
 from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.storage.checkpoints import (
@@ -22,6 +23,7 @@ from seq2seq.storage.checkpoints import (
     step_of,
 )
 from seq2seq.storage.checksums import strip_checksum
+from seq2seq.storage.directories import DamagedError
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
 MOVING_AVERAGE = "average."
@@ -125,6 +127,15 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
     averaged = {name.removeprefix(MOVING_AVERAGE): tensor for name, tensor in checkpoint.state.items()
                 if name.startswith(MOVING_AVERAGE)}
     return averaged or checkpoint.model
+
+
+def intact_weights(checkpoints: Iterable[Path]) -> Iterator[dict[str, Tensor]]:
+    """Yield `validated_weights` of each checkpoint, and print a warning for each damaged one instead."""
+    for path in checkpoints:
+        try:
+            yield validated_weights(path)
+        except DamagedError as error:
+            console.warn(f"{error} The average leaves this checkpoint out.")
 
 
 def _description(run: Path) -> tuple[str, dict[str, Any]]:

@@ -30,7 +30,7 @@ from seq2seq.inference.load_model import stored_weights, weights_to_start_from
 from seq2seq.model import build_model, trains_packed
 from seq2seq.recipe import Recipe
 from seq2seq.signals import Stopped, stopping_by_signal
-from seq2seq.storage.averaging import MOVING_AVERAGE, average_weights, validated_weights
+from seq2seq.storage.averaging import MOVING_AVERAGE, average_weights, intact_weights
 from seq2seq.storage.checkpoints import (
     BEST,
     CHECKPOINTS,
@@ -358,7 +358,7 @@ class Training:
         paths = [path for path in list_checkpoints(self.run) if step_of(path) in steps]
         if len(paths) < 2 or self.state.averaged:
             return
-        averaged = average_weights(validated_weights(path) for path in paths)
+        averaged = average_weights(intact_weights(paths))
         with self._use_weights([averaged[name].to(self.device) for name in self.names]):
             self._evaluate(log, "average", f"average of {len(paths)} checkpoints  validation")
         self.state.averaged = True

@@ -439,6 +439,17 @@ def test_checkpoints_are_averaged_at_the_end_and_kept_until_then(recipe, tmp_pat
     assert newest_checkpoint(run).info["progress"]["averaged"]
 
 
+def test_a_damaged_checkpoint_is_left_out_of_the_average(recipe, tmp_path, capsys):
+    run, settings = tmp_path / "run", ("training.keep_checkpoints=3", "training.max_steps=15")
+    train(recipe(*settings), run)
+    oldest, *intact = list_checkpoints(run)
+    (weights,) = oldest.glob("model*")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    train(recipe(*settings, "training.average.kind=last", "training.average.count=3"), run)
+    assert "step-00000005" in (told := capsys.readouterr().err) and "The average leaves this checkpoint out." in told
+    assert newest_checkpoint(run).info["progress"]["averaged"] and len(intact) == 2
+
+
 def test_only_the_newest_checkpoints_stay(recipe, tmp_path):
     train(recipe("training.keep_checkpoints=2", "training.checkpoint_minutes=0"), tmp_path / "run")
     assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["step-00000010", "step-00000011"]
