@@ -150,10 +150,10 @@ def synchronise() -> None:
 
 
 def device_memory() -> float | None:
-    """Return the peak memory of tensors on the GPU in MB; None on a CPU."""
+    """Return the peak memory that PyTorch has reserved on the GPU in MB; None on a CPU."""
     import torch
 
-    return torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else None
+    return torch.cuda.max_memory_reserved() / 2**20 if torch.cuda.is_available() else None
 
 
 if __name__ == "__main__":

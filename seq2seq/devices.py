@@ -177,7 +177,8 @@ def choose_precision(precision: str, device: torch.device) -> str:
 
 
 # Parts of the out-of-memory messages of torch's CPU allocator, and of GPU libraries that do not use torch's allocator.
-OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+                 "CUDNN_STATUS_ALLOC_FAILED")
 
 
 def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -135,7 +135,7 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
 
     def translator(share: float) -> Translator:
         _set_weights(network, interpolated(old.weights, new.weights, share))
-        return Translator.from_recipe(network, tokenizers, recipe, device)
+        return Translator.from_recipe(network, tokenizers, training, device)
 
     def row(share: float) -> TradeOff:
         average = translator(share)

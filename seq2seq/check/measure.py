@@ -64,7 +64,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
                                   for key in ("source_tokens", "target_tokens")))
                 if sum(seconds) > SECONDS:
                     break
-            peak = torch.cuda.max_memory_allocated(training.device) if cuda else _peak_of_process()
+            peak = torch.cuda.max_memory_reserved(training.device) if cuda else _peak_of_process()
     except UserError as error:
         report.errors.append(str(error))
         return

@@ -163,7 +163,7 @@ class Shape:
     longest_target: int
 
     @staticmethod
-    def for_plan(corpus: EncodedCorpus, plan: Iterable[Sequence[np.ndarray]], longest: int, grow: bool = True) -> Shape:
+    def for_plan(corpus: EncodedCorpus, plan: Iterable[Iterable[np.ndarray]], longest: int, grow: bool = True) -> Shape:
         """Return one shape for all micro-batches of a training.
 
         Each size is SHAPE_ROOM times the largest size in the first epoch, plus room for dummy sentences. If a later
@@ -175,8 +175,8 @@ class Shape:
         """
         if not grow and len(corpus):
             # For each sentence, however short, the attention kernel starts as many blocks as for the longest.
-            lengths = np.concatenate([corpus.source.lengths, corpus.target.lengths])
-            longest = min(longest, _round_up(int(lengths.max()), ATTENTION_BLOCK))
+            found = max(int(side.lengths.max()) for side in (corpus.source, corpus.target))
+            longest = min(longest, _round_up(found, ATTENTION_BLOCK))
         batches = [pairs for step in plan for pairs in step]                    # none if the first epoch draws no pair
         sizes = [[int(side.lengths_of(pairs).sum()) for pairs in batches]
                  for side in (corpus.source, corpus.target)]
@@ -249,7 +249,7 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
     fill: shape that the batch is filled up to; None: the batch is not filled up. Dummy sentences are added until the
         batch has the shape's numbers of tokens, then empty sentences until it has the shape's number of sentences.
     Raises:
-        ValueError: the pairs do not fit into `fill`.
+        ValueError: the pairs do not fit into `fill`, or a sentence is too long for it.
     """
     source, source_offsets, source_positions = corpus.source.gather(indices)
     target, target_offsets, target_positions = corpus.target.gather(indices)
@@ -266,6 +266,8 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
         source_offsets = np.concatenate([source_offsets, source_offsets[-1] + np.cumsum(source_tail)])
         target_offsets = np.concatenate([target_offsets, target_offsets[-1] + np.cumsum(target_tail)])
         source_positions, target_positions = _positions(source_offsets), _positions(target_offsets)
+        if longest_source > fill.longest_source or longest_target > fill.longest_target:
+            raise ValueError(f"a sentence of {max(longest_source, longest_target)} tokens is too long for {fill}")
         longest_source, longest_target = fill.longest_source, fill.longest_target
     return Batch(
         torch.from_numpy(source), torch.from_numpy(source_offsets.astype(np.int32)),

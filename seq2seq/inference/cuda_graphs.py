@@ -47,9 +47,18 @@ class CudaGraphs:
     def _run_on_side_stream(self, function: Callable[[], None]) -> None:
         current = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            function()
-        current.wait_stream(self.stream)
+        try:
+            with torch.cuda.stream(self.stream):
+                function()
+        finally:
+            current.wait_stream(self.stream)
+
+    def delete(self, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
+        """Delete all graphs that this object has captured, and their memory. graphs: as in `run`."""
+        if self.stream.device.type == "cuda":
+            torch.cuda.synchronize(self.stream.device)                          # they may still run
+        graphs.clear()
+        self.memory = torch.cuda.graph_pool_handle()
 
     def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
         """Capture a function as a graph, without running it. If this fails, print a message and return None."""

@@ -121,6 +121,7 @@ class StepGradients:
             raise UserError(f"memory does not suffice for a single pair of {tokens:,} tokens.{where} Remove it, "
                             "lower data.cleaning.max_pieces, or use a smaller model. The last checkpoint is intact.")
         if self.device.type == "cuda":
+            self.micro_batch.release_graph()
             torch.cuda.empty_cache()
         self.max_tokens, self.shape = max(1, tokens // 2), None
         console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on, micro-batches of "

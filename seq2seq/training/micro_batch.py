@@ -40,6 +40,13 @@ class MicroBatchGradient:
         self.captured: dict[str, torch.cuda.CUDAGraph | None] = {}
         self.static: tuple[Batch, Tensor, Tensor] | None = None                 # the tensors of the graph
 
+    def release_graph(self) -> None:
+        """Delete the graph and its memory, which is about as large as all activations. A later call of `compute` makes
+        a new graph, with the same results."""
+        if self.graphs is not None and self.static is not None:
+            self.graphs.delete(self.captured)
+            self.static = None
+
     def buffer(self) -> Tensor:
         """Return a new tensor for the gradients of all weights, (elements,)."""
         return torch.empty(sum(self.sizes), dtype=self.dtype, device=self.device)
@@ -78,6 +85,8 @@ class MicroBatchGradient:
 
     def _write(self, batch: Batch, gradient: Tensor, losses: Tensor, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
         """Write the results of `compute` to `gradient` and `losses`."""
+        for weight in self.compute_weights:                                     # a failed capture may leave gradients
+            weight.grad = None
         with nullcontext() if self.graphs is None else strictly_deterministic():
             total, loss = self.objective.loss(self.compute_model, batch, corpus, pairs)
             total.backward(None if self.loss_scale is None else self.loss_scale.value)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seq2seq import console
 from seq2seq.analysis.alignment_head import alignment_settings
@@ -146,14 +146,13 @@ class Training:
         self.weights = list(self.model.parameters())
         self.parameters = sum(weight.numel() for weight in self.weights)
         group.broadcast(self.weights)
-        self.compute_model: nn.Module = self.model
-        if self.dtype != torch.float32:
-            self.compute_model = copy.deepcopy(self.model).to(self.dtype)
+        self.compute_model = self.model if self.dtype == torch.float32 else copy.deepcopy(self.model).to(self.dtype)
         self.optimizer = build_optimizer(self.section, self.model.named_parameters(), self.dtype)
         self.ema_weights = [weight.detach().clone() for weight in self.weights] if self.section.ema_decay else []
         max_length = recipe.data.cleaning.max_pieces + 1
         packed = trains_packed(recipe.model, self.device, self.dtype)
-        shape = Shape.for_plan(self.corpus, self._plan(0), max_length, bool(self.resampled)) if packed else None
+        plan = (dict(group.micro_batches(step)).values() for step in self._plan(0))             # of this rank
+        shape = Shape.for_plan(self.corpus, plan, max_length, bool(self.resampled)) if packed else None
         self.state = TrainState()
         self.logged_crc32: int | None = None
         self._resume()
@@ -341,6 +340,7 @@ class Training:
     @contextmanager
     def _use_weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
         """Put other weights into the model, and set it to evaluation mode, during the block."""
+        self.gradients.micro_batch.release_graph()                              # its memory is used in the block
         trained = [weight.detach().clone() for weight in self.weights]
         self.model.eval()
         try:

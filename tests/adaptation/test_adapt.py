@@ -194,6 +194,16 @@ def test_a_second_adaptation_keeps_the_learning_rate_of_the_first(folder, adapte
 
 
 @pytest.mark.slow
+def test_decoding_options_of_the_call_hold_for_all_translations(folder, tmp_path, monkeypatch):
+    used, made = [], Translator.from_recipe
+    monkeypatch.setattr(Translator, "from_recipe", lambda network, tokenizers, recipe, *rest: (
+        used.append(recipe.decoding.beam_size), made(network, tokenizers, recipe, *rest))[1])
+    adapt(folder / "run", memory(folder), tmp_path / "greedy", allow_loss=100, settings=[
+        "training.max_steps=20", "training.learning_rate=0.005", "training.threads=1", "decoding.beam_size=1"])
+    assert len(used) > 11 and set(used) == {1}                                  # shares of weights and validations
+
+
+@pytest.mark.slow
 def test_an_adaptation_of_other_text_is_not_resumed(folder, adapted, tmp_path):
     output, _ = adapted
     with pytest.raises(RecipeError, match=r"learning_rate: 0\.005 -> 0\.1\nGive --set as in the first call, or name a "

@@ -21,6 +21,7 @@ from seq2seq.search.length_penalty import power_length_penalty
 from seq2seq.search.options import SearchOptions
 from seq2seq.storage.checkpoints import newest_checkpoint
 from seq2seq.tokenizers.tokenizer import END_ID
+from seq2seq.training import micro_batch
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
@@ -118,27 +119,50 @@ def test_a_training_with_cuda_graphs_has_the_same_weights_as_without_to_the_bit(
     weights = []
     for with_graphs in (True, False):
         training = Training(toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", *options), tmp_path / str(with_graphs))
-        micro_batch = training.gradients.micro_batch
-        micro_batch.graphs.enabled = with_graphs
+        computing = training.gradients.micro_batch
+        computing.graphs.enabled = with_graphs
         steps = training._steps()
         for _ in range(20):
             training._step(next(steps))
         training.results.read()
-        assert any(micro_batch.captured.values()) == with_graphs and training.state.step == 20
+        assert any(computing.captured.values()) == with_graphs and training.state.step == 20
         weights.append([weight.detach() for weight in training.weights])
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
 
 
-def test_a_training_whose_step_cannot_be_captured_goes_on_without_graphs(toy_recipe, tmp_path, monkeypatch, capsys):
+def test_graphs_are_captured_again_after_each_validation(toy_recipe, tmp_path, monkeypatch):
+    recipe = toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", "training.precision=auto", "training.validate_every=6")
+    captured, capture = [], CudaGraphs._capture
+    monkeypatch.setattr(CudaGraphs, "_capture", lambda graphs, function: (
+        captured.append(graphs.work), capture(graphs, function))[1])
+    train(recipe, tmp_path / "with")
+    assert captured.count("training") == 4 and "decoding" in captured
+    monkeypatch.setattr(micro_batch, "CudaGraphs", lambda *_: None)
+    train(recipe, tmp_path / "without")
+    assert captured.count("training") == 4
+    one, other = (newest_checkpoint(tmp_path / name).model for name in ("with", "without"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("waits_in", ["forward pass", "backward pass"])
+def test_a_training_whose_step_cannot_be_captured_goes_on_without_graphs(toy_recipe, tmp_path, monkeypatch, capsys,
+                                                                         waits_in):
     recipe = toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", "training.precision=auto")
     expected = losses(recipe, tmp_path / "graphs")
-    forward = Transformer.forward
+    encode = Transformer.encode
 
-    def waiting(model, batch):
-        assert batch.source.sum().item()                                        # the host waits
-        return forward(model, batch)
+    def waiting(numbers):
+        assert numbers.isfinite().all().item()                                  # the host waits
 
-    monkeypatch.setattr(Transformer, "forward", waiting)
+    def encode_and_wait(model, *arguments):
+        encoded = encode(model, *arguments)
+        if waits_in == "forward pass":
+            waiting(encoded)
+        elif encoded.requires_grad:
+            encoded.register_hook(waiting)                                      # the decoder's gradients exist already
+        return encoded
+
+    monkeypatch.setattr(Transformer, "encode", encode_and_wait)
     assert losses(recipe, tmp_path / "none") == expected
     assert "training without CUDA graphs, because a step could not be captured" in capsys.readouterr().err
 

@@ -188,7 +188,8 @@ class SimulatedGPU(TorchDispatchMode):
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
         for name, value in {"is_available": True, "device_count": 1, "current_device": 0, "_lazy_init": None,
                             "get_device_capability": self.capability, "get_device_name": "simulated GPU",
-                            "mem_get_info": (MEMORY, MEMORY), "max_memory_allocated": 0, "manual_seed_all": None,
+                            "mem_get_info": (MEMORY, MEMORY), "max_memory_allocated": 0, "max_memory_reserved": 0,
+                            "manual_seed_all": None,
                             "empty_cache": None, "synchronize": None, "set_device": None}.items():
             yield torch.cuda, name, lambda *_, value=value, **__: value
         for name, value in graphs.replacements(self).items():
