@@ -55,8 +55,7 @@ class CudaGraphs:
 
     def delete(self, graphs: dict[Key, torch.cuda.CUDAGraph | None]) -> None:
         """Delete all graphs that this object has captured, and their memory. graphs: as in `run`."""
-        if self.stream.device.type == "cuda":
-            torch.cuda.synchronize(self.stream.device)                          # they may still run
+        torch.cuda.synchronize(self.stream.device)                              # they may still run
         graphs.clear()
         self.memory = torch.cuda.graph_pool_handle()
 
