@@ -234,6 +234,9 @@ class SimulatedGPU(TorchDispatchMode):
             return _on_cpu(func, args, kwargs)
         self._check_devices(func, args, on_gpu, on_cpu, device)
         self._count(func)
+        if (torch.Tag.nondeterministic_seeded in func.tags and self.capture is None
+                and not torch.cuda.default_generators[0].usable):
+            raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
         if reason := _reason_to_wait(func, args, kwargs, on_gpu, on_cpu, device):
             if self.capture is not None:
                 raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {reason}")
