@@ -12,18 +12,35 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
-# Characters of the bytes 0x80 to 0xBF in Windows-1252 and in Latin-1. In UTF-8, these bytes continue a character.
-CONTINUATION = "".join(bytes([byte]).decode("cp1252", "ignore") + chr(byte) for byte in range(0x80, 0xC0))
+
+
+def _continuation(*encodings: str) -> str:
+    """Return the characters of the bytes 0x80 to 0xBF in some encodings. In UTF-8, these bytes continue a character."""
+    return "".join(bytes([byte]).decode(encoding, "ignore") for encoding in encodings for byte in range(0x80, 0xC0))
+
+
 # A full stop or comma that stands alone, or @-@, the hyphen of the Moses tokeniser. ? ! ; : are not included: they have
 # a space before them in ordinary French text.
 TOKENIZED = re.compile(r" [.,](?: |$)|@-@")
-# UTF-8 that was decoded as Windows-1252 or Latin-1 (Ã¤ for ä, â€œ for a quotation mark), U+FFFD, control characters.
-DAMAGE = re.compile(f"[ÂÃ][{re.escape(CONTINUATION)}]|â€|[\ufffd\x00-\x08\x0e-\x1f\x7f]")
+WESTERN, CYRILLIC = _continuation("cp1252", "latin-1"), _continuation("cp1251")
+# Characters of WESTERN that follow a capital letter in undamaged text, too, as in AMANHÃ…, Úžasný and "À la".
+PUNCTUATION, SPACES, LETTERS = "…‚„‹›«»‘“”–—•·°™®©¹²³", "\xa0\xad’", "šžœŠŽŒŸƒ"
+SIGN = f"(?![{PUNCTUATION}{SPACES}{LETTERS}])[{WESTERN}]"
+# UTF-8 that was decoded as Windows-1252 or Latin-1 (Ã¤ for ä, Å¡ for š, â€œ for a quotation mark) or as Windows-1251
+# (РЎР»РѕРІРѕ for Слово). In UTF-8, letters of Latin, Greek, Cyrillic, Arabic and Hebrew have two bytes, of which the
+# first is a capital letter or × in Windows-1252. Most others have three, of which the first is one of the letters à to
+# ï. The lookahead makes the search fast.
+WRONG_ENCODING = re.compile(f"[Â-Þà-ïРС](?=[{WESTERN}{CYRILLIC}])(?:" + "|".join((
+    f"(?<=Â)[{WESTERN}]", f"(?<=Ã)[{LETTERS}\xa0\xad]", f"(?<=Ã)(?<![A-ZÀ-Þ]Ã)[{WESTERN}]",
+    f"(?<=[Ã-ÖØ-Þ]){SIGN}", f"(?<=[Ã-ÖØ-Þ])[{PUNCTUATION}](?=[a-zß-ÿ])", f"(?<=[a-zß-ÿ][Ã-ÖØ-Þ])[{WESTERN}]",
+    f"(?<=×)[{WESTERN}]×[{WESTERN}]", "(?<=â)€", f"(?<=[à-ï])(?:{SIGN}[{WESTERN}]|[{WESTERN}]{SIGN})",
+    f"(?<=[РС])[{CYRILLIC}](?:[РС][{CYRILLIC}]){{2}}")) + ")")
+LOST = re.compile("[\ufffd\x00-\x08\x0e-\x1f\x7f]")
 
 
 def is_damaged(text: str) -> bool:
     """Return True for text with U+FFFD, control characters, or signs of a wrong encoding such as Ã¤ for ä."""
-    return DAMAGE.search(text) is not None
+    return LOST.search(text) is not None or not text.isascii() and WRONG_ENCODING.search(text) is not None
 
 
 def is_tokenized(text: str) -> bool:

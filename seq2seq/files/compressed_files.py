@@ -22,6 +22,9 @@ ZSTD_BLOCK_BYTES = 1 << 10
 One compressed byte can expand to 32,000 bytes: 1 KB gives at most 32 MB, but 1 MB could fill the memory."""
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 """Suffixes of files that are decompressed while they are read."""
+SIGNATURES = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard", b"\xfd7zXZ\0": "xz", b"PK\3\4": "ZIP",
+              **{b"BZh%d1AY&SY" % size: "bzip2" for size in range(1, 10)}}
+"""First bytes of compressed files, which no text begins with."""
 MAX_LINE_BYTES = 1_000_000
 """Default maximum length of a line in bytes. A sentence has hundreds of bytes. A whole document on one line has tens
 of thousands of bytes. Longer lines come from files without line ends, or from small compressed files that expand
@@ -76,12 +79,30 @@ def regular_bytes(path: Path) -> bytes:
 
 def open_decompressed(path: Path) -> Any:
     """Open a binary file, decompressed if its name ends in .gz or .zst. Damage is detected only when the file is read:
-    see `opened`."""
+    see `opened`.
+
+    Raises:
+        OSError: the file cannot be opened. CorpusError: the file is compressed, but its name does not end so.
+    """
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
-    if path.suffix != ".zst":
-        return open(path, "rb", buffering=0)
-    return _Blocks(_decompress_zstd(path))
+    if path.suffix == ".zst":
+        return _Blocks(_decompress_zstd(path))
+    if path.is_file():                                                  # reading from a pipe would consume its data
+        _require_uncompressed(path)
+    return open(path, "rb", buffering=0)
+
+
+def _require_uncompressed(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(max(map(len, SIGNATURES)))
+    kind = next((kind for signature, kind in SIGNATURES.items() if start.startswith(signature)), None)
+    if suffix := {"gzip": ".gz", "Zstandard": ".zst"}.get(kind or ""):
+        raise CorpusError(f"{path} is compressed with {kind}, and its name does not end in {suffix}. Rename it, so that "
+                          "it is decompressed while it is read.")
+    if kind:
+        raise CorpusError(f"{path} is compressed ({kind}). Extract the text from it. Only .gz and .zst files are "
+                          "decompressed while they are read.")
 
 
 def _decompress_zstd(path: Path) -> Iterator[bytes]:

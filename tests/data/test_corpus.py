@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import sys
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.files.compressed_files import BLOCK_BYTES
 from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data_section import Cleaning
+from seq2seq.translation.text_io import reading
 
 FIRST_PAIRS = [(1, "ein Hund", "a dog"), (2, "eine Katze", "a cat")]
 
@@ -70,6 +74,30 @@ def test_a_file_is_not_read_before_it_is_needed(tmp_path):
     assert next(lines) == "a"
     with pytest.raises(CorpusError):
         next(lines)
+
+
+@pytest.mark.parametrize("pack, name, remedy", [
+    (gzip.compress, "gzip", r"Rename it, so"), (zstandard.compress, "Zstandard", r"Rename it, so"),
+    (bz2.compress, "bzip2", "Extract the text"), (lzma.compress, "xz", "Extract the text")])
+@pytest.mark.parametrize("read", [lambda path: list(read_lines(path)), lambda path: translation_input(path)],
+                         ids=["corpus", "translation"])
+def test_a_compressed_file_without_the_right_ending_is_recognised(tmp_path, pack, name, remedy, read):
+    path = write(tmp_path / "text.de", pack(b"ein Hund\n" * 100))
+    with pytest.raises(CorpusError, match=rf"text\.de is compressed .*{name}.*{remedy}"):
+        read(path)
+
+
+def test_a_zip_archive_is_recognised_and_text_with_similar_characters_is_read(tmp_path):
+    with zipfile.ZipFile(tmp_path / "text.docx", "w") as archive:
+        archive.writestr("a.txt", "text")
+    with pytest.raises(CorpusError, match=r"text\.docx is compressed \(ZIP\)"):
+        list(read_lines(tmp_path / "text.docx"))
+    assert list(read_lines(write(tmp_path / "text", "BZh9\nPK\n"))) == ["BZh9", "PK"]
+
+
+def translation_input(path):
+    with reading(path) as lines:
+        return list(lines)
 
 
 def test_bytes_that_are_not_utf8_are_named_by_line_and_place(tmp_path):

@@ -22,6 +22,31 @@ def test_intact_text_is_not_classified_as_damaged(text):
     assert not is_damaged(text)
 
 
+SENTENCES = {
+    "French": "Voilà « l’été » à Noël, où ça ? — Déjà… CAFÉ… À la crème, n° 5, 20 °C, CAFÉ » ÉTÉ”, É\xa0!",
+    "Portuguese": "NÃO AMANHÃ… irmã não IRMû coração", "Spanish": "¿Sí? ¡Aquí! «MAMÁ» Nº 5ª",
+    "Italian": "È\xa0vero: perché è così, È… «È» PERCHÉ»", "German": "Spaß… MÜ… Daß“ ÜBERFLUß» GRÜẞE",
+    "Polish": "Mąż zażółcił gęślą jaźń – byłaś w łodzi… ŻÓŁĆ…", "Hungarian": "Árvíztűrő tükörfúrógép Ő… É’s",
+    "Czech": "Úžasný František Škoda, „Tomáš“ říká: výši… ÚŽAS", "Latvian": "Glāžšķūņu rūķīši Šķērsiela",
+    "Turkish": "Işık ağaçta, şu öğüdü kıskanç", "Romanian": "Ștefan își dorește mâine, România",
+    "Icelandic": "Þórður á Íslandi Ð", "Vietnamese": "Tiếng Việt rất đẹp", "Greek": "Η ελληνική γλώσσα είναι όμορφη",
+    "Russian": "Слово не воробей, вылетит — не поймаешь. Сёмга Рёв С…", "Ukrainian": "Різні їжаки й Ґанок, Сік Рік",
+    "Hebrew": "שלום לכולם", "Arabic": "مرحبا بالعالم", "Hindi": "नमस्ते दुनिया", "Thai": "สวัสดีชาวโลก",
+    "Chinese": "我们在学校学习中文。", "Japanese": "私は学生です。", "Korean": "안녕하세요 세계"}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES.values(), ids=SENTENCES)
+def test_utf8_that_was_decoded_in_another_encoding_is_damaged_in_every_language(sentence):
+    def decoded(encoding):
+        """Return the text as a program decodes it that takes a byte without a character as a control character."""
+        return "".join(bytes([byte]).decode(encoding, "ignore") or chr(byte) for byte in sentence.encode())
+
+    assert not is_damaged(sentence) and not is_damaged(sentence.upper())
+    assert is_damaged(decoded("cp1252")) and is_damaged(decoded("latin-1"))
+    if "Слово" in sentence or "Ґ" in sentence:
+        assert is_damaged(decoded("cp1251"))
+
+
 def test_html_entities_are_detected():
     assert has_entities("&quot;a&quot;") and has_entities("it&#39;s") and not has_entities("R&D; AT&T")
 
