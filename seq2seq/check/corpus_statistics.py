@@ -13,8 +13,9 @@ from seq2seq.check.report import CorpusReport, Finding
 from seq2seq.data.cleaning import SHORT_TEXT
 from seq2seq.data.corpus import Pair, byte_lines
 from seq2seq.data.number_agreement import number_agreement
-from seq2seq.data.pair_quality import has_entities, is_damaged, is_tokenized
+from seq2seq.data.pair_quality import has_entities, is_tokenized
 from seq2seq.errors import CorpusError
+from seq2seq.files.damaged_text import is_damaged
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.language_codes import main_language
 

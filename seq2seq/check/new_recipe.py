@@ -22,10 +22,10 @@ from seq2seq.check.report import CorpusReport, Report
 from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, add_corpus_warnings, frequent_kinds
 from seq2seq.data.corpus import Pair, byte_lines, first_line_warnings, read_corpus, read_pairs
 from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES, number_agreement
-from seq2seq.data.pair_quality import is_damaged
 from seq2seq.data.parallel_text import zip_parallel
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import sacrebleu_metric
+from seq2seq.files.damaged_text import is_damaged
 from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
 from seq2seq.recipe.data_section import COLUMN_FORMATS, TABLE_FORMATS, Data
 from seq2seq.recipe.language_codes import main_language, same_code

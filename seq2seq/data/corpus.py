@@ -211,6 +211,8 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
         for column in columns:
             if column not in names:
                 raise CorpusError(f"{path}:1: no column '{column}'; the header has {', '.join(names)}.")
+            if names.count(str(column)) > 1:
+                raise CorpusError(f"{path}:1: several columns have the name '{column}'. Rename all but one of them.")
         indices = [names.index(str(column)) for column in columns]
     else:
         indices = [int(column) - 1 for column in columns]

@@ -1,7 +1,7 @@
-"""Signs of bad training data in the text of a pair: lengths, damaged characters, tokenised text, HTML entities.
+"""Signs of bad training data in the text of a pair: lengths, tokenised text, HTML entities.
 
-Cleaning can drop pairs with unusual lengths or damaged characters. `seq2seq check` counts damaged lines, tokenised
-lines and lines with HTML entities. `number_agreement` compares the numbers of a pair.
+Cleaning can drop pairs with unusual lengths. `seq2seq check` counts tokenised lines and lines with HTML entities. See
+also `files.damaged_text` and `number_agreement`.
 """
 
 from __future__ import annotations
@@ -13,34 +13,9 @@ from dataclasses import dataclass
 
 ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
 
-
-def _continuation(*encodings: str) -> str:
-    """Return the characters of the bytes 0x80 to 0xBF in some encodings. In UTF-8, these bytes continue a character."""
-    return "".join(bytes([byte]).decode(encoding, "ignore") for encoding in encodings for byte in range(0x80, 0xC0))
-
-
 # A full stop or comma that stands alone, or @-@, the hyphen of the Moses tokeniser. ? ! ; : are not included: they have
 # a space before them in ordinary French text.
 TOKENIZED = re.compile(r" [.,](?: |$)|@-@")
-WESTERN, CYRILLIC = _continuation("cp1252", "latin-1"), _continuation("cp1251")
-# Characters of WESTERN that follow a capital letter in undamaged text, too, as in AMANHÃ…, Úžasný and "À la".
-PUNCTUATION, SPACES, LETTERS = "…‚„‹›«»‘“”–—•·°™®©¹²³", "\xa0\xad’", "šžœŠŽŒŸƒ"
-SIGN = f"(?![{PUNCTUATION}{SPACES}{LETTERS}])[{WESTERN}]"
-# UTF-8 that was decoded as Windows-1252 or Latin-1 (Ã¤ for ä, Å¡ for š, â€œ for a quotation mark) or as Windows-1251
-# (РЎР»РѕРІРѕ for Слово). In UTF-8, letters of Latin, Greek, Cyrillic, Arabic and Hebrew have two bytes, of which the
-# first is a capital letter or × in Windows-1252. Most others have three, of which the first is one of the letters à to
-# ï. The lookahead makes the search fast.
-WRONG_ENCODING = re.compile(f"[Â-Þà-ïРС](?=[{WESTERN}{CYRILLIC}])(?:" + "|".join((
-    f"(?<=Â)[{WESTERN}]", f"(?<=Ã)[{LETTERS}\xa0\xad]", f"(?<=Ã)(?<![A-ZÀ-Þ]Ã)[{WESTERN}]",
-    f"(?<=[Ã-ÖØ-Þ]){SIGN}", f"(?<=[Ã-ÖØ-Þ])[{PUNCTUATION}](?=[a-zß-ÿ])", f"(?<=[a-zß-ÿ][Ã-ÖØ-Þ])[{WESTERN}]",
-    f"(?<=×)[{WESTERN}]×[{WESTERN}]", "(?<=â)€", f"(?<=[à-ï])(?:{SIGN}[{WESTERN}]|[{WESTERN}]{SIGN})",
-    f"(?<=[РС])[{CYRILLIC}](?:[РС][{CYRILLIC}]){{2}}")) + ")")
-LOST = re.compile("[\ufffd\x00-\x08\x0e-\x1f\x7f]")
-
-
-def is_damaged(text: str) -> bool:
-    """Return True for text with U+FFFD, control characters, or signs of a wrong encoding such as Ã¤ for ä."""
-    return LOST.search(text) is not None or not text.isascii() and WRONG_ENCODING.search(text) is not None
 
 
 def is_tokenized(text: str) -> bool:

@@ -98,8 +98,8 @@ def _require_uncompressed(path: Path) -> None:
         start = file.read(max(map(len, SIGNATURES)))
     kind = next((kind for signature, kind in SIGNATURES.items() if start.startswith(signature)), None)
     if suffix := {"gzip": ".gz", "Zstandard": ".zst"}.get(kind or ""):
-        raise CorpusError(f"{path} is compressed with {kind}, and its name does not end in {suffix}. Rename it, so that "
-                          "it is decompressed while it is read.")
+        raise CorpusError(f"{path} is compressed with {kind}, and its name does not end in {suffix}. Rename it, so "
+                          "that it is decompressed while it is read.")
     if kind:
         raise CorpusError(f"{path} is compressed ({kind}). Extract the text from it. Only .gz and .zst files are "
                           "decompressed while they are read.")

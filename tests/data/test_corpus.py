@@ -282,6 +282,9 @@ def test_what_a_tsv_file_lacks_is_named(tmp_path):
         pairs_of(tmp_path, file="a.tsv")
     with pytest.raises(CorpusError, match=r"a\.tsv:1: 2 columns, but column 5 is needed"):
         pairs_of(tmp_path, file="a.tsv", source=5, target=1)
+    with pytest.raises(CorpusError, match=r"twice\.tsv:1: several columns have the name 'de'\. Rename"):
+        pairs_of(tmp_path, file=write(tmp_path / "twice.tsv", "de\tde\ten\na\tb\tc\n").name, header=True, source="de",
+                 target="en")
     with pytest.raises(CorpusError, match=r"a\.tsv:1: no column 'fr'; the header has de, en\."):
         pairs_of(tmp_path, file="a.tsv", header=True, source="de", target="fr")
     write(tmp_path / "empty.tsv", "")
