@@ -16,13 +16,13 @@ def _continuation(*encodings: str) -> str:
 
 WESTERN, CYRILLIC = _continuation("cp1252", "latin-1"), _continuation("cp1251")
 # Characters of WESTERN that follow a capital letter in undamaged text, too, as in AMANHÃ…, Úžasný and "À la".
-PUNCTUATION, SPACES, LETTERS = "…‚„‹›«»‘“”–—•·°™®©¹²³", "\xa0\xad’", "šžœŠŽŒŸƒ"
-SIGN = f"(?![{PUNCTUATION}{SPACES}{LETTERS}])[{WESTERN}]"
+PUNCTUATION, OTHERS = "…‚„‹›«»‘“”–—•·°™®©¹²³", "\xa0\xad’šžœŠŽŒŸƒ"
+SIGN = f"(?![{PUNCTUATION}{OTHERS}])[{WESTERN}]"
 # First bytes of characters in UTF-8, as Windows-1252: of two bytes (Latin, Greek, Cyrillic, Arabic), and of three.
 TWO, THREE, LOWER = "[Ã-ÖØ-Þ]", "[à-ï]", "[a-zß-ÿ]"
 # The first byte, then, after a lookahead that makes the search fast, one of the sequences that undamaged text lacks.
 WRONG_ENCODING = re.compile(f"[Â-Þà-ïРС](?=[{WESTERN}{CYRILLIC}])(?:" + "|".join((
-    f"(?<=Â)[{WESTERN}]", "(?<=â)€", f"(?<=Ã)[{LETTERS}\xa0\xad]", f"(?<=Ã)(?<![A-ZÀ-Þ]Ã)[{WESTERN}]",
+    f"(?<=Â)[{WESTERN}]", "(?<=â)€", f"(?<=Ã)(?![…‚„‹›«»‘’“”–—])[{WESTERN}]", f"(?<=Ã)(?<![A-ZÀ-Þ]Ã)[{WESTERN}]",
     f"(?<={TWO}){SIGN}", f"(?<={LOWER}{TWO})[{WESTERN}]", f"(?<={TWO})[{PUNCTUATION}](?={LOWER})",
     f"(?<={THREE})(?:{SIGN}[{WESTERN}]|[{WESTERN}]{SIGN})",
     f"(?<=×)[{WESTERN}]×[{WESTERN}]",                                           # Hebrew
