@@ -24,6 +24,7 @@ from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import Span, alignment_units, word_spans
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model.attention import CrossAttention
+from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
 from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.translator import Translator
 
@@ -124,7 +125,8 @@ class Aligner:
         return Aligner(**settings)
 
     def weights(self, pair: PairAttention, source_words: Sequence[Span], target_words: Sequence[Span]) -> np.ndarray:
-        """Return the attention between words, (target words, source words + 1), with `</s>` in the last column.
+        """Return the attention between words, (target words, source words + 1). The last column is the attention to
+        `</s>`, and to a language token that is not in the text.
 
         Raises:
             UserError: the model has no cross-attention, or no such layer or head.
@@ -132,8 +134,11 @@ class Aligner:
         maps = maps_of_kind(pair, "cross")
         selected = select_map(maps, "cross", len(maps) if self.layer is None else self.layer, self.head)
         piece_weights = selected[1:] if self.step == "reads" else selected[:-1]
-        return word_weights(piece_weights, piece_word_overlap(pair.source.spans, source_words),
-                            piece_word_overlap(pair.target.spans, target_words))
+        overlap = piece_word_overlap(pair.source.spans, source_words)
+        if pair.source.pieces and LANGUAGE_TOKEN.fullmatch(pair.source.pieces[0]) and pair.source.spans[0] == (0, 0):
+            outside = piece_weights[:, -1:] + piece_weights[:, :1]
+            piece_weights, overlap = np.concatenate((piece_weights[:, 1:-1], outside), axis=1), overlap[1:]
+        return word_weights(piece_weights, overlap, piece_word_overlap(pair.target.spans, target_words))
 
     def align(self, pair: PairAttention, languages: tuple[str, str]) -> Alignment:
         """Link the words of a pair. languages: language codes of source and target. The division of the text into words

@@ -122,6 +122,18 @@ def test_words_are_aligned_by_layer_head_step_and_rule(pair, aligner, links):
     assert alignment.links.keys() == links
 
 
+def test_attention_to_an_added_language_token_is_attention_to_no_word(pair):
+    """The token takes nearly all attention of the first target word, and little of the second."""
+    tagged = TokenizedLine("ab c", [">>en<<", "▁a", "b", "▁c"], [(0, 0), *pair.source.spans])
+    token, words = np.array([0.8, 0.1, 0.1])[:, None], pair.maps["cross"][0, 0]
+    maps = np.concatenate((token, words * (1 - token)), axis=1)[None, None]
+    alignment = Aligner().align(PairAttention(tagged, pair.target, {"cross": maps}), ("de", "en"))
+    assert alignment.source_words == ["ab", "c"] and alignment.links == {(0, 1): pytest.approx(0.9 * 0.8)}
+    written = TokenizedLine(">>en<< ab c", [">>en<<", "▁a", "b", "▁c"], [(0, 6), (6, 8), (8, 9), (9, 11)])
+    assert Aligner().align(PairAttention(written, pair.target, {"cross": maps}), ("de", "en")).links.keys() == {
+        (0, 0), (1, 1)}
+
+
 def test_a_link_has_the_weight_between_its_words(pair):
     alignment = Aligner(head=1).align(pair, ("de", "en"))
     assert alignment.links == {(0, 1): pytest.approx(0.8), (1, 0): pytest.approx(0.7)}
