@@ -46,15 +46,21 @@ def force_prefix(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
     return processor
 
 
-def no_repeat_ngram(size: int) -> LogitsProcessor:
-    """Forbid repeated n-grams of `size` tokens in a target (Paulus et al. 2017, arXiv:1705.04304, section 2.5)."""
+def no_repeat_ngram(size: int, prefixes: Sequence[Sequence[int]] = ()) -> LogitsProcessor:
+    """Forbid repeated n-grams of `size` tokens in a target (Paulus et al. 2017, arXiv:1705.04304, section 2.5).
 
+    prefixes: see `force_prefix`; an n-gram that is repeated inside the prefix is allowed there.
+    """
     def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
         tokens = hypotheses.tokens.flatten(0, 1)                                # (rows, length)
-        if tokens.shape[1] >= size:
+        beam, length = hypotheses.tokens.shape[1:]
+        if length >= size:
             ngrams = tokens.unfold(1, size, 1)                                  # (rows, starts, size)
-            latest = tokens[:, tokens.shape[1] - size + 1 :]
-            rows, starts = (ngrams[:, :, :-1] == latest[:, None]).all(2).nonzero(as_tuple=True)
+            repeated = (ngrams[:, :, :-1] == tokens[:, length - size + 1 :][:, None]).all(2)
+            for sentence, line in enumerate(hypotheses.lines if prefixes else ()):
+                if length < len(prefixes[line]):
+                    repeated[sentence * beam : (sentence + 1) * beam] = False
+            rows, starts = repeated.nonzero(as_tuple=True)
             logits[rows, ngrams[rows, starts, -1]] = -math.inf
         return logits
 

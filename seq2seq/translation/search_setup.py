@@ -130,8 +130,11 @@ class SearchSetup:
             candidate_selection = phrases = RequiredPhrases([part.required for part in parts],
                                                             self.tokenizer.piece_bytes)
             logits_processors.append(phrases.ban_end_if_missing)
-        if any(part.prefix for part in parts):
-            logits_processors.append(force_prefix([part.prefix for part in parts]))
+        prefixes = [part.prefix for part in parts] if any(part.prefix for part in parts) else []
+        if prefixes:
+            logits_processors.append(force_prefix(prefixes))
+        if decoding.no_repeat_ngram:
+            logits_processors.append(no_repeat_ngram(decoding.no_repeat_ngram, prefixes))
         if decoding.sampling:
             keys = np.array([[part.line, part.index] for part in parts])
             candidate_selection = Sampling(decoding.seed, keys, decoding.temperature, decoding.top_k, decoding.top_p,
@@ -214,8 +217,6 @@ class SearchSetup:
         processors = []
         if decoding.min_length:
             processors.append(min_length(decoding.min_length))
-        if decoding.no_repeat_ngram:
-            processors.append(no_repeat_ngram(decoding.no_repeat_ngram))
         if decoding.forbid:
             processors.append(self.phrases.forbid(decoding.forbid))
         return processors

@@ -1,6 +1,7 @@
 """Search finds the best of all targets that satisfy a constraint, with their unchanged probabilities."""
 
 import itertools
+from itertools import pairwise
 
 import pytest
 import torch
@@ -91,6 +92,19 @@ def test_each_line_has_its_own_prefix_independently_of_the_batch(beam_size):
         (alone,) = translate(table, [sentence], beam_size=beam_size, max_length=7, n_best=beam_size,
                              logits_processors=[force_prefix([prefix])])
         assert alone == expected
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_an_ngram_may_be_repeated_inside_a_prefix_and_not_after_it(beam_size):
+    prefixes = [[4, 6, 4, 6], []]
+    found, free = translate(Table(end=-3.0), [2, 3], beam_size=beam_size, max_length=20,
+                            logits_processors=[force_prefix(prefixes), no_repeat_ngram(2, prefixes)])
+    (alone,) = translate(Table(end=-3.0), [3], beam_size=beam_size, max_length=20,
+                         logits_processors=[no_repeat_ngram(2)])
+    assert free == alone
+    for hypothesis in found:
+        assert hypothesis.tokens[:4] == [4, 6, 4, 6] and not repeats(hypothesis.tokens[2:], 2)
+        assert (6, 4) not in pairwise(hypothesis.tokens[3:])
 
 
 # Forbidden phrases
