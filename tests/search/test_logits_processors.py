@@ -1,7 +1,6 @@
 """Search finds the best of all targets that satisfy a constraint, with their unchanged probabilities."""
 
 import itertools
-from itertools import pairwise
 
 import pytest
 import torch
@@ -104,7 +103,7 @@ def test_an_ngram_may_be_repeated_inside_a_prefix_and_not_after_it(beam_size):
     assert free == alone
     for hypothesis in found:
         assert hypothesis.tokens[:4] == [4, 6, 4, 6] and not repeats(hypothesis.tokens[2:], 2)
-        assert (6, 4) not in pairwise(hypothesis.tokens[3:])
+        assert (6, 4) not in itertools.pairwise(hypothesis.tokens[3:])
 
 
 # Forbidden phrases
