@@ -131,9 +131,10 @@ def evaluate(
         return
     from seq2seq.errors import CheckpointError
     from seq2seq.evaluation.two_systems import recipe_with_tests
-    from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
+    from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata, weights_checksum
 
     bundle = resolve_model_path(model)
+    weights = weights_checksum(bundle)                              # a training may replace the model meanwhile
     recipe = recipe_with_tests(bundle)
     translator = load_translator(model, device, precision, threads)
     terms = _with_glossary(translator, model, glossary)
@@ -149,7 +150,7 @@ def evaluate(
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
     try:
-        update_bundle_metadata(bundle, test=as_values)
+        update_bundle_metadata(bundle, weights, test=as_values)
     except CheckpointError as error:                                            # a read-only model, for instance
         console.warn(f"the scores are not stored with the model: {error}")
 

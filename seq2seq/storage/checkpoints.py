@@ -293,11 +293,19 @@ def bundle_metadata(directory: Path) -> dict[str, Any]:
     return read_with_retry(Path(directory), read)
 
 
-def update_bundle_metadata(directory: Path, **fields: Any) -> None:
+def weights_checksum(directory: Path) -> str:
+    """Return the checksum of a bundle's weights. Raises CheckpointError as `bundle_metadata`."""
+    checksum: str = read_metadata(directory, "bundle", required=(MODEL,))["sha256"][MODEL]
+    return checksum
+
+
+def update_bundle_metadata(directory: Path, weights: str | None = None, **fields: Any) -> None:
     """Add or replace fields of a bundle's metadata.json, such as test scores, and renew its model card.
 
+    weights: checksum of the weights that the fields are for; None: they are for any weights.
     Raises:
-        CheckpointError: there is no bundle, or its metadata.json is damaged or cannot be written.
+        CheckpointError: there is no bundle, it has other weights than `weights`, or its metadata.json is damaged or
+            cannot be written.
         ValueError: the name of a field is reserved.
     """
     _require_unreserved(fields)
@@ -309,6 +317,8 @@ def update_bundle_metadata(directory: Path, **fields: Any) -> None:
         try:
             with opened_directory(current) as opened:
                 metadata = read_metadata(current, "bundle", required=()) | fields
+                if weights not in (None, metadata["sha256"][MODEL]):
+                    raise CheckpointError(f"{directory} has other weights now.")
                 metadata, card = with_card(current, metadata, current / RECIPE, current / MODEL)
                 replace_json(opened, METADATA, with_checksum(metadata))
                 write_card(opened, card)

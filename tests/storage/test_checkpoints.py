@@ -29,6 +29,7 @@ from seq2seq.storage.checkpoints import (
     save_checkpoint,
     step_of,
     update_bundle_metadata,
+    weights_checksum,
 )
 
 TENSORS = {
@@ -448,6 +449,17 @@ def test_metadata_can_be_added_to_a_bundle(tmp_path):
     assert bundle.metadata == {"value": 3, "scores": {"test": 2.5}, "note": "gut"}
     assert value_of_bundle(bundle) == 3
     assert names_in(directory) == ["metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model"]
+
+
+def test_scores_of_weights_that_were_replaced_meanwhile_are_not_stored(tmp_path):
+    directory = save_best(tmp_path, 3)
+    checksum = weights_checksum(directory)
+    save_best(tmp_path, 4)
+    with pytest.raises(CheckpointError, match="best has other weights now"):
+        update_bundle_metadata(directory, checksum, test={"bleu": 3})
+    assert load_bundle(directory).metadata == {"value": 4}
+    update_bundle_metadata(directory, weights_checksum(directory), test={"bleu": 4})
+    assert load_bundle(directory).metadata == {"value": 4, "test": {"bleu": 4}}
 
 
 def test_killed_at_any_moment_of_adding_metadata_the_bundle_is_whole(tmp_path):
