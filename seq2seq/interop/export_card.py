@@ -8,6 +8,7 @@ from seq2seq.cards.model_card import Sizes, Usage, model_card
 from seq2seq.interop.parity import REPORT, Exportable
 from seq2seq.storage.checkpoints import MODEL, bundle_metadata, resolve_model_path
 from seq2seq.storage.directories import read_shapes
+from seq2seq.tokenizers.context import CONTEXT_SEPARATOR
 
 
 def export_card(path: Path, exportable: Exportable, library: str, usage: str, weights: Path, number_format: str) -> str:
@@ -24,5 +25,10 @@ def export_card(path: Path, exportable: Exportable, library: str, usage: str, we
     sizes = Sizes(original.parameters, weights.stat().st_size, (number_format,), original.vocabularies)
     note = (f"Exported by seq2seq, which compared the results of this model with those of the original: see {REPORT}."
             f"{exportable.note and f' {exportable.note}'}")
+    if count := exportable.recipe.data.context:
+        mark = CONTEXT_SEPARATOR
+        note += (f" The model reads up to {count} preceding sentences of the document before each sentence. Write "
+                 f"{mark} after each of them: `It rains.{mark} It is wet.` Write {mark} before the first sentence of a "
+                 f"document, too: `{mark} It rains.`")
     return model_card(exportable.recipe, bundle_metadata(bundle), sizes,
                       Usage(library, usage, note, lossless=number_format == "float32"))

@@ -27,6 +27,7 @@ from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.recipe.directions import language_token
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
 from seq2seq.storage.directories import make_directories, recover, replace_directory
+from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.line_translator import PairScore, Translation
 from seq2seq.translation.translator import Translator
@@ -207,14 +208,15 @@ def unsupported_feature(section: ModelSection) -> str:
 
 
 def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> list[str]:
-    """Return up to `max_lines` source lines, without blank lines, from a file or from the recipe's validation set.
+    """Return up to `max_lines` source lines, without blank lines, from a file or from the recipe's validation set. A
+    model with `data.context` gets each line in its context.
 
     Raises:
         FormatError: the file cannot be read or has no lines.
     """
     try:
         if source is not None:
-            lines = read_texts(source)
+            lines = in_context(read_texts(source), recipe.data.context)
         else:
             lines = [pair[1] for pair in islice(validation_pairs(recipe), max_lines)]
     except UserError as error:

@@ -23,6 +23,7 @@ from seq2seq.interop.parity import Difference, Parity, Tolerance, compare, devel
 from seq2seq.model import build_model
 from seq2seq.recipe import TokenizerSection, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
+from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 from seq2seq.translation.line_translator import PairScore
 from seq2seq.translation.translator import Translator
@@ -58,7 +59,7 @@ def each(*kinds):
         for kind in kinds])
 
 
-def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3, decoding=None, **model):
+def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3, decoding=None, context=0, **model):
     """Write a model that was trained for a few steps on six sentence pairs, and its validation set beside it."""
     directory.mkdir()
     for name, lines in (("valid.de", GERMAN), ("valid.en", GERMAN)):
@@ -69,17 +70,19 @@ def make_bundle(directory, *, joint=True, kind="unigram", steps=50, beam_size=3,
         section = {key: value for key, value in section.items() if key != "feed_forward"}
     text = write_yaml({
         "name": "small", "languages": {"source": "de", "target": "en"},
-        "data": {"train": [files], "valid": files, "cleaning": {"max_pieces": 67}},
+        "data": {"train": [files], "valid": files, "cleaning": {"max_pieces": section["max_positions"] - 4},
+                 "context": context},
         "tokenizer": {"joint": joint, "vocab_size": 290, "type": kind}, "model": section,
         "training": {"label_smoothing": 0.0},
         "decoding": {"beam_size": beam_size, "length_penalty": 0.7} | (decoding or {})})
     recipe = parse_recipe(text, directory / "recipe.yaml")
     tokenizers = train_tokenizers(zip(GERMAN, ENGLISH, strict=True),
-                                  TokenizerSection(vocab_size=290 if joint else 280, joint=joint, type=kind), 1)
+                                  TokenizerSection(vocab_size=290 if joint else 280, joint=joint, type=kind), 1,
+                                  symbols=[CONTEXT_SEPARATOR] if context else [])
     torch.manual_seed(1)
     network = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size).eval()
     batch = gather(EncodedCorpus(*(EncodedSide.from_lists(side.encode(lines)) for side, lines in (
-        (tokenizers.source, GERMAN), (tokenizers.target, ENGLISH)))), np.arange(len(GERMAN)))
+        (tokenizers.source, in_context(GERMAN, context)), (tokenizers.target, ENGLISH)))), np.arange(len(GERMAN)))
     if recipe.model.output_bias:
         # After these few steps the control tokens would still have 1 % of the probability. CTranslate2 suppresses them
         # before the softmax, which would make its scores higher.
@@ -145,6 +148,18 @@ def test_transformers_gives_the_translations_and_scores_of_the_original(kind, bu
     assert before.tokenizer_files == after.tokenizer_files
     assert parse_recipe(before.recipe_text, path).model == parse_recipe(after.recipe_text, path).model.model_copy(
         update={"dropout": BASE.get("dropout", 0.1)})
+
+
+@pytest.mark.parametrize("library", [ctranslate2, huggingface_export], ids=["ctranslate2", "transformers"])
+@pytest.mark.parametrize("source", [None, "lines.de"])
+def test_a_model_with_context_is_compared_in_context_and_its_readme_shows_how_to_write_it(library, source, tmp_path):
+    path = make_bundle(tmp_path / "ours", context=2, max_positions=171)
+    if source:
+        source = tmp_path / source
+        source.write_text("".join(f"{line}\n" for line in GERMAN), encoding="utf-8")
+    assert_equal_results(library.export_model(path, tmp_path / "theirs", source=source))
+    readme = (tmp_path / "theirs" / "README.md").read_text(encoding="utf-8")
+    assert "up to 2 preceding sentences" in readme and "`It rains.␞ It is wet.`" in readme
 
 
 @pytest.mark.slow
