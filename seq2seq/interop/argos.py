@@ -224,7 +224,8 @@ def differences_of_argos(exportable: Exportable, splitter: Path | None, quantiza
     else:
         notes.append(f"A sentence of more than {MAX_INPUT_LENGTH - 1:,} pieces is cut by Argos Translate; seq2seq "
                      "splits it.")
-    notes.append("Argos Translate replaces _ in translations by a space.")
+    notes.append("Argos Translate replaces _ in translations by a space, and prints byte pieces such as <0xE4> as they "
+                 "are. The model generates byte pieces for characters that are not in its vocabulary.")
     if quantization.startswith("int8"):
         notes.append("On AMD processors without VNNI instructions (before Zen 4), set ARGOS_COMPUTE_TYPE=float32: with "
                      "int8, CTranslate2 has 4 to 7 times the usual rounding error there (measured on a Zen 3).")
