@@ -84,8 +84,8 @@ def test_the_result_tells_what_argos_translate_does_differently(package):
     _, exported = package
     assert exported.parity.lines == len(GERMAN) == exported.parity.same
     notes = " ".join(exported.notes)
-    for told in ("beam of 4, a length penalty of 0.2 and a minimum length of 1", "does not retry", "replaces _", "<0xE4>",
-                 "downloads one", "pieces"):
+    for told in ("beam of 4, a length penalty of 0.2 and a minimum length of 1", "does not retry", "replaces _",
+                 "<0xE4>", "downloads one", "pieces"):
         assert told in notes
     assert all(note in contents(package[0])[f"{FOLDER}/README.md"].decode() for note in exported.notes)
 
