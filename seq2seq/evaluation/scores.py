@@ -18,6 +18,7 @@ from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
 from seq2seq.recipe.language_codes import main_language
+from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
@@ -109,7 +110,18 @@ def score_files(
         console.warn(f"{hypothesis_path} looks tokenised (full stops and commas are separated by spaces), and "
                      "sacreBLEU tokenises again. Detokenise it; or, to compare with a paper on tokenised text, use "
                      "sacrebleu --force --tokenize none.")
+    if "bleu" in metrics:
+        warn_if_without_spaces(reference_paths, references, language)
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
+
+
+def warn_if_without_spaces(paths: Sequence[Path], references: Sequence[Sequence[str]], language: str) -> None:
+    """Print a warning for files in a script without spaces, if BLEU's tokeniser for `language` needs spaces."""
+    for path, lines in zip(paths, references, strict=True):
+        text = "".join(lines)
+        if bleu_tokenizer(language) == "13a" and len(SPACELESS_CHARACTER.findall(text)) > len(text) / 2:
+            console.warn(f"{path} is in a script without spaces between words, and BLEU's tokeniser for {language} "
+                         "counts the words between spaces. Name the language of the text, such as --language zh.")
 
 
 def score_pairs(

@@ -9,6 +9,7 @@ from typing import Any
 from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.evaluation.scores import METRICS, warn_if_without_spaces
 from seq2seq.evaluation.significance import Comparison, compare
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.directions import language_token
@@ -72,6 +73,8 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
         else:
             translations.append({"": files[path]})
             precisions.append(None)
+    if references and "bleu" in test.get("metrics", METRICS):
+        warn_if_without_spaces(references, streams, languages.get("", "en"))
     return {name: compare(translations[0][name], translations[1][name], streams, languages.get(name, "en"), names=names,
                           precisions=precisions, **test)
             for name, (_, streams) in tests.items()}

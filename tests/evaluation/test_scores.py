@@ -20,6 +20,7 @@ from seq2seq.evaluation.scores import (
     to_dict,
 )
 from seq2seq.evaluation.significance import compare, comparison_to_dict, format_comparison
+from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.task import TRANSLATION
 
@@ -189,6 +190,15 @@ def test_a_file_of_tokenised_translations_is_named_once(tmp_path, capsys, lines,
     told = " ".join(capsys.readouterr().err.split())
     assert told.count(f"{path} looks tokenised") == warned
     assert ("sacrebleu --force --tokenize none" in told) == warned
+
+
+@pytest.mark.parametrize(("language", "warned"), [("en", True), ("zh", False), ("th", False)])
+def test_text_without_spaces_in_a_language_with_spaces_is_named(tmp_path, capsys, language, warned):
+    path = write_lines(tmp_path / "theirs.zh", ["我们在学校学习中文。", "今天 Tom 不在。"])
+    score_files(path, [path], language)
+    compare_systems(path, path, None, [path], language, None, metrics=["bleu"], samples=3)
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count(f"{path} is in a script without spaces between words") == 2 * warned and ("--language zh" in told) == warned
 
 
 class Parrot:
