@@ -365,6 +365,15 @@ def test_characters_that_look_like_line_ends_are_never_pieces():
             assert all(piece.startswith("<0x") for piece in tokenizer.pieces(tokenizer.encode([f"{character}"])[0][1:]))
 
 
+def test_a_frequent_word_is_a_piece_even_if_the_same_character_always_follows_it():
+    """A space follows each "Ich" here, as in many small corpora. "I" and "ch" are pieces of other words."""
+    drawn = random.Random(1)
+    verbs = ["".join(drawn.choices("abdefgklmnoprstuvwz", k=5)) for _ in range(200)]
+    pairs = [(f"Ich {drawn.choice(verbs)} noch ein Buch.", f"I {drawn.choice(verbs)} a book, too.") for _ in range(500)]
+    tokenizer = train(pairs=pairs, vocab_size=400).source
+    assert tokenizer.pieces(tokenizer.encode(["Ich"])[0]) == ["▁Ich"]
+
+
 def test_digits_stand_alone():
     pairs = [("im Jahr 1999 und 1998", "in 1999 and 1998")] * 11
     pieces = train("bpe", pairs=pairs, vocab_size=280).source.pieces(range(280))
