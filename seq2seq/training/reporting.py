@@ -10,25 +10,27 @@ from seq2seq import console
 from seq2seq.analysis.learning_curves import CURVES
 from seq2seq.loss.cross_entropy import perplexity
 from seq2seq.recipe import Recipe
+from seq2seq.recipe.training_section import TrainingSection
 from seq2seq.storage.run_directory import TENSORBOARD
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import ValidationResult
 
 
-def print_training_summary(run: Path, sizes: str, step: int, smoothed: bool) -> None:
+def print_training_summary(run: Path, sizes: str, step: int, section: TrainingSection) -> None:
     """Print the sizes of model and data, the path of the learning curves, and definitions of loss and perplexity.
 
     Args:
         sizes: text with the sizes of model and data, and the device.
         step: number of optimizer steps done before; 0 in a new training.
-        smoothed: True if the training loss includes label smoothing.
     """
     console.print_message(sizes)
     console.print_message(f"learning curves: open {run / CURVES} in a browser (updated at every validation), or run "
                           f"tensorboard --logdir {shlex.quote(str(run / TENSORBOARD))}")
+    added = " and ".join(name for name, value in (
+        ("label smoothing", section.label_smoothing), ("consistency training", section.consistency)) if value)
     console.print_message("loss: mean negative log-likelihood per target token, in nats"
-                          f"{'; the training loss includes label smoothing' * smoothed}. perplexity: exp of the loss"
-                          f"{' without label smoothing' * smoothed}.")
+                          f"{added and f'; the training loss includes {added}'}. perplexity: exp of the loss"
+                          f"{added and f' without {added}'}.")
     if step:
         console.print_message(f"resuming after step {step:,}")
 

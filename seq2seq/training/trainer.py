@@ -276,7 +276,7 @@ class Training:
             self.run, f"{self.parameters:,} parameters, {len(self.prepared.corpus):,} training pairs "
             f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
             f"{str(self.dtype).removeprefix('torch.')} on {describe(self.device)}", self.state.step,
-            self.section.label_smoothing > 0)
+            self.section)
 
     def _log_window(self, log: Log) -> list[str]:
         """Log the means since the last log line, and return them as text for the progress bar."""

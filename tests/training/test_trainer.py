@@ -85,6 +85,12 @@ def test_smoothing_is_spoken_of_only_where_labels_are_smoothed(recipe, tmp_path,
     assert ("smoothed labels" in (tmp_path / "run" / "curves.svg").read_text()) == bool(smoothing)
 
 
+def test_the_first_lines_name_everything_that_the_training_loss_includes(recipe, tmp_path, capsys):
+    train(recipe("training.max_steps=1", "training.label_smoothing=0.1", "training.consistency=5"), tmp_path / "run")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the training loss includes label smoothing and consistency training. perplexity" in told
+
+
 def test_a_training_computes_on_the_device_of_the_recipe(recipe, tmp_path, monkeypatch):
     wanted = []
     choose = trainer.choose_device
