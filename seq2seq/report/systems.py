@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import re
 import time
 from collections import Counter
@@ -198,7 +199,9 @@ def read_scores(options: Sequence[str], systems: int, lines: int) -> dict[str, l
             try:
                 values.append(float(text))
             except ValueError:
-                raise CorpusError(f"{path}:{number}: expected a number, found '{text[:30]}'.") from None
+                values.append(math.nan)
+            if not math.isfinite(values[-1]):
+                raise CorpusError(f"{path}:{number}: expected a number, found '{text[:30]}'.")
         found.setdefault(name, []).append(values)
     for name, files in found.items():
         if len(files) != systems:

@@ -229,8 +229,9 @@ def test_the_memory_of_each_model_is_what_its_translations_need(folder, monkeypa
     assert small < 100 and after < 100 and 350 < large < 500
 
 
-def test_files_and_a_model_are_reported_on_given_text(folder, tmp_path):
+def test_files_and_a_model_are_reported_on_given_text(folder, tmp_path, capsys):
     lines = (folder / "valid.de").read_text()
+    (tmp_path / "nan").write_text("0.5\nnan\n" + "0.5\n" * 5)
     (tmp_path / "theirs").write_text(lines)
     (tmp_path / "comet").write_text("0.5\n" * 7)
     command = ["report", str(folder / "run"), str(tmp_path / "theirs"), "--source", str(folder / "valid.en"),
@@ -242,8 +243,10 @@ def test_files_and_a_model_are_reported_on_given_text(folder, tmp_path):
     for wrong, message in ((["--scores", "comet"], "expected NAME=FILE"),
                            (["--scores", f"other={tmp_path / 'comet'}"], "1 files for 2 systems"),
                            (["--scores", f"other={tmp_path / 'theirs'}"], "theirs:1: expected a number"),
+                           (["--scores", f"other={tmp_path / 'nan'}"], "nan:2: expected a number, found 'nan'"),
                            (["--output", str(tmp_path / "none" / "r.html")], "there is no directory")):
-        assert main([*command, *wrong]) == 2, message
+        assert main([*command, *wrong]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_missing_files_are_named(folder, tmp_path, capsys):
