@@ -11,7 +11,7 @@ import typer
 
 from seq2seq import console
 from seq2seq.cli.options import examples
-from seq2seq.errors import OptionError
+from seq2seq.errors import CorpusError, OptionError
 from seq2seq.recipe.language_codes import main_language
 
 if TYPE_CHECKING:
@@ -59,7 +59,12 @@ def init(
     if not files:
         files = _ask_for_files() if asks else _missing("the files", "seq2seq init train.de train.en --output mine")
     corpus = corpus_of(files, source_column, target_column)
-    found = identify_languages(corpus)
+    try:
+        found = identify_languages(corpus)
+    except CorpusError:
+        if not (source and target):
+            raise
+        found = None, None                                          # `write_recipe` names the likely encoding, too
     codes = [given or (_ask(f"Language of the {side} (code such as de)", code) if asks else code)
              for side, given, code in zip(("source", "target"), (source, target), found, strict=True)]
     if not all(codes):

@@ -143,6 +143,13 @@ def test_without_a_terminal_what_is_missing_is_named(directory, capsys, monkeypa
         assert told in capsys.readouterr().err
 
 
+def test_the_encoding_is_named_even_if_the_languages_would_be_identified(directory, capsys):
+    Path("train.pl").write_bytes("zażółć gęślą jaźń łąka\n".encode("cp1250") * 200)
+    Path("train.de").write_text("ein Hund läuft über die Wiese\n" * 200, encoding="utf-8")
+    assert main(["init", "train.pl", "train.de", "--source", "pl", "--target", "de", "--output", "mine"]) == 2
+    assert "200 of 200 lines are not UTF-8" in (told := capsys.readouterr().err) and "seems to be CP1250" in told
+
+
 def test_text_that_cannot_be_read_is_reported_without_languages_too(directory, capsys):
     Path("train.xx").write_bytes(b"a\n\xf6\n" * 99)
     Path("train.yy").write_bytes(b"a\nb\n" * 99)
