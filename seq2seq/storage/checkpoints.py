@@ -295,8 +295,11 @@ def bundle_metadata(directory: Path) -> dict[str, Any]:
 
 def weights_checksum(directory: Path) -> str:
     """Return the checksum of a bundle's weights. Raises CheckpointError as `bundle_metadata`."""
-    checksum: str = read_metadata(directory, "bundle", required=(MODEL,))["sha256"][MODEL]
-    return checksum
+    def read(current: Path) -> str:
+        checksum: str = read_metadata(current, "bundle", required=(MODEL,))["sha256"][MODEL]
+        return checksum
+
+    return read_with_retry(Path(directory), read)
 
 
 def update_bundle_metadata(directory: Path, weights: str | None = None, **fields: Any) -> None:
