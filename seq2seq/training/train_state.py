@@ -32,7 +32,8 @@ class TrainState:
     skipped_in_row: number of steps skipped since the last step with a finite gradient.
     window: sums since the last log line, by name; `likelihood` is the negative log-likelihood of the targets.
     seconds: time spent in training and validation until the last log line.
-    averaged: True if the average of checkpoints has been validated after the last step.
+    averaged: steps of the checkpoints whose average has been validated after the last step. True in a checkpoint of an
+        older version of seq2seq; False: none.
     most_tokens: `StepGradients.max_tokens`, which is lowered after out-of-memory errors.
     logged: number of records in the log; None in a checkpoint of an older version of seq2seq, which did not count them.
     first_loss, lowest_loss, smoothed_loss: first, lowest and latest value of the moving average of the negative
@@ -54,7 +55,7 @@ class TrainState:
     skipped_in_row: int = 0
     window: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    averaged: bool = False
+    averaged: bool | list[int] = False
     most_tokens: int | None = None
     logged: int | None = None
     first_loss: float | None = None

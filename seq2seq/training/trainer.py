@@ -356,12 +356,12 @@ class Training:
         self.group.barrier()                                            # wait until the last checkpoint is written
         # If the recipe now selects more checkpoints than before, some of them may have been deleted already.
         paths = [path for path in list_checkpoints(self.run) if step_of(path) in steps]
-        if len(paths) < 2 or self.state.averaged:
+        if len(paths) < 2 or self.state.averaged in (True, steps := [step_of(path) for path in paths]):
             return
         averaged = average_weights(intact_weights(paths))
         with self._use_weights([averaged[name].to(self.device) for name in self.names]):
             self._evaluate(log, "average", f"average of {len(paths)} checkpoints  validation")
-        self.state.averaged = True
+        self.state.averaged = steps
         self._save(log)
 
     # Saving and resuming

@@ -442,7 +442,11 @@ def test_checkpoints_are_averaged_at_the_end_and_kept_until_then(recipe, tmp_pat
                  "training.max_steps=15"), run)
     assert [path.name for path in list_checkpoints(run)] == ["step-00000005", "step-00000010", "step-00000015"]
     assert [record["kind"] for record in logged(run)].count("average") == 1
-    assert newest_checkpoint(run).info["progress"]["averaged"]
+    assert newest_checkpoint(run).info["progress"]["averaged"] == [5, 10, 15]
+    settings = f"training.average.kind={kind}", "training.keep_checkpoints=1", "training.max_steps=15"
+    for count, averages in ((3, 1), (2, 2), (2, 2)):                # only another selection is averaged again
+        train(recipe(*settings, f"training.average.count={count}"), run)
+        assert [record["kind"] for record in logged(run)].count("average") == averages
 
 
 def test_a_damaged_checkpoint_is_left_out_of_the_average(recipe, tmp_path, capsys):
