@@ -273,6 +273,7 @@ def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], align
 def _one_layer(translator: Translator, aligner: Aligner) -> tuple[int | None, Aligner]:
     """Return the decoder layer that `aligner` selects, and settings for maps that contain only this layer. If
     the model has no such layer, return (None, aligner)."""
-    layers = sum(isinstance(module, CrossAttention) for module in cast(nn.Module, translator.model).modules())
+    modules = cast(nn.Module, translator.model).named_modules(remove_duplicate=False)       # tied layers count, too
+    layers = sum(isinstance(module, CrossAttention) for _, module in modules)
     layer = layers if aligner.layer is None else aligner.layer
     return (layer, replace(aligner, layer=1)) if 1 <= layer <= layers else (None, aligner)

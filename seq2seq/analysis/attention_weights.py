@@ -62,6 +62,7 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
     context: list[Tensor] = []
     segments: list[Segments] = []                               # if the model has hierarchical context
     recurrent_steps: list[Tensor] = []                          # cross-attention of a recurrent model, by step
+    layer = 0                                                   # number of decoder layers that were computed
     sources = Sentences.from_offsets(batch.source_offsets, batch.longest_source)
     targets = Sentences.from_offsets(batch.target_offsets, batch.longest_target)
 
@@ -71,8 +72,11 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
             (decoder if kind == "decoder" else encoder).append(module.weights_of(*arguments, **keywords))
 
     def record_cross(module: Any, arguments: tuple[Any, ...]) -> None:
-        cross.append(module.weights_of(*arguments))
-        if cross_layer is not None:
+        nonlocal layer                                          # tied decoder layers are one module, called repeatedly
+        layer += 1
+        if cross_layer in (None, layer):
+            cross.append(module.weights_of(*arguments))
+        if cross_layer == layer:
             raise _RecordedError
 
     def record_context(module: Any, arguments: tuple[Tensor, Segments]) -> None:
@@ -85,14 +89,11 @@ def attention_maps(model: Seq2Seq, batch: Batch, kinds: Collection[Kind] = KINDS
         recurrent_steps.append(output[1])
 
     with ExitStack() as hooks, suppress(_RecordedError):
-        layer = 0
         for module in cast(nn.Module, model).modules():
             if isinstance(module, SelfAttention):
                 hooks.callback(module.register_forward_pre_hook(record_self, with_kwargs=True).remove)
             elif isinstance(module, CrossAttention) and "cross" in kinds:
-                layer += 1
-                if cross_layer in (None, layer):
-                    hooks.callback(module.register_forward_pre_hook(record_cross).remove)
+                hooks.callback(module.register_forward_pre_hook(record_cross).remove)
             elif isinstance(module, HierarchicalContext):
                 hooks.callback(module.register_forward_pre_hook(record_context).remove)
             elif isinstance(module, SourceAttention) and "cross" in kinds:

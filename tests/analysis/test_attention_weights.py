@@ -1,10 +1,12 @@
 """The reported attention weights are those that the model computes with."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from seq2seq.analysis.attention_maps import Aligner, AttentionMapSelection, PairAttention, TokenizedLine
+from seq2seq.analysis.attention_maps import Aligner, AttentionMapSelection, PairAttention, TokenizedLine, _one_layer
 from seq2seq.analysis.attention_weights import attention_maps
 from seq2seq.data.batching import gather
 from seq2seq.errors import CheckpointError, UserError
@@ -77,6 +79,22 @@ def test_the_weights_times_the_values_are_the_output_of_the_attention(make_model
     (hidden, memory, sentences, memory_sentences), (output, _) = calls[0]
     _, values = layer.start(memory, memory_sentences)
     torch.testing.assert_close(layer.output(pack(weights @ values, sentences).flatten(1)), output)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_single_layer_is_that_of_all_layers_even_if_the_layers_are_one_module(make_model, make_batch, tied):
+    model, batch = make_model(tied_decoder_layers=tied), make_batch()
+    every = attention_maps(model, batch, ["cross"]).cross
+    assert len(every) == 3 and not torch.equal(every[0], every[2])
+    for layer in (1, 2, 3):
+        (alone,) = attention_maps(model, batch, ["cross"], layer).cross
+        assert torch.equal(alone, every[layer - 1])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_words_are_aligned_by_the_last_layer_by_default(make_model, tied):
+    translator = SimpleNamespace(model=make_model(tied_decoder_layers=tied))
+    assert _one_layer(translator, Aligner()) == (3, Aligner(layer=1))
 
 
 def test_only_the_requested_kinds_are_returned(make_model, make_batch):
