@@ -114,4 +114,7 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
     epochs = new.max_steps / new.steps_per_epoch
     lines.append(f"  model size {new.size}, {new.max_steps:,} steps ({epochs:,.0f} epochs)")
     path = shlex.quote(str(new.path))
-    typer.echo("\n".join([*lines, "next:", f"  seq2seq check {path}", f"  seq2seq train {path}"]))
+    train = f"  seq2seq train {path}"
+    if directory.absolute() == Path("runs", directory.name).absolute():         # the default directory of the run
+        train += f" --run-dir {shlex.quote(str(directory / 'run'))}"
+    typer.echo("\n".join([*lines, "next:", f"  seq2seq check {path}", train]))

@@ -54,6 +54,14 @@ def test_the_recipe_is_checked_without_errors_and_has_all_pairs(directory, capsy
     assert MIN_BATCH_TOKENS <= recipe.training.batch_tokens < BATCH_TOKENS["tiny"]
 
 
+def test_the_training_command_names_a_run_directory_if_the_default_one_is_that_of_the_recipe(directory, capsys):
+    files = map(str, write(PAIRS))
+    assert main(["init", *files, "--source", "xx", "--target", "yy", "--output", "runs/mine"]) == 0
+    command = capsys.readouterr().out.splitlines()[-1].split()
+    assert command == ["seq2seq", "train", "runs/mine/recipe.yaml", "--run-dir", "runs/mine/run"]
+    assert main([*command[1:], "--set", "training.max_steps=1"]) == 0 and Path("runs/mine/run/best").is_dir()
+
+
 def test_no_held_out_sentence_is_in_the_training_text_whatever_its_case_and_white_space(directory):
     rng = random.Random(1)
     repeated = [(source.upper(), f" {target}") for source, target in rng.sample(PAIRS, 73)]
