@@ -41,7 +41,7 @@ class TokenizerSection(Section):
     vocab_size: VocabularySize = "auto"
     """Number of pieces, including 256 bytes and 3 special symbols. For `words`, maximum number of words; the most
     frequent words are kept. `auto` derives the size from the training text: 259 bytes and symbols, plus the number of
-    different characters, plus min(32,000, 32 * (number of characters)^(1/3)). The sum is rounded up to two significant
+    different characters, plus min(32,000, 64 * (number of characters)^(1/3)). The sum is rounded up to two significant
     digits. The size is smaller if the text has too few subwords. For `words`, `auto` is 30,000."""
     joint: bool = True
     """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`

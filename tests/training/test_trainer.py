@@ -17,6 +17,7 @@ from seq2seq.errors import CheckpointError, RecipeError, UserError
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle, newest_checkpoint
+from seq2seq.tokenizers import vocabulary_size
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training import trainer
 from seq2seq.training.objective import Objective
@@ -458,6 +459,17 @@ def test_a_damaged_checkpoint_is_left_out_of_the_average(recipe, tmp_path, capsy
     train(recipe(*settings, "training.average.kind=last", "training.average.count=3"), run)
     assert "step-00000005" in (told := capsys.readouterr().err) and "The average leaves this checkpoint out." in told
     assert newest_checkpoint(run).info["progress"]["averaged"] and len(intact) == 2
+
+
+def test_a_run_keeps_its_vocabulary_if_a_later_version_chooses_another_size(recipe, tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    train(recipe("tokenizer.vocab_size=auto", "training.max_steps=5"), run)
+    assert "auto chose" in capsys.readouterr().err
+    before = {path.name: path.read_bytes() for path in (run / "tokenizer").iterdir()}
+    monkeypatch.setattr(vocabulary_size, "FACTOR", 1)
+    train(recipe("tokenizer.vocab_size=auto", "training.max_steps=10"), run)
+    assert "auto chose" not in capsys.readouterr().err and newest_checkpoint(run).step == 10
+    assert {path.name: path.read_bytes() for path in (run / "tokenizer").iterdir()} == before
 
 
 def test_only_the_newest_checkpoints_stay(recipe, tmp_path):
