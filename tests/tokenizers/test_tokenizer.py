@@ -315,7 +315,7 @@ def drawn_pairs(count: int) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("kind", "joint"), KINDS)
 def test_a_vocabulary_of_the_size_auto_suits_the_text(kind, joint):
-    for count in (300, 1000):
+    for count in (1000, 3000):
         pairs = drawn_pairs(count)
         both = train(kind, joint, pairs, vocab_size="auto")
         characters = [sum(len(pair[side]) for pair in pairs) for side in (0, 1)]
