@@ -370,8 +370,17 @@ def test_a_frequent_word_is_a_piece_even_if_the_same_character_always_follows_it
     drawn = random.Random(1)
     verbs = ["".join(drawn.choices("abdefgklmnoprstuvwz", k=5)) for _ in range(200)]
     pairs = [(f"Ich {drawn.choice(verbs)} noch ein Buch.", f"I {drawn.choice(verbs)} a book, too.") for _ in range(500)]
-    tokenizer = train(pairs=pairs, vocab_size=400).source
-    assert tokenizer.pieces(tokenizer.encode(["Ich"])[0]) == ["▁Ich"]
+    trained = train(pairs=pairs, vocab_size=400).source
+    assert trained.pieces(trained.encode(["Ich"])[0]) == ["▁Ich"]
+
+
+def test_frequent_words_are_left_out_if_the_text_then_has_more_pieces(monkeypatch):
+    pairs = drawn_pairs(500)
+    models = []
+    for words in ([], ["unusual" * 9, "surplus" * 9, "strange" * 9] * 999):
+        monkeypatch.setattr("seq2seq.tokenizers.tokenizer.frequent_words", lambda lines, words=words: words)
+        models.append(train(pairs=pairs, vocab_size=400).source.model)
+    assert models[0] == models[1]
 
 
 def test_digits_stand_alone():
