@@ -25,7 +25,7 @@ def test_intact_text_is_not_classified_as_damaged(text):
 
 SENTENCES = {
     "French": "Voilà « l’été » à Noël, où ça ? — Déjà… CAFÉ… À la crème, n° 5, 20 °C, CAFÉ » ÉTÉ”, É\xa0!",
-    "Portuguese": "NÃO AMANHÃ… irmã não IRMû coração", "Spanish": "¿Sí? ¡Aquí! «MAMÁ» Nº 5ª",
+    "Portuguese": "NÃO AMANHÃ… irmã não IRMÃ» coração", "Spanish": "¿Sí? ¡Aquí! «MAMÁ» Nº 5ª",
     "Italian": "È\xa0vero: perché è così, È… «È» PERCHÉ»", "German": "Spaß… MÜ… Daß“ ÜBERFLUß» GRÜẞE",
     "Polish": "Mąż zażółcił gęślą jaźń – byłaś w łodzi… ŻÓŁĆ…", "Hungarian": "Árvíztűrő tükörfúrógép Ő… É’s",
     "Czech": "Úžasný František Škoda, „Tomáš“ říká: výši… ÚŽAS", "Latvian": "Glāžšķūņu rūķīši Šķērsiela",
