@@ -18,10 +18,10 @@ import sentencepiece
 from seq2seq.errors import TokenizerError
 from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.tokenizers.context import WithSeparator
-from seq2seq.tokenizers.frequent_words import MAX_LINES, frequent_words
 from seq2seq.tokenizers.language_token import WithLanguageToken
 from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
 from seq2seq.tokenizers.subword_sampling import SubwordSampler
+from seq2seq.tokenizers.unigram_lines import MAX_LINES, additional_lines
 from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
@@ -54,8 +54,6 @@ TRAINING_THREADS = 16
 # Maximum length of a training line in bytes. sentencepiece silently drops longer lines, so this is the largest value of
 # its option max_sentence_length. The default of the option is 4,192.
 MAX_TRAINING_LINE_BYTES = 2**30
-COMPARED_LINES = 10_000
-"""Maximum number of lines on which two vocabularies are compared."""
 # Control characters are replaced by spaces in the training text, so that they do not become pieces. The tokenizer then
 # encodes them as byte pieces. Search never generates the byte pieces of `CONTROL_BYTES`.
 CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
@@ -390,22 +388,9 @@ def _alphabet(lines: Iterable[str], coverage: float) -> int:
 
 def _train_subwords(lines: Sequence[str], section: TokenizerSection, size: int, symbols: Sequence[str],
                     side: str) -> Tokenizer:
-    """Train a vocabulary of subwords. For little text, a unigram vocabulary is also trained with `frequent_words`, and
-    the one that divides the text into fewer pieces is returned."""
-    found = _train_once(lines, section, size, symbols, side)
-    if section.type != "unigram" or len(lines) > MAX_LINES or not (words := frequent_words(lines)):
-        return found
-    try:
-        with_words = _train_once([*lines, *words], section, size, symbols, side)
-    except _ImpossibleSize:                                         # the words can raise the number of characters
-        return found
-    sample = lines[::len(lines) // COMPARED_LINES + 1]
-    return min((found, with_words), key=lambda tokenizer: sum(map(len, tokenizer.encode(sample))))
-
-
-def _train_once(lines: Iterable[str], section: TokenizerSection, size: int, symbols: Sequence[str], side: str
-                ) -> Tokenizer:
     writer = io.BytesIO()
+    if section.type == "unigram" and len(lines) <= MAX_LINES:
+        lines = [*lines, *additional_lines(lines)]
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=(line.translate(CONTROLS_TO_SPACES) for line in lines),

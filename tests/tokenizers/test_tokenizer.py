@@ -29,6 +29,7 @@ from seq2seq.tokenizers.tokenizer import (
     _reservoir_sample,
     train_tokenizers,
 )
+from seq2seq.tokenizers.unigram_lines import additional_lines
 from seq2seq.tokenizers.vocabulary_size import vocabulary_size
 
 GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus",
@@ -374,13 +375,29 @@ def test_a_frequent_word_is_a_piece_even_if_the_same_character_always_follows_it
     assert trained.pieces(trained.encode(["Ich"])[0]) == ["▁Ich"]
 
 
-def test_frequent_words_are_left_out_if_the_text_then_has_more_pieces(monkeypatch):
-    pairs = drawn_pairs(500)
-    models = []
-    for words in ([], ["unusual" * 9, "surplus" * 9, "strange" * 9] * 999):
-        monkeypatch.setattr("seq2seq.tokenizers.tokenizer.frequent_words", lambda lines, words=words: words)
-        models.append(train(pairs=pairs, vocab_size=400).source.model)
-    assert models[0] == models[1]
+def test_the_most_frequent_words_of_a_monotonous_text_are_pieces():
+    """At first every word is a piece, and sentencepiece removes most single characters. It then counts each unknown
+    character as the most probable piece, so short words seem cheap to divide."""
+    drawn = random.Random(1)
+    latin = ["".join(drawn.choices("abcdefghijklmnopqrstuvwxyz", k=drawn.randint(1, 6))) for _ in range(200)]
+    chinese = ["".join(drawn.choices([chr(0x4E00 + index) for index in range(60)], k=drawn.randint(1, 3)))
+               for _ in latin]
+    weights = [(rank + 1) ** -0.5 for rank in range(len(latin))]
+    sentences = [drawn.choices(range(len(latin)), weights, k=5) for _ in range(2000)]
+    pairs = [(" ".join(latin[word] for word in sentence), "".join(chinese[word] for word in sentence))
+             for sentence in sentences]
+    trained = train(pairs=pairs, vocab_size=500).source
+    assert [word for word in latin[:40] if len(trained.encode([word])[0]) > 1] == []
+
+
+def test_each_character_has_an_additional_line_in_which_it_follows_no_neighbour_of_the_text():
+    lines = ["abcab cab", "ba 中c"] * 2
+    added = additional_lines(lines)
+    assert [line[-1] for line in added if len(line) == 2] == list(dict.fromkeys(line[-1] for line in added))
+    assert {line[-1] for line in added} == set("abc中")
+    assert not [line for line in added if any(line in text for text in lines)]
+    assert additional_lines(["ab a"] * 5) == ["ab", "a", "ba"]
+    assert additional_lines([]) == additional_lines([" "]) == []
 
 
 def test_digits_stand_alone():
