@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import chain
 
 MIN_COUNT = 5
-"""Minimum count of a frequent word. On Multi30k and on 10,000 pairs of Tatoeba, minimum counts of 3 to 20 make held-out
+"""Minimum count of a frequent word or character. On Multi30k and on 10,000 pairs of Tatoeba, minimum counts of 3 to 20 make held-out
 text about equally short. Each frequent word is read once more than it occurs, which matters for rare words."""
 MAX_LINES = 400_000
 """Maximum number of lines of a text that needs additional lines. In more text, a space always follows few frequent
@@ -26,14 +25,19 @@ words, and counting the words takes long."""
 
 
 def additional_lines(lines: Iterable[str]) -> list[str]:
-    """Return each word that occurs MIN_COUNT times or more, and a line for each character, such as "ex" for "x".
+    """Return the words that occur MIN_COUNT times or more, and a line for each such character, such as "ex" for "x".
 
     The characters of such a line are not neighbours in the text, so its best segmentation contains the last character
-    as a piece: candidates for longer pieces occur at least twice.
+    as a piece: candidates for longer pieces occur at least twice. Rare characters have no line, because it could add
+    them to the characters that `character_coverage` keeps.
     """
     counts = Counter(word for line in lines for word in line.split())
+    occurrences: Counter[str] = Counter()
+    for word, count in counts.items():
+        for character in word:
+            occurrences[character] += count
     neighbours = {word[index : index + 2] for word in counts for index in range(len(word) - 1)}
-    characters = [character for character, _ in Counter(chain.from_iterable(counts)).most_common()]
+    characters = [character for character, _ in occurrences.most_common() if occurrences[character] >= MIN_COUNT]
     added = [word for word, count in counts.items() if count >= MIN_COUNT]
     for character in characters:
         for before in characters:
