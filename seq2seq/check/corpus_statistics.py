@@ -27,15 +27,27 @@ MAX_BLOCKS = 320
 MAX_DECODED_LINES = 100
 """Maximum number of lines from which the encoding of a file is guessed. Only lines that are not UTF-8 are used."""
 # CP932 is Microsoft's extension of Shift-JIS.
-ENCODINGS = {"ja": ("EUC-JP", "CP932"), "zh": ("GB18030", "BIG5"), "ko": ("CP949",), "el": ("CP1253",),
-             "tr": ("CP1254",), "he": ("CP1255",), "th": ("CP874",),
-             **dict.fromkeys(("ar", "fa", "ur"), ("CP1256",)), **dict.fromkeys(("et", "lt", "lv"), ("CP1257",)),
-             **dict.fromkeys(("ru", "uk", "be", "bg", "mk", "sr"), ("CP1251",)),
-             **dict.fromkeys(("cs", "hr", "hu", "pl", "ro", "sk", "sl"), ("CP1250",))}
+ENCODINGS = {"ja": ("EUC-JP", "CP932"), "zh": ("GB18030", "BIG5"), "ko": ("CP949",), "el": ("CP1253", "ISO-8859-7"),
+             "tr": ("CP1254",), "he": ("CP1255",), "th": ("CP874",), "ar": ("CP1256", "ISO-8859-6"),
+             **dict.fromkeys(("fa", "ur"), ("CP1256",)), **dict.fromkeys(("et", "lt", "lv"), ("CP1257",)),
+             **dict.fromkeys(("ru", "bg", "mk", "sr"), ("CP1251", "KOI8-R", "ISO-8859-5", "CP866")),
+             **dict.fromkeys(("uk", "be"), ("CP1251", "KOI8-U", "ISO-8859-5", "CP866")),
+             **dict.fromkeys(("cs", "hr", "hu", "pl", "ro", "sk", "sl"), ("CP1250", "ISO-8859-2", "CP852"))}
 """Most common encodings of each language besides UTF-8, the most likely one first."""
-FREQUENT = frozenset("的是不了在有我他一人大这這个個们們中来來上国國和说說时時，。、のにはをたがで")
-"""Frequent characters of Chinese and Japanese. Most text can be decoded without errors in several encodings: nearly all
-Big5 text is also valid GB18030. The encoding that yields the most of these characters is taken as the correct one."""
+FREQUENT = {
+    **dict.fromkeys(("ja", "zh"), frozenset("的是不了在有我他一人大这這个個们們中来來上国國和说說时時"
+                                            "，。、のにはをたがで")),
+    **dict.fromkeys(("ru", "uk", "be", "bg", "mk", "sr"), frozenset("оеаинтсрвлкмдпуіјў")),
+    "ar": frozenset("اليمونرتبعدسه"), "el": frozenset("αοιετσνηυρπκάέήίόύώςΆ"),
+    "cs": frozenset("áčďéěíňóřšťúůýžČŘŠŽ"), "hr": frozenset("čćđšžČĆĐŠŽ"), "hu": frozenset("áéíóöőúüűÁÉÖŐ"),
+    "pl": frozenset("ąćęłńóśźżĆŁŚŹŻ"), "ro": frozenset("ăâîşţÎŞŢ"), "sk": frozenset("áäčďéíĺľňóôŕšťúýžČĽŠŽ"),
+    "sl": frozenset("čšžČŠŽ")}
+"""Frequent characters of a language, or its letters with accents. Most text can be decoded without errors in several
+encodings: nearly all Big5 text is also valid GB18030, and all KOI8-R text is valid CP866. The encoding that yields the
+most of these characters is taken as the correct one."""
+MIN_UTF8_SHARE = 0.05
+"""Minimum number of lines of other characters than ASCII that are UTF-8, divided by the number of lines that are not
+UTF-8, from which a file is a mixture of encodings. A short line in another encoding can be UTF-8 by chance."""
 # Values of keys in data.cleaning. For each value, the report counts the pairs that this value alone would drop.
 LENGTH_RATIOS = (1.5, 2.0, 3.0, 4.0)
 MAX_CHARACTERS = (250, 500, 1000, 5000)
@@ -131,12 +143,12 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
     encoding themselves (Parquet, TMX) are not described."""
     described: dict[str, dict[str, Any]] = {}
     for path in spec.paths if spec.table_format not in (".parquet", ".tmx") else ():
-        lines, damaged, is_utf16, undecoded = 0, Finding(), False, b""
+        lines, damaged, is_utf16, undecoded, in_utf8 = 0, Finding(), False, b"", 0
         try:
             for lines, line in enumerate(byte_lines(directory / path, spec.max_line_bytes), start=1):
                 is_utf16 |= lines == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
                 try:
-                    line.decode()
+                    in_utf8 += not line.decode().isascii()
                 except UnicodeDecodeError:
                     damaged.add(lines)
                     if damaged.count <= MAX_DECODED_LINES:
@@ -151,6 +163,8 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
             codes = [language for language, file in ((languages.source, spec.source), (languages.target, spec.target))
                      if language and not (one_side and str(file) != str(path))]
             seems = likely_encoding(undecoded, codes or [languages.target])
+            if in_utf8 > MIN_UTF8_SHARE * damaged.count:
+                seems = f"UTF-8 with lines in {seems}, so that iconv cannot convert it as a whole"
         described[str(path)] = {"lines": lines, "not_utf8": damaged.count, "such_as": damaged.lines, "seems": seems}
     return described
 
@@ -161,11 +175,11 @@ def likely_encoding(data: bytes, languages: Sequence[str]) -> str:
     If no encoding in ENCODINGS fits, return "Latin-1 or Windows-1252".
     languages: possible languages of the text. Encodings of the first language are tried first.
     """
-    for encodings in filter(None, (ENCODINGS.get(main_language(language)) for language in languages)):
-        decoded = {}
-        for encoding in encodings:
+    for language in map(main_language, languages):
+        frequent, decoded = FREQUENT.get(language, frozenset()), {}
+        for encoding in ENCODINGS.get(language, ()):
             with contextlib.suppress(UnicodeDecodeError):
                 decoded[encoding] = data.decode(encoding)
         if decoded:                                         # in case of a tie, `max` returns the first encoding
-            return max(decoded, key=lambda encoding: sum(map(FREQUENT.__contains__, decoded[encoding])))
+            return max(decoded, key=lambda encoding: sum(map(frequent.__contains__, decoded[encoding])))
     return "Latin-1 or Windows-1252"

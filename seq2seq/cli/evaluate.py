@@ -138,8 +138,8 @@ def evaluate(
     recipe = recipe_with_tests(bundle)
     translator = load_translator(model, device, precision, threads)
     terms = _with_glossary(translator, model, glossary)
-    by_test = scoring.evaluate_tests(translator, recipe, chosen_metrics, terms.translate if terms else None)
-    by_test = {test: scores | (terms.next_scores() if terms else {}) for test, scores in by_test.items()}
+    by_test = terms.evaluate_tests(translator, recipe, chosen_metrics) if terms else scoring.evaluate_tests(
+        translator, recipe, chosen_metrics)
     as_values = {test: scoring.to_dict(scores) for test, scores in by_test.items()}
     if format is TextOrJson.json:
         print_json(as_values)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seq2seq.evaluation.scores import Score
+from seq2seq import console
+from seq2seq.evaluation.scores import Score, evaluate_tests
 from seq2seq.protection.glossary import Glossary
 from seq2seq.protection.protected_translation import ProtectedTranslator
+from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.context import split_context
 from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.translator import Translator
 
 
 def adherence(glossary: Glossary, sources: Sequence[str], translations: Sequence[str]) -> dict[str, Score]:
@@ -50,3 +53,20 @@ class GlossaryEvaluation:
     def next_scores(self) -> dict[str, Score]:
         """Return the scores of the first translated test set whose scores have not been returned yet."""
         return self._results.pop(0)
+
+    def evaluate_tests(self, translator: Translator, recipe: Recipe, metrics: Sequence[str] | None = None,
+                       ) -> dict[str, dict[str, Score]]:
+        """Return the scores of each test set in the recipe; see `scores.evaluate_tests`. The glossary is used for the
+        test sets in the direction of the translator, because its terms are not words of other source languages."""
+        languages, tests = translator.languages, recipe.data.test
+        other = [name for name, test in tests.items() if recipe.languages_of(test) != languages]
+        if other:
+            console.warn(f"the glossary is for {languages.source} to {languages.target}; {', '.join(other)} is "
+                         "translated without it. For another direction, use --source, --reference and --language.")
+        scores: dict[str, dict[str, Score]] = {}
+        for names, translate in ((tests.keys() - other, self.translate), (other, None)):
+            chosen = {name: test for name, test in tests.items() if name in names}
+            data = recipe.data.model_copy(update={"test": chosen})
+            found = evaluate_tests(translator, recipe.model_copy(update={"data": data}), metrics, translate)
+            scores |= {name: one | (self.next_scores() if translate else {}) for name, one in found.items()}
+        return {name: scores[name] for name in tests}

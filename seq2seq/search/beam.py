@@ -238,6 +238,7 @@ def _advance(frontier: _Frontier, candidates: _Candidates, options: SearchOption
     totals = np.where(first(candidates.continues), first(candidates.totals), -np.inf).astype(candidates.totals.dtype)
     done = np.array([len(finished[group]) >= options.finished_per_group for group in frontier.group_ids])
     done |= totals[:, 0] == -np.inf
+    totals[done] = -np.inf                      # so that other groups do not avoid tokens that are not in the result
     unfinished = ~done.reshape(-1, frontier.groups_per_sentence).all(1)
     kept = np.flatnonzero(unfinished.repeat(frontier.groups_per_sentence))
     parents = first(candidates.beams)[kept]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -19,6 +20,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
+from seq2seq.data.preparation import SYNTHETIC
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
@@ -115,6 +117,8 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Ran
     models, text, translation = _paths(spec, recipe, directory)
     if not translation.exists():
         _require_direction(spec, recipe, models)
+        _copy_from_teacher(translation)
+    if not translation.exists():
         first, *others = models
         options: dict[str, Any] = {"device": recipe.training.device, "ensemble": others,
                                    "target_language": _direction(spec, recipe)[1]}
@@ -124,6 +128,28 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Ran
         else:
             _translate(spec, models, text, translation, Translator.load(first, **options))
     return _with_translation(spec, translation)
+
+
+def _copy_from_teacher(translation: Path) -> None:
+    """Copy a translation that a teacher of this run, or an earlier teacher, has made of the same text."""
+    run, part = translation.parent.parent, translation.with_suffix(".part")
+    found = [*(run / TEACHERS).glob(f"*/{SYNTHETIC}/{translation.name}"),
+             *(run.parent.glob(f"*/{SYNTHETIC}/{translation.name}") if run.parent.name == TEACHERS else ())]
+    for path in found:
+        if not part.exists() and read_journal(path) == (path.stat().st_size, crc32 := crc32_of(path)):
+            translation.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, part)
+            write_journal(part, crc32)
+            _finish(part, translation)
+            return
+
+
+def _finish(part: Path, translation: Path) -> None:
+    """Rename a translation that is complete, and its journal."""
+    sync(part)
+    # The journal is renamed before the translation, so that every finished translation has a journal.
+    os.replace(journal_path(part), journal_path(translation))
+    os.replace(part, translation)
 
 
 def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Path, Path]:
@@ -172,7 +198,6 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
     options = _options(translator.decoding, spec.samples)
     translation.parent.mkdir(parents=True, exist_ok=True)
     part = translation.with_suffix(".part")
-    journal = journal_path(part)
     done, crc32 = _truncate_to_journal(part)
     total = sum(1 for _ in _lines(spec, text))
     names = " and ".join(map(str, models))
@@ -190,10 +215,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
             crc32 = zlib.crc32(lines, crc32)
             write_journal(part, crc32)
         write_journal(part, crc32)
-    sync(part)
-    # The journal is renamed before the translation, so that every finished translation has a journal.
-    os.replace(journal, journal_path(translation))
-    os.replace(part, translation)
+    _finish(part, translation)
 
 
 def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> None:

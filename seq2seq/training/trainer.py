@@ -323,7 +323,8 @@ class Training:
         for name, scores in result.by_set.items():
             log.write(f"{kind} of {name}", self.state.step, scores)
         score = values[self.section.best_metric]
-        better = self.state.is_better(score, self.section.best_metric)
+        equal = kind == "average" and score == self.state.best_score            # both can be 0, see `is_better`
+        better = not equal and self.state.is_better(score, self.section.best_metric)
         if better:
             # The bundle is saved before the checkpoint with its score. If the process is killed in between, the
             # validation is repeated. In the reverse order, the best score could be saved without its bundle.

@@ -442,6 +442,11 @@ def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):
     ("zh", "我们今天下午去图书馆看书", "GB18030"),
     ("ru", "Собака бежит.", "CP1251"), ("ar", "كلب يركض", "CP1256"), ("he", "כלב רץ", "CP1255"),
     ("th", "สุนัขวิ่ง", "CP874"), ("tr", "köpek koşuyor", "CP1254"), ("lv", "suns skrien ātri", "CP1257"),
+    ("ru", "Собака бежит.", "KOI8-R"), ("ru", "Собака бежит.", "ISO-8859-5"), ("ru", "Собака бежит.", "CP866"),
+    ("uk", "Їхній пес біжить.", "KOI8-U"), ("pl", "Zażółć gęślą jaźń", "CP1250"),
+    ("pl", "Zażółć gęślą jaźń", "ISO-8859-2"), ("cs", "Žluťoučký kůň šel", "ISO-8859-2"),
+    ("cs", "Žluťoučký kůň šel", "CP852"), ("ar", "السلام عليكم يركض", "ISO-8859-6"),
+    ("el", "Άνθρωπος τρέχει", "ISO-8859-7"),
     ("de", "Kätzchen", "Latin-1 or Windows-1252")])
 def test_an_encoding_is_guessed_by_the_language(language, text, encoding):
     assert likely_encoding(text.encode(encoding.split()[0]), [language]) == encoding

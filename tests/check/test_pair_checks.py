@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seq2seq.check import check_recipe, show_report
-from seq2seq.check.corpus_statistics import BLOCK_LINES, Sample
+from seq2seq.check.corpus_statistics import BLOCK_LINES, Sample, describe_files
 from seq2seq.check.misalignment import TranslationTable, _words
 from seq2seq.check.pair_checks import MIN_BLOCKS, CorpusChecker
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
-from seq2seq.recipe import Languages, load_recipe
+from seq2seq.recipe import Corpus, Languages, load_recipe
 
 RECIPE = """\
 name: tiny
@@ -201,6 +201,16 @@ def test_blocks_are_drawn_evenly_and_keep_their_lines_together():
     assert len(sample.blocks) == 320
     assert all([line - block[0][0] for line, _, _ in block] == list(range(len(block))) for block in sample.blocks)
     assert max(block[0][0] for block in sample.blocks) > 320 * BLOCK_LINES
+
+
+def test_a_file_of_several_encodings_is_not_called_a_file_of_one(directory):
+    lines = ["zażółć".encode("cp1250"), "gęślą".encode(), b"hej"] * 20
+    (directory / "train.pl").write_bytes(b"\n".join(lines) + b"\n")
+    spec = Corpus(source="train.pl", target="train.en")
+    described = describe_files(spec, directory, Languages(source="pl", target="en"))["train.pl"]
+    assert described["not_utf8"] == 20 and described["seems"].startswith("UTF-8 with lines in CP1250")
+    (directory / "train.pl").write_bytes(b"\n".join(lines[::3] * 100 + lines[1:2]) + b"\n")       # by chance
+    assert describe_files(spec, directory, Languages(source="pl", target="en"))["train.pl"]["seems"] == "CP1250"
 
 
 def test_lines_that_are_not_utf8_are_all_counted(directory):

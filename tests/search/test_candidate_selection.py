@@ -164,14 +164,14 @@ def plain_diverse_search(table, sentence, groups, size, strength, max_length):
     for length in range(1, max_length + 1):
         chosen = Counter()
         for group in range(groups):
+            if len(finished[group]) >= size:                                    # its hypotheses end here
+                continue
             possible = [END_ID] if length == max_length else [END_ID, *WORDS]
             candidates = sorted(
                 ((total + (own := table.log_probabilities(sentence, tokens)[word]) - strength * chosen[word],
                   [*tokens, word], total + own) for tokens, total in beams[group] for word in possible),
                 key=lambda candidate: -candidate[0])[:2 * size]
-            if len(finished[group]) < size:
-                finished[group] += [(total, tokens[:-1]) for _, tokens, total in candidates[:size]
-                                    if tokens[-1] == END_ID]
+            finished[group] += [(total, tokens[:-1]) for _, tokens, total in candidates[:size] if tokens[-1] == END_ID]
             beams[group] = [(tokens, total) for _, tokens, total in candidates if tokens[-1] != END_ID][:size]
             chosen.update(tokens[-1] for _, tokens, _ in candidates[:size])
         if all(len(each) >= size for each in finished):

@@ -137,6 +137,17 @@ def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_pa
     assert found["chrf"]["value"] == pytest.approx(metadata["test"]["de_la"]["chrf"]["value"])
 
 
+def test_a_glossary_is_used_only_for_test_sets_in_its_direction(folder, tmp_path, capsys):
+    (tmp_path / "terms.tsv").write_text("cat\tKatze\nHund\tdoggy\nKatze\tfeles\n")
+    command = ["evaluate", str(folder / "run"), "--format", "json", "--precision", "fp32"]
+    plain = json.loads(CliRunner().invoke(app, command).stdout)
+    result = CliRunner().invoke(app, [*command, "--glossary", str(tmp_path / "terms.tsv")])
+    found = json.loads(result.stdout)
+    assert list(found) == list(plain) == ["en_de", "de_la"]
+    assert "terms" in found["en_de"] and found["de_la"] == plain["de_la"]
+    assert "the glossary is for en to de; de_la is translated without it" in result.stderr
+
+
 def test_scoring_and_rescoring_add_the_token_of_the_target_language(folder, tmp_path):
     (tmp_path / "text.en").write_text("one cat\n")
     (tmp_path / "tagged.en").write_text(">>la<< one cat\n")

@@ -90,6 +90,21 @@ def test_tags_and_back_translated_text_are_kept_apart(folder, tmp_path):
     assert all(line.startswith("<A> ") and "<A> <A>" not in line for line in sources)
 
 
+def test_teachers_and_student_translate_a_monolingual_text_only_once(folder, tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("target: train.de}]", "target: train.de}, {source: valid.en, "
+                                                         f"translated_by: {folder / 'run'}}}]").replace(
+        "threads: 1", "threads: 1\n  teachers: {count: 2}"))
+    original, translated = synthetic_text._translate, []
+    monkeypatch.setattr(synthetic_text, "_translate", lambda spec, *arguments: (
+        translated.append(spec.label), original(spec, *arguments)))
+    train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
+    assert translated == ["valid.en", LABEL]
+    found = [path.read_bytes() for path in (tmp_path / "run" / TEACHERS).glob("*/synthetic/*.txt")]
+    assert len(found) == 2 and (tmp_path / "run" / "synthetic" / next(
+        (tmp_path / "run" / TEACHERS).glob("1/synthetic/*.txt")).name).read_bytes() == found[0] == found[1]
+
+
 def test_teachers_translate_each_direction_apart(folder, tmp_path):
     write_corpus(tmp_path)
     both = ('train: [{source: train.en, target: train.de}, {source: train.de, target: train.en, languages: '

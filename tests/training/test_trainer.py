@@ -450,6 +450,15 @@ def test_checkpoints_are_averaged_at_the_end_and_kept_until_then(recipe, tmp_pat
         assert [record["kind"] for record in logged(run)].count("average") == averages
 
 
+def test_an_average_that_is_no_better_does_not_replace_the_best_model(recipe, tmp_path):
+    settings = "metrics=[exact]", "training.best_metric=exact", "training.average.kind=last", "training.average.count=3"
+    train(recipe("training.max_steps=15", *settings), tmp_path / "run")
+    scores = [record["exact"] for record in logged(tmp_path / "run") if record["kind"] in ("validation", "average")]
+    assert scores == [0] * 4
+    best, checkpoint = load_bundle(tmp_path / "run" / "best"), newest_checkpoint(tmp_path / "run")
+    assert same(best.weights, {name: checkpoint.state[f"average.{name}"] for name in checkpoint.model})
+
+
 def test_a_damaged_checkpoint_is_left_out_of_the_average(recipe, tmp_path, capsys):
     run, settings = tmp_path / "run", ("training.keep_checkpoints=3", "training.max_steps=15")
     train(recipe(*settings), run)
