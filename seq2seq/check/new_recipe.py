@@ -163,10 +163,16 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
         frequent.remove("numbers_differ")                                       # number words would not be recognised
     held_out = choose_held_out(read_pairs(recipe, corpus), seed, _is_suitable)
     if not held_out.valid:
+        returns = max((max(source.count("\r"), target.count("\r"))
+                       for _, source, target in islice(read_pairs(recipe, corpus), 1)), default=0)
+        if returns > scanned.lines:
+            raise CorpusError(f"{corpus.label}: the first line has {returns:,} carriage returns. If they end lines, as "
+                              "on old Macs, convert the text with tr '\\r' '\\n' < OLD > NEW.")
+        pairs_are = "pair is" if scanned.lines == 1 else "pairs are"
         raise CorpusError(
-            f"{corpus.label}: {scanned.lines:,} pairs are too few for a validation and a test set. They need at least "
-            f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides. At least two of these pairs must "
-            "share neither source nor target with another pair. Add text.")
+            f"{corpus.label}: {scanned.lines:,} {pairs_are} too few for a validation and a test set. They need at "
+            f"least {PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides. At least two of these pairs "
+            "must share neither source nor target with another pair. Add text.")
     with replace_directory(output, None) as directory:
         pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
         kept = pairs["train"]

@@ -355,11 +355,11 @@ def _translation_record(line: Line, n_best: Sequence[Translation], decoding: Dec
         record["lost_terms"] = list(best.lost_terms)
     if decoding.safety_net:
         record |= {"faults": list(best.faults), "retried": best.retried}
-    if with_words:
-        record["words"] = _words(best)
+    record |= {"words": _words(best)} if with_words else {}
     if decoding.n_best > 1:
         record["n_best"] = [{"translation": one.text, "score": one.score, "log_probability": one.log_probability,
-                             "tokens": one.tokens, **({"words": _words(one)} if with_words else {})} for one in n_best]
+                             "tokens": one.tokens, **({"faults": list(one.faults)} if decoding.safety_net else {}),
+                             **({"words": _words(one)} if with_words else {})} for one in n_best]
     return record
 
 

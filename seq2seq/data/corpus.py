@@ -5,6 +5,7 @@ Only a line feed ends a line. Other line separators (U+0085, U+2028, a form feed
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterator
@@ -91,9 +92,11 @@ def read_lines(path: str | Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterat
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
+            is_utf16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             raise CorpusError(
                 f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} is not UTF-8. "
-                "Convert the file (iconv -f ORIGINAL_ENCODING -t UTF-8), or correct the line."
+                f"Convert the file (iconv -f {'UTF-16' if is_utf16 else 'ORIGINAL_ENCODING'} -t UTF-8), or correct the "
+                "line."
             ) from None
 
 

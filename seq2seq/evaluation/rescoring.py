@@ -33,6 +33,7 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
             models: Sequence[tuple[Translator, float]], length_penalty: float = 1.0) -> list[list[Rescored]]:
     """Rerank the translations of each line by (log p + sum of weight * log p_model) / tokens^length_penalty.
 
+    Translations with fewer faults come first, as in the search (see `translation/retry_faulty_lines.py`).
     log p is the log-probability from the search. log p_model is log p(translation | source), or log p(translation) if
     the model is a language model. A line with a single translation is returned unchanged.
 
@@ -42,7 +43,7 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
         found: n-best lists as `Translator.translate` returns them.
         models: models with their weights. The vocabulary of a model may differ from that of the model that translated.
         length_penalty: exponent of the number of tokens. Weights of 0 keep the order of a search with the same length
-            penalty (form `power`) if the search used no coverage penalty, no `mbr` and no retry.
+            penalty (form `power`) if the search used no coverage penalty and no `mbr`, and retried no line.
     Raises:
         CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
         OptionError: there are no models, or the length penalty is not a valid value of `decoding.length_penalty`.
@@ -77,7 +78,7 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
                 total = translation.log_probability + sum(map(mul, weights, values))
                 translation = replace(translation, score=total / translation.tokens**length_penalty)
             rescored.append(Rescored(translation, values))
-        result.append(sorted(rescored, key=lambda one: -one.translation.score))
+        result.append(sorted(rescored, key=lambda one: (len(one.translation.faults), -one.translation.score)))
     return result
 
 
@@ -103,13 +104,21 @@ def read_n_best(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation
         try:
             record = parse_json(line.text)
             n_best = [Translation(entry["translation"], float(entry["score"]), float(entry["log_probability"]),
-                                  int(entry["tokens"]), int(record.get("parts", 1))) for entry in record["n_best"]]
+                                  int(entry["tokens"]), int(record.get("parts", 1)), faults=_faults(entry))
+                      for entry in record["n_best"]]
             if not n_best or not isinstance(record["source"], str) or not all(map(_is_valid, n_best)):
                 raise ValueError("not an n-best list of lines")
         except (ValueError, KeyError, TypeError, OverflowError):
             raise CorpusError(f"{where}: expected an object with the keys source and n_best, as "
                               "`seq2seq translate --n-best 5 --format jsonl` writes it.") from None
         yield record, n_best
+
+
+def _faults(entry: dict[str, Any]) -> tuple[str, ...]:
+    faults = entry.get("faults", [])
+    if not isinstance(faults, list) or not all(isinstance(fault, str) for fault in faults):
+        raise ValueError("not a list of faults")
+    return tuple(faults)
 
 
 def _is_valid(translation: Translation) -> bool:
@@ -123,6 +132,7 @@ def rescored_record(record: dict[str, Any], rescored: Sequence[Rescored], models
         translation = one.translation
         return {"translation": translation.text, "score": translation.score,
                 "log_probability": translation.log_probability, "tokens": translation.tokens,
+                **({"faults": list(translation.faults)} if "faults" in record["n_best"][0] else {}),
                 "log_probabilities": dict(zip(map(str, models), one.log_probabilities, strict=False))}
 
     n_best = [entry(one) for one in rescored]

@@ -74,6 +74,7 @@ class Glossary:
         reader = csv.reader(text.splitlines(keepends=True), delimiter="," if comma else "\t",
                             quoting=csv.QUOTE_MINIMAL if comma else csv.QUOTE_NONE)
         translations: dict[str, dict[str, None]] = {}
+        separators = {";", "\t", "|"}                              # of terms and translations in files of other formats
         try:
             for row in reader:
                 place, cells = f"{name}:{reader.line_num}", [cell.strip() for cell in row]
@@ -85,6 +86,7 @@ class Glossary:
                     raise UserError(f"{place}: a term has more than {MAX_TERM_CHARACTERS} characters. Shorten it.")
                 if not words(cells[0]):
                     raise UserError(f"{place}: the term '{cells[0]}' has no letter or digit.")
+                separators &= set(cells[0]) if len(cells) == 1 else set()
                 source, target, note = [*cells, "", ""][:3]
                 keep = not target or note.lower() in KEEP
                 translations.setdefault(source, {})[source if keep else target] = None
@@ -92,6 +94,9 @@ class Glossary:
                     raise UserError(f"{place}: a glossary may have {MAX_ENTRIES:,} terms. Divide it.")
         except csv.Error as error:
             raise UserError(f"{name}:{reader.line_num}: {error}. Correct the line.") from error
+        if translations and separators:
+            raise UserError(f"{name}: no line has a second column, and each line contains '{min(separators)}'. "
+                            f"Separate terms and translations by {'commas' if comma else 'tabs'}.")
         if not translations:
             raise UserError(f"{name} has no terms. Write a term and its translation on each line, separated by a "
                             f"{'comma' if comma else 'tab'}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -94,7 +95,10 @@ class Input:
                 text = data.decode()
             except UnicodeDecodeError as error:
                 text = data.decode(errors="replace")
-                not_utf8.warn(number, f"byte {error.start + 1} is not UTF-8; invalid bytes are replaced by U+FFFD")
+                found = f"byte {error.start + 1} is not UTF-8"
+                if number == 1 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    found = "the text begins like UTF-16 and should be converted with iconv -f UTF-16 -t UTF-8"
+                not_utf8.warn(number, f"{found}; invalid bytes are replaced by U+FFFD")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text, ending.decode())
         not_utf8.finish()
 

@@ -114,6 +114,10 @@ def test_one_file_with_both_sides_gives_the_same_split_as_two_files(directory, n
 REFUSED = {
     "misaligned": (PAIRS, PAIRS[:-1], "train.xx: 211 lines; train.yy: 210 lines"),
     "empty": (PAIRS, [], "train.yy is empty"),
+    "one pair": (PAIRS[:1], PAIRS[:1], "1 pair is too few for a validation and a test set"),
+    "ends of old Macs": ([("\r".join(one for one, _ in PAIRS), "")], [("", "\r".join(one for _, one in PAIRS))],
+                         f"the first line has {len(PAIRS) - 1} carriage returns. If they end lines, as on old Macs, "
+                         r"convert the text with tr '\r' '\n' < OLD > NEW."),
     "three pairs": (PAIRS[:3], PAIRS[:3], "3 pairs are too few for a validation and a test set"),
 }
 

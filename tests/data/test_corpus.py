@@ -107,8 +107,16 @@ def test_bytes_that_are_not_utf8_are_named_by_line_and_place(tmp_path):
     assert str(error.value).startswith(str(path))
     with pytest.raises(CorpusError, match="surrogate:1: byte 0xed at position 1"):
         list(read_lines(write(tmp_path / "surrogate", b"\xed\xa0\x80")))
+    with pytest.raises(CorpusError, match=r"utf16:1: byte 0xff at .* is not UTF-8\. .*iconv -f UTF-16 -t UTF-8"):
+        list(read_lines(write(tmp_path / "utf16", "eins\n".encode("utf-16"))))
     with pytest.raises(CorpusError, match=r"cut\.gz:2: byte 0xc3"):
         list(read_lines(write(tmp_path / "cut.gz", b"a\n\xc3\n")))
+
+
+def test_input_in_utf16_is_named_in_the_warning(tmp_path, capsys):
+    translation_input(write(tmp_path / "utf16", "eins\nzwei\n".encode("utf-16")))
+    told = capsys.readouterr().err
+    assert "utf16:1: the text begins like UTF-16 and should be converted with iconv -f UTF-16" in told
 
 
 @pytest.mark.parametrize("text", ["ab\nabcdefg\n", "ab\nabcdefg", "ab\nabcdef\r\n"])

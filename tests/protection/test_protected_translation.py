@@ -215,6 +215,9 @@ def test_each_occurrence_of_a_term_needs_its_translation():
 @pytest.mark.parametrize(("text", "name", "message"), [
     ("", "a.tsv", "a.tsv has no terms"), ("a\tb\tc\td", "a.tsv", "a.tsv:1: 4 columns"),
     ("x\ty\n...\tz", "a.tsv", "a.tsv:2: the term"),
+    ("a;b\nc;d", "a.csv", "a.csv: no line has a second column, and each line contains ';'. .* by commas"),
+    ("a;b\nc;d", "a.tsv", "contains ';'. .* by tabs"), ("a\tb", "a.csv", "contains '\t'. .* by commas"),
+    ("a;b\nc;d\ne", "a.csv", None), ("a;b\nc,d", "a.csv", None), ("a,b", "a.tsv", None),
     ("a" * 400, "a.tsv", "a.tsv:1: a term has more than 300"), ('"a,b', "a.csv", None)])
 def test_a_malformed_glossary_is_refused_with_its_place(text, name, message):
     if message is None:

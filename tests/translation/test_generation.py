@@ -276,6 +276,23 @@ def test_rescored_lines_keep_nothing_that_describes_the_old_best_translation(run
     assert found["translation"] == found["n_best"][0]["translation"] and (found["line"], found["parts"]) == (1, 1)
 
 
+def test_a_translation_with_faults_stays_behind_one_without(run, bundles):
+    entries = [{"translation": text, "score": score, "log_probability": score, "tokens": 1, "faults": faults}
+               for text, score, faults in (("the", -2.0, []), ("the the", -1.0, ["loop"]))]
+    record = {"line": 1, "source": "ein", **entries[0], "parts": 1, "retried": True, "n_best": entries}
+    options = ("rescore", "--model", bundles["speaks"], "--weight", 0, "--format", "jsonl")
+    _, out, _ = run(*options, stdin=json.dumps(record) + "\n")
+    found = json.loads(out)
+    assert [(each["translation"], each["faults"]) for each in found["n_best"]] == [
+        ("the", []), ("the the", ["loop"])]
+    assert (found["translation"], found["faults"]) == ("the", [])
+    record["n_best"] = [{**entry, "faults": []} for entry in entries]
+    _, out, _ = run(*options, stdin=json.dumps(record) + "\n")
+    assert json.loads(out)["translation"] == "the the"
+    code, _, err = run(*options, stdin=json.dumps({**record, "n_best": [{**entries[0], "faults": "loop"}]}) + "\n")
+    assert code == 2 and "standard input:1: expected an object with the keys source and n_best" in err
+
+
 def test_n_best_lists_are_rescored_line_by_line(run, bundles, models, tmp_path):
     lines = [*GERMAN, "  "]
     (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in lines))
