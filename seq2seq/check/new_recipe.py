@@ -171,8 +171,8 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
         pairs_are = "pair is" if scanned.lines == 1 else "pairs are"
         raise CorpusError(
             f"{corpus.label}: {scanned.lines:,} {pairs_are} too few for a validation and a test set. They need at "
-            f"least {PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides. At least two of these pairs "
-            "must share neither source nor target with another pair. Add text.")
+            f"least {PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides. At least two of these "
+            "pairs must share neither source nor target with another pair. Add text.")
     with replace_directory(output, None) as directory:
         pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
         kept = pairs["train"]
