@@ -45,6 +45,9 @@ INPUTS = "inputs.json"
 """File in TEXT that identifies model, text and seed. A call that resumes the adaptation must have the same inputs."""
 REPLAYED = 10
 """Maximum ratio of general to domain training pairs. Each epoch samples about as many general as domain pairs."""
+MAX_REPEATS = 5
+"""How often an epoch may repeat the general pairs if they are fewer than the domain pairs. Without repetition, a model
+of 10,000 general pairs forgot some of them (recipes/finetuning)."""
 MAX_VALIDATED = 500
 """Maximum number of domain pairs, and of general pairs, for validation."""
 EPOCHS, MIN_STEPS, MAX_STEPS = 20, 200, 5_000
@@ -326,7 +329,8 @@ def _recipe_text(recipe: Recipe, bundle: Path, sizes: Mapping[str, int], tokens:
         return json.dumps(section.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
 
     return f"""\
-# Training of `seq2seq adapt`. Each epoch has the pairs of the domain, and as many general pairs if there are so many.
+# Training of `seq2seq adapt`. Each epoch has the pairs of the domain, and about as many general pairs, repeated up to
+# {MAX_REPEATS} times if they are fewer.
 name: {json.dumps("".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_") or "adapted")}
 seed: {seed}
 languages: {{source: {recipe.languages.source}, target: {recipe.languages.target}}}
@@ -334,7 +338,7 @@ data:
   root: {TEXT}
   train:
   - {corpus("domain.train")}
-  - {corpus("general.train", f", weight: {min(1.0, domain / max(general, 1)):.4f}")}
+  - {corpus("general.train", f", weight: {min(MAX_REPEATS, domain / general):.4f}")}
   # Domain and general pairs, so that the score does not improve if general text loses more than the domain gains.
   valid: {corpus("valid")}
   test: {{{", ".join(f"{kind}: {corpus(f'{kind}.test')}" for kind in ("domain", "general") if sizes[f"{kind}.test"])}}}

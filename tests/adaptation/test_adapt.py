@@ -124,15 +124,20 @@ def test_without_a_gain_that_is_allowed_no_model_is_written(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_general_text_of_ones_own_is_divided_too(folder, tmp_path):
-    write_pairs(tmp_path, "general", WORDS, 200, 9)
+@pytest.mark.parametrize("pairs", [40, 200, 2000])
+def test_general_text_of_ones_own_is_divided_too_and_each_epoch_has_as_much_of_it(folder, tmp_path, pairs):
+    write_pairs(tmp_path, "general", WORDS, pairs, 9)
     general = corpus_of([tmp_path / "general.en", tmp_path / "general.de"])
     with pytest.raises(UserError, match="no average"):
         adapt(folder / "run", memory(folder), tmp_path / "output", general=general,
               settings=["training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1"])
     lines = [(tmp_path / "output" / TEXT / f"general.{name}.source").read_text().splitlines()
              for name in ("train", "valid", "test")]
-    assert sum(map(len, lines)) <= 200 and all(lines)
+    assert sum(map(len, lines)) <= pairs and all(lines)
+    domain, replayed = load_recipe(tmp_path / "output" / "recipe.yaml").data.train
+    ratio = len((tmp_path / "output" / TEXT / "domain.train.source").read_text().splitlines()) / len(lines[0])
+    assert domain.weight == 1 and replayed.weight == pytest.approx(min(5, ratio), abs=1e-4)
+    assert (ratio > 5, ratio < 1) == (pairs == 40, pairs == 2000)
 
 
 @pytest.mark.slow
