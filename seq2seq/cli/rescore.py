@@ -60,7 +60,7 @@ def rescore(
 
     The new score of a translation is (log p of the search + sum of weight * log p of each model) / tokens^penalty. Here
     log p is a natural logarithm, and tokens is the value with this name in the input: the number of pieces (subwords)
-    plus one for the end of the sentence. Each input line yields one output line.
+    plus one for the end of the sentence. Translations with fewer faults come first. Each line yields one output line.
     """
     models, weights = model or [], weight or []
     if not models or len(models) != len(weights):
