@@ -72,7 +72,7 @@ class ModelSection(Section):
     """Activation of the feed-forward sublayers."""
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation: `post` after each residual sum (as in Vaswani et al. 2017), `pre` before each sublayer
-    (easier to train for deep models, and for `small` on fewer than 4,000 pairs)."""
+    (easier to train for deep models)."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Positional encoding: fixed sinusoids, or a learned embedding."""
     max_positions: Positions = 1024

@@ -10,7 +10,7 @@ DIRECTORIES = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] 
 PREFIX = "transformer_"
 ORDER = ("tiny", "small", "base", "big")
 # Smallest number of training pairs for each size. With 5,000 to 20,000 pairs, `small` is better than `tiny`. With 2,500
-# it is not, and with `norm: post` it does not learn to attend to the source (recipes/little_text). Vaswani et al. 2017
+# and consistency training, it learns too late to attend to the source (recipes/little_text). Vaswani et al. 2017
 # trained `base` on 4.5 million pairs.
 MIN_PAIRS = {"tiny": 0, "small": 4_000, "base": 1_000_000}
 MAX_CONSISTENCY_PAIRS = 50_000
