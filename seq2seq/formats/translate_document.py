@@ -17,6 +17,7 @@ from seq2seq.documents.block import MAX_BYTES, require_size
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.translation import Align, DividedDocument
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.files.compressed_files import COMPRESSED_SUFFIXES
 from seq2seq.formats.registry import SUFFIXES, format_of, parse
 from seq2seq.protection.glossary import Glossary
 from seq2seq.protection.protected_translation import ProtectedTranslator
@@ -27,6 +28,9 @@ from seq2seq.translation.line_translator import LineTranslator, ReportProgress
 from seq2seq.translation.text_io import Input
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
+
+OTHER_SUFFIXES = frozenset([".pdf", ".doc", ".xls", ".xlsx", ".ppt", ".epub", ".rtf", ".mobi", ".pages", ".numbers"])
+"""Endings of documents in formats that are not read. Their bytes are not lines of text."""
 
 
 class DocumentTranslation:
@@ -88,7 +92,17 @@ def input_format(path: Path | None, format: str | None) -> str | None:
     """Return the format of an input of the command line, or None if it is lines of text.
 
     format: value of --document: `lines` if the input is lines of text; None if the file's name decides the format.
+
+    Raises:
+        UserError: according to its name, the file is a compressed document, or a document of another format.
     """
+    if format is None and path is not None:
+        as_lines = "or add --document lines if each line of the file is a sentence."
+        if path.suffix in COMPRESSED_SUFFIXES and format_of(path.stem):
+            raise UserError(f"{path} is a compressed document. Decompress it, {as_lines}")
+        if path.suffix.lower() in OTHER_SUFFIXES:
+            raise UserError(f"{path}: {path.suffix} documents cannot be translated. Convert it to one of the formats "
+                            f"{' '.join(SUFFIXES)}, {as_lines}")
     if format is None and path is not None and (format := format_of(path.name)):
         console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
     return None if format == "lines" else format

@@ -201,7 +201,8 @@ class LineTranslator(ABC):
             return text in short or len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
 
         heads = [self.tokenizers.source.language_prefix(text) for text in texts]
-        return [divide(line, fits, head) for line, head in zip(lines, heads, strict=True)]
+        return [divide("" if head and text == head.strip() else line, fits, head)      # a language token alone is blank
+                for line, text, head in zip(lines, texts, heads, strict=True)]
 
     def _join_parts(self, line: DividedLine, parts: list[list[PartTranslation]], setup: SearchSetup
                     ) -> list[Translation]:

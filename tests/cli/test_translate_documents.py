@@ -1,8 +1,13 @@
 """`seq2seq translate` and `Translator.translate_document` on documents."""
 
+import gzip
+import io
 import json
+import zipfile
 from pathlib import Path
 
+import docx
+import pptx
 import pytest
 from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
@@ -42,6 +47,57 @@ def test_the_name_tells_the_format_and_all_but_the_text_stays(run, model, tmp_pa
     assert page.count(b"<b>") == page.count(b"</b>") == page.count(b"<br>") == 1 and page.count(b"{name}") == 2
     assert b"Katze" not in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.en.html", "page.html"]
+
+
+def saved(document) -> bytes:
+    stream = io.BytesIO()
+    document.save(stream)
+    return stream.getvalue()
+
+
+def text_document() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as file:
+        file.writestr("mimetype", "application/vnd.oasis.opendocument.text")
+        file.writestr("content.xml", '<o:document-content xmlns:o="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
+                                     'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"><o:body>'
+                                     '<text:p>eine Katze</text:p></o:body></o:document-content>')
+    return stream.getvalue()
+
+
+def documents() -> dict[str, bytes]:
+    """Return documents with a sentence, by file name."""
+    word, slides = docx.Document(), pptx.Presentation()
+    word.add_paragraph("eine Katze")
+    slides.slides.add_slide(slides.slide_layouts[0]).shapes.title.text = "eine Katze"
+    return {"a.docx": saved(word), "a.pptx": saved(slides), "a.odt": text_document(), "a.html": PAGE,
+            "a.md": b"# eine Katze\n", "a.srt": b"1\n00:00:01,000 --> 00:00:02,000\neine Katze\n",
+            "a.vtt": b"WEBVTT\n\n00:01.000 --> 00:02.000\neine Katze\n", "a.po": b'msgid "eine Katze"\nmsgstr ""\n',
+            "a.properties": b"a=eine Katze\n", "a.json": b'{"a": "eine Katze"}',
+            "strings.xml": b'<resources><string name="a">eine Katze</string></resources>'}
+
+
+@pytest.mark.parametrize("name", documents())
+def test_documents_of_each_format_are_translated_by_their_name(run, model, tmp_path, name):
+    (tmp_path / name).write_bytes(documents()[name])
+    code, out, err = run(model, tmp_path / name, "--output", tmp_path / f"out-{name}")
+    assert (code, out) == (0, b"") and "is translated as" in err
+    found = (tmp_path / f"out-{name}").read_bytes()
+    assert found == Translator.load(model, precision="fp32", threads=1).translate_document(tmp_path / name)
+    assert found != documents()[name]
+
+
+@pytest.mark.parametrize(("name", "contents", "message"), [
+    ("page.html.gz", gzip.compress(PAGE), "page.html.gz is a compressed document. Decompress it, or add --document"),
+    ("a.pdf", b"%PDF-1.4\n%\xe2\xe3\n", "a.pdf: .pdf documents cannot be translated. Convert it to one of the formats"),
+    ("a.XLSX", b"PK\x03\x04", "a.XLSX: .XLSX documents cannot be translated.")])
+def test_documents_that_cannot_be_read_are_not_translated_as_lines(run, model, tmp_path, name, contents, message):
+    (tmp_path / name).write_bytes(contents)
+    code, out, err = run(model, tmp_path / name)
+    assert (code, out) == (2, b"") and message in err
+    (tmp_path / name).write_bytes(gzip.compress(b"eine Katze\n") if name.endswith(".gz") else b"eine Katze\n")
+    code, out, _ = run(model, tmp_path / name, "--document", "lines")
+    assert (code, out.count(b"\n")) == (0, 1)
 
 
 def test_standard_output_workers_and_the_python_interface_give_the_same_bytes(run, model, tmp_path, monkeypatch):

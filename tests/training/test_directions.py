@@ -101,6 +101,7 @@ def test_the_target_language_of_a_translator_equals_a_token_in_the_text(folder):
         assert texts(translator) == texts(default, [f"{token} {line}" for line in LINES])
         assert texts(translator, [f">>en<< {line}" for line in LINES]) == texts(
             default, [f">>en<< {line}" for line in LINES])
+    assert texts(default, [">>la<<", " >>la<< ", ">>la<<\u3000"]) == ["", "", ""]
     long = " ".join(["one cat sees two dog."] * 100)
     (found,), (expected,) = latin.translate([long]), default.translate([f">>la<< {long}"])
     assert found[0].parts == expected[0].parts > 1 and found[0].text == expected[0].text
