@@ -144,7 +144,7 @@ class DecodingSection(Section):
     @classmethod
     def _reject_sampling_keys_in_search(cls, value: Any, info: ValidationInfo) -> Any:
         if value != cls.model_fields[str(info.field_name)].default and not info.data.get("sampling", True):
-            raise ValueError("affects only samples; add sampling: true, or leave this key out")
+            raise ValueError("affects only samples; turn sampling on, or leave it out")
         return value
 
     @field_validator("mbr")
@@ -152,7 +152,7 @@ class DecodingSection(Section):
     def _require_enough_candidates(cls, mbr: int, info: ValidationInfo) -> int:
         if mbr > info.data.get("beam_size", mbr) and not info.data.get("sampling", False):
             raise ValueError(f"a beam of {info.data['beam_size']} cannot produce {mbr} candidates; raise beam_size, or "
-                             "add sampling: true")
+                             "turn sampling on")
         return mbr
 
     @field_validator("n_best")

@@ -587,7 +587,7 @@ def test_models_of_other_vocabularies_are_refused(run, model, directory, recipe)
 
 @pytest.mark.parametrize(("options", "message"), [
     (["--sampling", "--beam-size", 3], "--beam-size has no effect: sampling has no beam"),
-    (["--top-p", 0.5], "--top-p: affects only samples; add sampling: true, or leave this key out"),
+    (["--top-p", 0.5], "--top-p: affects only samples; turn sampling on, or leave it out"),
     (["--temperature", 0.5], "--temperature: affects only samples"),
     (["--set", "decoding.mbr=32"], "--set decoding.mbr=32: a beam of 2 cannot produce 32 candidates; raise beam_size"),
     (["--sampling", "--temperature", 0], "--temperature"),
