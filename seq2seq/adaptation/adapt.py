@@ -46,8 +46,8 @@ INPUTS = "inputs.json"
 REPLAYED = 10
 """Maximum ratio of general to domain training pairs. Each epoch samples about as many general as domain pairs."""
 MAX_REPEATS = 5
-"""How often an epoch may repeat the general pairs if they are fewer than the domain pairs. Without repetition, a model
-of 10,000 general pairs forgot some of them (recipes/finetuning)."""
+"""Maximum number of times that an epoch repeats the general pairs if they are fewer than the domain pairs. Without
+repetition, a model of 10,000 general pairs lost quality on general text (recipes/finetuning)."""
 MAX_VALIDATED = 500
 """Maximum number of domain pairs, and of general pairs, for validation."""
 EPOCHS, MIN_STEPS, MAX_STEPS = 20, 200, 5_000

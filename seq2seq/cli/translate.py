@@ -200,15 +200,16 @@ def translate(
         raise UserError("--format jsonl, --prefix and --require are for lines of text, not for documents. Remove them, "
                         f"or translate the lines of {path} as they are with --document lines.")
     with ExitStack() as stack:
-        recipe = model_recipe(model, target_language)
-        parsed = DocumentTranslation(read_document(path), document, str(path or "standard input"), recipe
-                                     ) if document else None
-        lines = parsed.lines if parsed else stack.enter_context(reading(path, max_line_bytes))
+        contents = read_document(path) if document else b""
+        opened = [] if document else [stack.enter_context(reading(path, max_line_bytes))]
         journal = stack.enter_context(resumable(file_or_standard(output), resume))
         prefixes, phrases = (None if path is None else stack.enter_context(reading(path, max_line_bytes))
                              for path in (prefix, require))
-        inputs = [text for text in (lines, prefixes, phrases) if text is not None]
+        inputs = [*opened, *(text for text in (prefixes, phrases) if text is not None)]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
+        recipe = model_recipe(model, target_language)
+        parsed = DocumentTranslation(contents, document, str(path or "standard input"), recipe) if document else None
+        lines = parsed.lines if parsed else opened[0]
         # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end:
         # `torchrun` sends a signal when a rank is lost.
         stop = stack.enter_context(_stopping(journal, ranks is not None))

@@ -29,7 +29,7 @@ from seq2seq.translation.text_io import Input
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
-OTHER_SUFFIXES = frozenset([".pdf", ".doc", ".xls", ".xlsx", ".ppt", ".epub", ".rtf", ".mobi", ".pages", ".numbers"])
+OTHER_SUFFIXES = frozenset([".pdf", ".doc", ".xls", ".xlsx", ".ppt", ".epub", ".rtf", ".mobi"])
 """Endings of documents in formats that are not read. Their bytes are not lines of text."""
 
 

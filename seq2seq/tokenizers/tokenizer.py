@@ -21,7 +21,7 @@ from seq2seq.tokenizers.context import WithSeparator
 from seq2seq.tokenizers.language_token import WithLanguageToken
 from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
 from seq2seq.tokenizers.subword_sampling import SubwordSampler
-from seq2seq.tokenizers.unigram_lines import MAX_LINES, additional_lines
+from seq2seq.tokenizers.unigram_lines import MAX_LINES, MIN_LINES, additional_lines
 from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
@@ -389,7 +389,7 @@ def _alphabet(lines: Iterable[str], coverage: float) -> int:
 def _train_subwords(lines: Sequence[str], section: TokenizerSection, size: int, symbols: Sequence[str],
                     side: str) -> Tokenizer:
     writer = io.BytesIO()
-    if section.type == "unigram" and len(lines) <= MAX_LINES:
+    if section.type == "unigram" and MIN_LINES <= len(lines) <= MAX_LINES:
         lines = [*lines, *additional_lines(lines)]
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -20,6 +20,8 @@ MIN_COUNT = 5
 """Minimum count of a frequent word or character. On Multi30k and on 10,000 pairs of Tatoeba, minimum counts of 3 to 20
 make held-out text about equally short. Each frequent word is read once more than it occurs, which matters for rare
 words."""
+MIN_LINES = 1_000
+"""Minimum number of lines of a text that gets additional lines. They would be a large part of a smaller text."""
 MAX_LINES = 400_000
 """Maximum number of lines of a text that needs additional lines. In more text, a space always follows few frequent
 words, and counting the words takes long."""

@@ -219,7 +219,7 @@ def run(tmp_path, monkeypatch, capsysbinary):
 
 
 def test_beginnings_come_from_options_a_file_or_standard_input(run, bundles, speaker, tmp_path):
-    options = "--samples", 2, "--set", "decoding.max_length=5", "--seed", 3
+    options = "--samples", 2, "--set", "decoding.max_length=5", "--seed", 3, "--precision", "fp32"
     expected = texts(speaker, ["the", "a cat"], samples=2, max_length=5, sampling=True, seed=3)
     wanted = (0, "".join(f"{text}\n" for each in expected for text in each))
     (tmp_path / "beginnings").write_text("the\na cat\n")
