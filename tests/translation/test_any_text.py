@@ -49,7 +49,8 @@ def check(translate, text: bytes) -> None:
     """Check all guarantees about the translation of a text."""
     code, out, err = translate(text)
     assert code == 0 and "Traceback" not in err, err
-    lines, translations = text.split(b"\n"), out.split(b"\n")
+    # A byte order mark before the first line is left out.
+    lines, translations = text.removeprefix(b"\xef\xbb\xbf").split(b"\n"), out.split(b"\n")
     assert len(translations) == len(lines)
     for line, translation in zip(lines[:-1], translations[:-1], strict=True):
         assert translation.endswith(b"\r") or not line.endswith(b"\r")
@@ -60,7 +61,7 @@ def check(translate, text: bytes) -> None:
     code, out, err = translate(text, "--format", "jsonl")
     assert code == 0, err
     records = [json.loads(record) for record in out.split(b"\n") if record]
-    assert len(records) == len(lines) - (lines[-1] == b"")
+    assert len(records) == len(lines) - text.endswith(b"\n") - (text == b"")
     for number, (record, line, translation) in enumerate(zip(records, lines, translations, strict=False), start=1):
         ended = number < len(lines) and line.endswith(b"\r")
         assert record["line"] == number
