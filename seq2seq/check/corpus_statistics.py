@@ -15,6 +15,7 @@ from seq2seq.data.corpus import Pair, byte_lines
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import has_entities, is_tokenized
 from seq2seq.errors import CorpusError
+from seq2seq.files.compressed_files import UTF16_MARKS
 from seq2seq.files.damaged_text import is_damaged
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.language_codes import main_language
@@ -146,7 +147,7 @@ def describe_files(spec: Corpus, directory: Path, languages: Languages) -> dict[
         lines, damaged, is_utf16, undecoded, in_utf8 = 0, Finding(), False, b"", 0
         try:
             for lines, line in enumerate(byte_lines(directory / path, spec.max_line_bytes), start=1):
-                is_utf16 |= lines == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
+                is_utf16 |= lines == 1 and line.startswith(UTF16_MARKS)
                 try:
                     in_utf8 += not line.decode().isascii()
                 except UnicodeDecodeError:

@@ -5,7 +5,6 @@ Only a line feed ends a line. Other line separators (U+0085, U+2028, a form feed
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
-from seq2seq.files.compressed_files import BLOCK_BYTES, MAX_LINE_BYTES, bounded_lines, opened
+from seq2seq.files.compressed_files import BLOCK_BYTES, MAX_LINE_BYTES, UTF16_MARKS, bounded_lines, opened
 from seq2seq.files.json_reader import NotJson, parse_json
 from seq2seq.recipe.language_codes import code_for, subtags
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, PreviousSentences, split_context, with_context
@@ -92,7 +91,7 @@ def read_lines(path: str | Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterat
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
-            is_utf16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            is_utf16 = number == 1 and line.startswith(UTF16_MARKS)
             raise CorpusError(
                 f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} is not UTF-8. "
                 f"Convert the file (iconv -f {'UTF-16' if is_utf16 else 'ORIGINAL_ENCODING'} -t UTF-8), or correct the "

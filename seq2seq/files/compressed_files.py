@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
 import io
@@ -25,6 +26,8 @@ COMPRESSED_SUFFIXES = (".gz", ".zst")
 SIGNATURES = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard", b"\xfd7zXZ\0": "xz", b"PK\3\4": "ZIP",
               **{b"BZh%d1AY&SY" % size: "bzip2" for size in range(1, 10)}}
 """First bytes of compressed files, which no text begins with."""
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""Byte order marks of UTF-16, which no UTF-8 text begins with."""
 MAX_LINE_BYTES = 1_000_000
 """Default maximum length of a line in bytes. A sentence has hundreds of bytes. A whole document on one line has tens
 of thousands of bytes. Longer lines come from files without line ends, or from small compressed files that expand

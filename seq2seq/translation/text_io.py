@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import io
 import os
@@ -22,6 +21,7 @@ from seq2seq.files.compressed_files import (
     BLOCK_BYTES,
     COMPRESSED_SUFFIXES,
     MAX_LINE_BYTES,
+    UTF16_MARKS,
     bounded_lines,
     open_decompressed,
 )
@@ -96,7 +96,7 @@ class Input:
             except UnicodeDecodeError as error:
                 text = data.decode(errors="replace")
                 found = f"byte {error.start + 1} is not UTF-8"
-                if number == 1 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                if number == 1 and data.startswith(UTF16_MARKS):
                     found = "the text begins like UTF-16 and should be converted with iconv -f UTF-16 -t UTF-8"
                 not_utf8.warn(number, f"{found}; invalid bytes are replaced by U+FFFD")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text, ending.decode())
