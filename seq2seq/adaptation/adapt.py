@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from seq2seq import console
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
 from seq2seq.check.new_recipe import corpus_of
-from seq2seq.data.corpus import Counts, Pair, first_line_warnings, read_pairs, validation_pairs
+from seq2seq.data.corpus import Counts, Pair, first_line_warnings, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device
 from seq2seq.errors import CorpusError, OptionError, UserError
@@ -210,7 +210,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
         train_pairs, valid, test = _split(recipe, general, seed)
         train_pairs = _sample(train_pairs, limit, seed)
     texts |= {"general.train": train_pairs, "general.valid": valid, "general.test": test}
-    texts |= {name: texts[name][:MAX_VALIDATED] for name in ("domain.valid", "general.valid")}
+    texts |= {name: _sample(texts[name], MAX_VALIDATED, seed) for name in ("domain.valid", "general.valid")}
     apart = _without_common_sentences(texts)
     for name in ("domain.train", "general.train", "general.valid"):
         if not apart[name]:
@@ -277,8 +277,12 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
 
 
 def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
-    """Return at most `limit` random pairs of the model's training text, cleaned, and the pairs of its validation text
-    and of its test sets. Test sets that cannot be read are left out with a warning."""
+    """Return at most `limit` random pairs of the model's training text, cleaned, and pairs of its validation text and
+    of its test sets. Test sets that cannot be read are left out with a warning.
+
+    The model's checkpoint was chosen by the scores of the first `training.valid_sentences` validation pairs. On these,
+    it is better than on other text. If there are enough other validation pairs, only those are returned.
+    """
     test: list[TextPair] = []
     for name, spec in recipe.data.test.items():
         try:
@@ -288,10 +292,15 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     try:
         found = (pair for spec in recipe.data.train if spec.translated_by is None
                  for pair in cleaned(spec, recipe, Counts()))
-        return _sample(_texts(found), limit, seed), list(_texts(validation_pairs(recipe))), test
+        train = _sample(_texts(found), limit, seed)
+        valid = [list(read_pairs(recipe, spec)) for spec in recipe.data.valid]
     except CorpusError as error:
         remedy = "This is text of the model's recipe. Give other general text with --general."
         raise CorpusError(f"{error} {remedy}") from None
+    scored = recipe.training.valid_sentences
+    others = [pair for pairs in valid for pair in _texts(pairs[scored:] if scored else ())]
+    everything = [pair for pairs in valid for pair in _texts(pairs)]
+    return train, others if len(others) >= MAX_VALIDATED else everything, test
 
 
 def _texts(pairs: Iterable[Pair]) -> Iterable[TextPair]:

@@ -14,6 +14,7 @@ from seq2seq.adaptation.adapt import (
     TRAINING,
     TradeOff,
     _require_two_columns,
+    _text_of_model,
     _without_common_sentences,
     adapt,
     choose,
@@ -169,6 +170,17 @@ def test_no_training_pair_has_a_sentence_of_a_validation_or_test_set():
     assert _without_common_sentences(texts) == {
         "domain.train": [("a", "A")], "domain.valid": [("b", "B")], "domain.test": [("c", "C")],
         "general.train": [("x", "X")], "general.valid": [("g", "Z")], "general.test": [("h", "H")]}
+
+
+@pytest.mark.parametrize("scored, expected", [(100, range(100, 700)), (201, range(700)), (None, range(700))])
+def test_validation_pairs_that_chose_the_old_checkpoint_are_left_out_if_others_suffice(tmp_path, scored, expected):
+    write_corpus(tmp_path)
+    for language in ("en", "de"):
+        (tmp_path / f"valid.{language}").write_text("".join(f"{number} {language}\n" for number in range(700)))
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    settings = [f"training.valid_sentences={scored}"] if scored else []
+    _, valid, _ = _text_of_model(load_recipe(tmp_path / "recipe.yaml", settings), limit=10, seed=1)
+    assert valid == [(f"{number} en", f"{number} de") for number in expected]
 
 
 @pytest.mark.slow
