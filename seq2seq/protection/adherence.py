@@ -47,7 +47,10 @@ class GlossaryEvaluation:
         n_best = self._translator.translate(lines, **options)
         assert self._translator.glossary is not None
         texts = [split_context(line)[1] for line in lines] if self._translator.translator.context else lines
-        self._results.append(adherence(self._translator.glossary, texts, [best.text for best, *_ in n_best]))
+        scores = adherence(self._translator.glossary, texts, [best.text for best, *_ in n_best])
+        if not scores:
+            console.warn("no source contains a term of the glossary, so adherence to the glossary is not scored")
+        self._results.append(scores)
         return n_best
 
     def next_scores(self) -> dict[str, Score]:

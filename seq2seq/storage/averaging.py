@@ -129,13 +129,14 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
     return averaged or checkpoint.model
 
 
-def intact_weights(checkpoints: Iterable[Path]) -> Iterator[dict[str, Tensor]]:
-    """Yield `validated_weights` of each checkpoint, and print a warning for each damaged one instead."""
-    for path in checkpoints:
+def intact_weights(checkpoints: list[Path]) -> Iterator[dict[str, Tensor]]:
+    """Yield `validated_weights` of each checkpoint. Damaged ones are removed from `checkpoints` with a warning."""
+    for path in tuple(checkpoints):
         try:
             yield validated_weights(path)
         except DamagedError as error:
             console.warn(f"{error} The average leaves this checkpoint out.")
+            checkpoints.remove(path)
 
 
 def _description(run: Path) -> tuple[str, dict[str, Any]]:

@@ -307,6 +307,12 @@ def test_terms_of_the_context_are_not_counted():
     assert evaluation.next_scores()["terms"].signature == "terms:1|form:inflected"
 
 
+def test_a_test_set_without_any_term_of_the_glossary_is_reported(capsys):
+    evaluation = GlossaryEvaluation(ProtectedTranslator(Model(str.upper), glossary=glossary("cat\tKatze")))
+    evaluation.translate(["a bird"])
+    assert evaluation.next_scores() == {} and "no source contains a term of the glossary" in capsys.readouterr().err
+
+
 def test_a_sentence_that_lacks_an_inline_term_is_translated_from_its_own_words():
     model = Model(lambda text: "ein Tier")
     ((best, *_),) = ProtectedTranslator(model, glossary=glossary("cat\tKatze"), terms_inline=True).translate(["a cat"])

@@ -467,6 +467,7 @@ def test_a_damaged_checkpoint_is_left_out_of_the_average(recipe, tmp_path, capsy
     weights.write_bytes(weights.read_bytes()[:-1])
     train(recipe(*settings, "training.average.kind=last", "training.average.count=3"), run)
     assert "step-00000005" in (told := capsys.readouterr().err) and "The average leaves this checkpoint out." in told
+    assert "average of 2 checkpoints" in told
     assert newest_checkpoint(run).info["progress"]["averaged"] and len(intact) == 2
 
 
