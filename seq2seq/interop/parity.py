@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -25,8 +26,10 @@ from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.recipe.directions import language_token
+from seq2seq.storage.bundle_readme import README
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
-from seq2seq.storage.directories import make_directories, recover, replace_directory
+from seq2seq.storage.checksums import sha256_of
+from seq2seq.storage.directories import CARD_KEY, make_directories, recover, replace_directory
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.line_translator import PairScore, Translation
@@ -283,9 +286,20 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
         *parity.first_differences()]))
 
 
+def is_edited(export: Path) -> bool:
+    """Return True if the README.md of an export is not the card that seq2seq wrote."""
+    try:
+        card = json.loads((export / REPORT).read_bytes())[CARD_KEY]
+        return card != sha256_of(export / README)
+    except (OSError, ValueError, TypeError, KeyError):                              # no README.md, or no checksum
+        return False
+
+
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
                          ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
     """Write an export to a temporary directory, which is renamed to `output` if the export passes the comparison.
+
+    If `output` contains an earlier export whose README.md has been edited, this README.md is kept.
 
     Args:
         export: name of the export in errors.
@@ -307,7 +321,10 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         write(directory)
         parity = compare(ours, load(directory), lines)
         require(parity, tolerance, export)
-        report = {**asdict(parity), "tolerance": asdict(tolerance)}
+        report = {**asdict(parity), "tolerance": asdict(tolerance), CARD_KEY: sha256_of(directory / README)}
+        if is_edited(output):
+            shutil.copy2(output / README, directory / README)
+            console.print_message(f"{output / README} has been edited, and is kept")
         (directory / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for path in directory.iterdir():                                # safetensors makes files private to their owner
             path.chmod(directory.stat().st_mode & 0o666)

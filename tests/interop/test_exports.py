@@ -189,6 +189,19 @@ def test_an_earlier_export_is_replaced_unless_it_contains_other_files(bundle, tm
     assert (output / "notes.txt").read_text() == "mine" and (output / "model.bin").exists()
 
 
+def test_an_edited_readme_is_kept_when_an_export_is_replaced(bundle, tmp_path, capsys):
+    output, readme = tmp_path / "theirs", tmp_path / "theirs" / "README.md"
+    ctranslate2.export_model(bundle, output)
+    card = readme.read_bytes()
+    for _ in range(2):
+        readme.write_text("My model.")
+        ctranslate2.export_model(bundle, output)
+        assert readme.read_text() == "My model." and "README.md has been edited, and is kept" in capsys.readouterr().err
+    readme.unlink()
+    ctranslate2.export_model(bundle, output)
+    assert readme.read_bytes() == card
+
+
 @pytest.fixture(scope="module")
 def converged(tmp_path_factory) -> Path:
     """Directory with a converged model in `ours` and its float32 export in `float32`.
