@@ -45,6 +45,7 @@ _PATTERNS = (
     r"\[\[[^\[\]\n]{1,200}\]\]",
     # Entities and tags in plain strings.
     r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z][^<>\n]{0,400}>",
+    r"</?[0-9]{1,3}/?>",                                                        # <0>, </0>, <1/> of i18next and Lingui
     # File paths: /etc/hosts, ~/x, ./x, C:\x. The slash in "10 €/month" and "(s)/he" begins no path.
     rf"(?<![\w/.~<)€$£¥₹₽])(?<![\s\d]%)(?:~|\.{{1,2}})?(?:/{_IN_PATH}++)++",
     r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",

@@ -270,13 +270,17 @@ class AssDocument(_SubtitleDocument):
 
     _markup = re.compile(r"\{[^{}]*\}|\\[Nnh]")
 
+    def _require_form(self) -> None:
+        if self._source.strip("\ufeff \t\r\n") and "[events]" not in self._source.lower():
+            raise DocumentError("this is no .ass or .ssa file: there is no line [Events].")
+
     def _find_cues(self) -> Iterator[_Cue]:
         fields: list[str] = []
         section = ""
         for number, match in enumerate(_LINE.finditer(self._source), 1):
             line = match[1]
             if line.lstrip("\ufeff").startswith("["):
-                section = line.strip().lower()
+                section = line.lstrip("\ufeff").strip().lower()
             key, _, value = line.partition(":")
             if section != "[events]" or key.strip() not in ("Format", "Dialogue"):
                 continue

@@ -136,9 +136,13 @@ class _RunDocument(_OfficeDocument):
     def _part_names(self) -> list[str]:
         name = "[Content_Types].xml"
         tokens = xml_tokens(decode_xml(self._archive.read(name))[0])
-        types = {token.attributes.get("PartName", "").lstrip("/"): token.attributes.get("ContentType", "")
-                 for token in tokens if token.local_name == "Override"}
-        names = [name for name in self._archive.names if re.search(self._types, types.get(name, ""))]
+        overrides, defaults = (
+            {token.attributes.get(key, "").lstrip("/").lower(): token.attributes.get("ContentType", "")
+             for token in tokens if token.local_name == kind}
+            for kind, key in (("Override", "PartName"), ("Default", "Extension")))
+        types = {part: overrides.get(part.lower(), defaults.get(part.lower().rpartition(".")[2], ""))
+                 for part in self._archive.names if part != name}
+        names = [part for part, kind in types.items() if re.search(self._types, kind)]
         if not names and not any(self._empty and self._empty in kind for kind in types.values()):
             raise DocumentError(f"{name}: the document has no part with the text of {self._format}. It is of another "
                                 "format.")

@@ -104,7 +104,8 @@ class Api:
         parameters = await read_parameters(request)
         file = parameters.get("file")
         if not isinstance(file, UploadFile):
-            raise invalid("missing file parameter" if file is None else "the file must be sent as multipart/form-data")
+            raise invalid("missing file parameter" if file is None else
+                          "the file must be sent as multipart/form-data, with a file name")
         self.admit(request, text(parameters, "api_key", ""))
         source, target = text(parameters, "source"), text(parameters, "target")
         name = file.filename or ""

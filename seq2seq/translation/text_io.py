@@ -154,20 +154,20 @@ class Output:
     """Output that is flushed after each write.
 
     name: name of the output in messages. terminal: True if the output appears in a terminal. part: path of the output
-    until it is complete; None: the output is written in place.
+    until it is complete; None: the output is written in place. whole: path of the file that replaces the part file.
     """
 
     def __init__(self, file: BinaryIO, name: str, terminal: bool = False, part: Path | None = None) -> None:
-        self.file, self.name, self.terminal, self.part = file, name, terminal, part
+        self.file, self.name, self.terminal, self.part, self.whole = file, name, terminal, part, part
 
     def replace(self, contents: bytes) -> None:
-        """Make `contents` the whole output. A part file is closed and replaced atomically. Without a part file,
-        `contents` is only written, so nothing may have been written before."""
+        """Make `contents` the whole output. A part file stays until then, so that it can be resumed. Without a part
+        file, `contents` is only written, so nothing may have been written before."""
         if self.part is None:
             self.write(contents)
             return
-        self.file.close()
-        replace_file(self.part, contents)
+        self.whole = self.part.with_name(f"{self.part.name}.whole")
+        replace_file(self.whole, contents)
 
     def write(self, text: str | bytes) -> None:
         """Write and flush.
@@ -232,12 +232,15 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
                                 f"{'Continue it with --resume, or delete' if resumable else 'Delete'} it to start "
                                 "again.")
         try:
-            yield Output(file, str(path), part=None if special else part)
+            output = Output(file, str(path), part=None if special else part)
+            yield output
             file.close()                                                        # may report a full disk
-            if not special:
+            if output.whole:
                 if target.exists():
-                    shutil.copymode(target, part)
-                os.replace(part, target)
+                    shutil.copymode(target, output.whole)
+                os.replace(output.whole, target)
+                if output.whole != part:
+                    part.unlink()
         except BaseException:
             if not special and part.exists():
                 if part.stat().st_size:

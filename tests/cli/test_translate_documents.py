@@ -14,6 +14,7 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 from seq2seq import Translator
 from seq2seq.cli import main
 from seq2seq.errors import UserError
+from seq2seq.translation import text_io
 from seq2seq.translation import translator as translator_module
 
 PAGE = (b"<html><head><style>p {}</style></head><body>\r\n<h1>ein <b>Hund</b></h1>\r\n"
@@ -153,6 +154,25 @@ def test_an_interrupted_document_is_resumed_and_equals_an_uninterrupted_one(run,
     assert code == 0 and "resuming after line 1,024" in err
     assert (tmp_path / "out.json").read_bytes() == expected
     assert not [path for path in tmp_path.iterdir() if ".part" in path.name]
+
+
+def test_a_document_that_was_killed_just_before_its_end_is_resumed(run, model, tmp_path, monkeypatch):
+    (tmp_path / "a.docx").write_bytes(documents()["a.docx"])
+    expected = run(model, tmp_path / "a.docx")[1]
+    rename = text_io.os.replace
+
+    def dying(source, target):
+        if Path(target).name == "b.docx":
+            raise UserError("lost")
+        rename(source, target)
+
+    monkeypatch.setattr(text_io.os, "replace", dying)
+    assert run(model, tmp_path / "a.docx", "--output", tmp_path / "b.docx")[0] == 2
+    monkeypatch.undo()
+    code, _, err = run(model, tmp_path / "a.docx", "--output", tmp_path / "b.docx", "--resume")
+    assert code == 0 and "resuming after line 1" in err
+    assert (tmp_path / "b.docx").read_bytes() == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.docx", "b.docx"]
 
 
 def test_lost_terms_are_reported_with_their_place(run, model, tmp_path):

@@ -175,6 +175,7 @@ def test_text_after_an_empty_line_of_an_srt_cue_belongs_to_the_cue(end):
     (VttDocument, "WEBVTT\n\n00:03.000 –> 00:04.000\ntwo\n", "line 3: .* Write them like 00:00:01.000 --> 00:00:02."),
     (SrtDocument, "one\ntwo\n", "this is no .srt file: there are no times of a cue, such as 00:00:01,000 --> "),
     (VttDocument, "00:00:01.000 --> 00:00:02.000\none\n", "line 1: a .vtt file begins with the line WEBVTT."),
+    (AssDocument, "one\ntwo\n", "this is no .ass or .ssa file: there is no line \\[Events\\]"),
     (AssDocument, "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,one\n", "line 2: before this line, .* a line `Format:`"),
     (AssDocument, "[Events]\nFormat: Layer, Start, End, Text\nDialogue: 0:00:01.00\n",
      "line 3: 1 fields, but the line `Format:` names 4."),
@@ -190,6 +191,11 @@ def test_malformed_subtitles_are_refused(kind, data, message):
 def test_empty_subtitles_and_texts_with_times_are_accepted(kind, text):
     document = kind(text.encode())
     assert document.render(document.blocks, "en") == text.encode()
+
+
+def test_the_byte_order_mark_is_not_part_of_the_first_section():
+    text = "\ufeff[Events]\nFormat: Start, End, Text\nDialogue: 0:00:01.00,0:00:02.00,one\n"
+    assert translated(AssDocument(text.encode())) == text.replace("one", "ONE").encode()
 
 
 def test_other_encodings_are_refused_with_the_line():

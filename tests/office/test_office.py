@@ -265,6 +265,16 @@ def test_cells_of_numbers_and_formulas_are_not_translated():
     assert [block.text for block in OdtDocument(open_document(cells)).blocks] == ["c"]
 
 
+@pytest.mark.parametrize("types", [
+    TYPES.replace('Override PartName="/word/document.xml"', 'Default Extension="xml"'),     # as the Open XML SDK writes
+    TYPES.replace("/word/document.xml", "/Word/Document.xml")])
+def test_parts_are_found_by_the_type_of_their_extension_and_whatever_the_case_of_their_names(types):
+    document = DocxDocument(archive([
+        ("[Content_Types].xml", types),
+        ("word/document.xml", f"<w:document {WORD}><w:body><w:p>{run('a')}</w:p></w:body></w:document>")]))
+    assert body(translated(document)) == f"<w:p>{run('A')}</w:p>"
+
+
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_other_members_keep_bytes_order_and_times(compression):
     members = [(name, (name * 99).encode()) for name in ("a", "b/c", "ä", "d")]

@@ -52,7 +52,7 @@ def test_missing_files_and_parameters_are_named(echo):
     no_file = requests.post(f"{echo}/translate_file", json={"source": "de", "target": "en"}, timeout=20)
     assert no_file.json() == {"error": "Invalid request: missing file parameter"}
     form = requests.post(f"{echo}/translate_file", data={"file": "a", "source": "de", "target": "en"}, timeout=20)
-    assert form.status_code == 400 and "multipart" in form.json()["error"]
+    assert form.status_code == 400 and "multipart/form-data, with a file name" in form.json()["error"]
     assert upload(echo, "a.txt", b"a", target="").json() == {"error": "Invalid request: missing target parameter"}
     assert upload(echo, "a.txt", b"a", target="zz").json() == {"error": "zz is not supported"}
 
