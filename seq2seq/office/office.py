@@ -36,6 +36,9 @@ class _OfficeDocument:
     """Office document, with the interface of `block.Document`."""
 
     _names = Names("", "")
+    _prefix = ""
+    _namespace = ""
+    """End of the namespace that `_prefix` stands for."""
     _paragraph_names: frozenset[str] = frozenset()
     _skipped: frozenset[str] = frozenset()
     """Elements whose paragraphs are not translated."""
@@ -92,6 +95,7 @@ class _OfficeDocument:
             tokens = xml_tokens(text)
         except DocumentError as error:
             raise DocumentError(f"{name}, {error}") from error
+        self._require_prefix(name, tokens)
         ends: dict[int, int] = {}
         stack: list[int] = []
         for index, token in enumerate(tokens):
@@ -119,6 +123,19 @@ class _OfficeDocument:
         return part
 
 
+    def _require_prefix(self, part: str, tokens: Sequence[XmlToken]) -> None:
+        """Raise DocumentError if a part has another prefix for the namespace of the text, as Python's ElementTree
+        writes it: no text would be found."""
+        usual = f"xmlns:{self._prefix}".removesuffix(":")
+        if any(token.name.startswith(self._prefix) for token in tokens):
+            return
+        for token in tokens:
+            for key, namespace in token.attributes.items():
+                if key.startswith("xmlns") and key != usual and re.search(f"{self._namespace}$", namespace):
+                    raise DocumentError(f"{part}, line {token.line}: the namespace of the text is declared as {key}, "
+                                        f"not {usual}. Save the document with an office program.")
+
+
 class _RunDocument(_OfficeDocument):
     """Document whose text is in runs: DOCX and PPTX."""
 
@@ -127,7 +144,6 @@ class _RunDocument(_OfficeDocument):
     """Regular expression of the content types of the parts with text."""
     _empty = ""
     """Substring of a content type that every document of the format has. By it, documents without text are accepted."""
-    _prefix = ""
     _containers: frozenset[str] = frozenset()
     """Elements around runs. These runs are part of the paragraph's text."""
     _dropped: frozenset[str] = frozenset()
@@ -253,6 +269,7 @@ class DocxDocument(_RunDocument):
     _types = (r"(?:wordprocessingml\.(?:document|template)|ms-word\.\w+\.macroEnabled\w*)\.main\+xml"
               r"|wordprocessingml\.(?:header|footer|footnotes|endnotes|comments)\+xml")
     _prefix = "w:"
+    _namespace = "wordprocessingml(?:/2006)?/main"
     _paragraph_names = frozenset({"w:p"})
     _skipped = frozenset({"mc:Fallback", "w:del", "w:moveFrom"})
     _containers = frozenset({"hyperlink", "ins", "moveTo", "smartTag", "sdt", "customXml", "dir", "bdo", "fldSimple"})
@@ -267,6 +284,7 @@ class PptxDocument(_RunDocument):
     _types = r"presentationml\.(?:slide|notesSlide)\+xml"
     _empty = "presentationml."
     _prefix = "a:"
+    _namespace = "drawingml(?:/2006)?/main"
     _paragraph_names = frozenset({"a:p"})
     _skipped = frozenset({"mc:Fallback"})
 
@@ -274,7 +292,8 @@ class PptxDocument(_RunDocument):
 class OdtDocument(_OfficeDocument):
     """OpenDocument text, table or presentation (ODT, ODS, ODP), with the interface of `block.Document`."""
 
-    _names = Names("", "")
+    _prefix = "text:"
+    _namespace = "opendocument:xmlns:text:1.0"
     _paragraph_names = frozenset({"text:p", "text:h"})
     _skipped = frozenset({"text:tracked-changes", "office:automatic-styles", "office:styles"})
 

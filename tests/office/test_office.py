@@ -275,6 +275,15 @@ def test_parts_are_found_by_the_type_of_their_extension_and_whatever_the_case_of
     assert body(translated(document)) == f"<w:p>{run('A')}</w:p>"
 
 
+def test_another_prefix_for_the_namespace_of_the_text_is_refused():
+    word = f"<w:document {WORD}><w:body><w:p>{run('a')}</w:p></w:body></w:document>"
+    word = word.replace("w:", "ns0:").replace("xmlns:w=", "xmlns:ns0=")
+    with pytest.raises(DocumentError, match="word/document.xml, line 1: .* declared as xmlns:ns0, not xmlns:w. Save"):
+        DocxDocument(archive([("[Content_Types].xml", TYPES), ("word/document.xml", word)]))
+    with pytest.raises(DocumentError, match="content.xml, line 1: .* declared as xmlns:t, not xmlns:text"):
+        OdtDocument(archive([("content.xml", f'<office:document-content {OPEN_DOCUMENT.replace(":text=", ":t=")}/>')]))
+
+
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_other_members_keep_bytes_order_and_times(compression):
     members = [(name, (name * 99).encode()) for name in ("a", "b/c", "ä", "d")]
