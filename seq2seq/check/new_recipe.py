@@ -20,9 +20,9 @@ from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_hel
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.report import CorpusReport, Report
 from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, add_corpus_warnings, frequent_kinds
-from seq2seq.data.corpus import Pair, byte_lines, first_line_warnings, read_corpus, read_pairs
+from seq2seq.data.corpus import Pair, byte_lines, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES, number_agreement
-from seq2seq.data.parallel_text import zip_parallel
+from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import sacrebleu_metric
 from seq2seq.files.damaged_text import is_damaged
@@ -79,7 +79,7 @@ def corpus_of(files: Sequence[Path], source_column: str | None = None, target_co
             first line is a header. If None, columns 1 and 2 are used or, in a .tmx, the recipe's languages.
     Raises:
         UserError: a file is missing or empty, the files are neither one table nor two different text files, the text
-            files have different numbers of lines, or the columns do not fit the format.
+            files have different numbers of lines (or one is not UTF-8), or the columns do not fit the format.
     """
     for path in files:
         if not path.is_file():
@@ -100,8 +100,14 @@ def corpus_of(files: Sequence[Path], source_column: str | None = None, target_co
         raise OptionError("--source-column and --target-column are for one file with both sides.")
     if files[0].samefile(files[1]):
         raise OptionError(f"{files[0]} and {files[1]} are the same file. Give the source text and its translation.")
-    for _ in zip_parallel([str(path) for path in files], *map(byte_lines, files), max_counted=None):
-        pass                                                        # raises an error if the numbers of lines differ
+    try:
+        for _ in zip_parallel([str(path) for path in files], *map(byte_lines, files), max_counted=None):
+            pass                                                    # raises an error if the numbers of lines differ
+    except NotParallelError:
+        for path in files:                                          # bytes 0x0a are not the line ends of UTF-16
+            for _ in read_lines(path):
+                pass                                                # raises an error if the file is not UTF-8
+        raise
     return Corpus(source=str(files[0]), target=str(files[1]))
 
 

@@ -18,11 +18,12 @@ from typing import Any
 from seq2seq.errors import UserError
 from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import Recipe
-from seq2seq.signals import SIGKILL
+from seq2seq.signals import SIGKILL, stopping_by_signal
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checkpoints import BEST, MODEL, RECIPE, STATE, list_checkpoints, step_of
 from seq2seq.storage.directories import METADATA
 from seq2seq.storage.run_directory import LOG_FILE
+from seq2seq.training.teachers import TEACHERS
 
 TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", "candidate_step", "good_step")
 """Keys of log records and train states whose values depend on the clock, or on the steps at which checkpoints were
@@ -96,8 +97,8 @@ def verify_resume(recipe: Recipe, directory: Path, steps: int, kills: int,
     _watch(directory, uninterrupted, steps, advance, 0)
     interrupted.mkdir()
     # The second training gets a copy of the prepared data. So only steps are interrupted, not the preparation, and the
-    # preparation, which takes long for a large corpus, is not repeated.
-    for name in ("tokenizer", "prepared", "synthetic"):
+    # preparation, which takes long for a large corpus or with teachers, is not repeated.
+    for name in ("tokenizer", "prepared", "synthetic", TEACHERS):
         if (uninterrupted / name).exists():
             shutil.copytree(uninterrupted / name, interrupted / name)
     rng = random.Random(recipe.seed)
@@ -119,19 +120,26 @@ def _watch(directory: Path, run: Path, until: int, advance: Callable[[int], None
     """Start a training, and wait until it ends or kill it after some steps.
 
     Args:
-        until: number of logged steps after which the training is killed.
+        until: step after which the training is killed, but not before it has started its own log.
         before: number of steps of earlier trainings, for the progress bar.
         kill: signal, and delay in seconds before it is sent; None: let the training end.
     Returns:
         True if the training was killed; False if it ended by itself, which can happen before the kill.
+    Raises:
+        Stopped: SIGINT or SIGTERM arrived. The training has been ended, too.
+        UserError: the training failed.
     """
     command = [sys.executable, "-m", "seq2seq", "train", str(directory / RECIPE), "--run-dir", str(run)]
-    with (directory / f"{run.name}.log").open("a+b") as errors:
+    old_log = _log_file_number(run)
+    message = f"stopped; delete {directory} before you run the same command again"
+    with (directory / f"{run.name}.log").open("a+b") as errors, stopping_by_signal(message=message) as request:
+        request.waiting = True                                  # a signal raises Stopped at once, also during `wait`
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
         try:
             while process.poll() is None:
                 advance(before + logged_steps(run))
-                if kill and logged_steps(run) >= until:
+                # Until the training has replaced the log of the killed training, the log says nothing about it.
+                if kill and _log_file_number(run) != old_log and logged_steps(run) >= until:
                     time.sleep(kill[1])
                     process.send_signal(kill[0])
                     if process.wait():
@@ -147,6 +155,14 @@ def _watch(directory: Path, run: Path, until: int, advance: Callable[[int], None
             raise UserError(f"the training ended with exit code {process.returncode}:\n"
                             f"{errors.read().decode(errors='replace').rstrip()}")
     return False
+
+
+def _log_file_number(run: Path) -> int | None:
+    """Return the inode number of a run's log; None if there is no log. A training that starts replaces the file."""
+    try:
+        return (run / LOG_FILE).stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def logged_steps(run: Path) -> int:

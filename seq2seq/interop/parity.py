@@ -321,7 +321,9 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         write(directory)
         parity = compare(ours, load(directory), lines)
         require(parity, tolerance, export)
-        report = {**asdict(parity), "tolerance": asdict(tolerance), CARD_KEY: sha256_of(directory / README)}
+        report = {**asdict(parity), "tolerance": asdict(tolerance)}
+        if (directory / README).exists():
+            report[CARD_KEY] = sha256_of(directory / README)
         if is_edited(output):
             shutil.copy2(output / README, directory / README)
             console.print_message(f"{output / README} has been edited, and is kept")

@@ -9,17 +9,20 @@ import os
 import shutil
 import time
 import zlib
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from seq2seq import console
-from seq2seq.errors import RecipeError
+from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, newest_checkpoint
 from seq2seq.storage.checksums import append_checksum, strip_checksum
 from seq2seq.storage.directories import read_file
+from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -83,12 +86,23 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY
     if trained and recipe.tokenizer.vocab_size == "auto":
         tokenizer = recipe.tokenizer.model_copy(update={"vocab_size": stored.tokenizer.vocab_size})
         recipe = recipe.model_copy(update={"tokenizer": tokenizer})
-    changes = differences(stored, recipe)
+    # Another path of the same tokenizer, such as that of teacher 1 in a run that was moved, changes nothing.
+    changes = [replace(change, may_change_on_resume=True)
+               if trained and change.key == "tokenizer.taken_from" and _has_tokenizers_of(recipe.tokenizer_model, run)
+               else change for change in differences(stored, recipe)]
     refused = [change for change in changes if not change.may_change_on_resume]
     if refused and trained:
         listed = "\n".join(f"  {change}" for change in refused)
         raise RecipeError(f"{run} was trained with another recipe:\n{listed}\n{remedy}")
     return recipe, changes
+
+
+def _has_tokenizers_of(model: Path | None, run: Path) -> bool:
+    """Return True if the tokenizers of a run equal those of a model, which is a bundle or another run."""
+    with suppress(CheckpointError, TokenizerError):
+        return model is not None and checksums_of(load_tokenizers(run / "tokenizer")) == checksums_of(
+            load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model))
+    return False
 
 
 def recipe_checksum(recipe: Recipe) -> str:

@@ -106,7 +106,7 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
         CheckpointError: the tokenizers are missing or damaged and cannot be restored, or cannot be written.
     """
     if trained_on_other_text(directory, text):
-        console.print_message("the training text has changed since the tokenizer was trained")
+        console.print_message("size or time of a training file has changed since the tokenizer was trained")
         damage = ""
     elif not current_path(directory).exists():
         damage = f"{directory} is missing." if list_checkpoints(directory.parent) else ""

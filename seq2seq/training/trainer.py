@@ -410,8 +410,8 @@ class Training:
             raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer: {self.run / 'tokenizer'} has "
                                   "changed since. Restore that directory, or train from the beginning with --restart.")
         if checkpoint.info["data"] != self.prepared.fingerprint:
-            raise CheckpointError(f"{checkpoint.path} was trained on other text: the text of data.train has changed "
-                                  "since. Restore the files, or train from the beginning with --restart.")
+            raise CheckpointError(f"{checkpoint.path} was trained on other text: a file or a model of data.train has "
+                                  "changed since. Restore it, or train from the beginning with --restart.")
         copy_all(self.weights, [checkpoint.model[name].to(self.device) for name in self.names])
         if self.compute_model is not self.model:
             copy_all(list(self.compute_model.parameters()), self.weights)

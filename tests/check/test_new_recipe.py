@@ -169,6 +169,13 @@ def test_text_that_cannot_be_read_is_reported_without_languages_too(directory, c
     assert "train.xx:2: byte 0xf6" in capsys.readouterr().err
 
 
+def test_utf16_is_reported_instead_of_a_wrong_number_of_lines(directory, capsys):
+    write(PAIRS)
+    Path("train.yy").write_bytes(Path("train.yy").read_text(encoding="utf-8").encode("utf-16"))
+    assert init("train.xx", "train.yy") == 2
+    assert "train.yy:1: byte 0xff at position 1 is not UTF-8" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["2024", "1.0", "null", "true"])
 def test_a_directory_may_have_a_name_that_yaml_reads_as_another_type(directory, name):
     write(PAIRS)

@@ -230,6 +230,17 @@ def test_synthetic_pairs_are_trained_on_with_their_tag(folder, tmp_path):
     assert training.tokenizers.source.decode([last])[0].startswith("<BT> ")
 
 
+def test_a_run_does_not_go_on_with_translations_of_a_changed_model(folder, tmp_path):
+    shutil.copytree(folder / "reverse", tmp_path / "reverse")
+    settings = [f"data.train.1.translated_by={tmp_path / 'reverse'}", "training.max_steps=2"]
+    train(load_recipe(folder / "recipe.yaml", settings), tmp_path / "run")
+    bundle = load_bundle(tmp_path / "reverse" / "best")
+    weights = {name: -weight for name, weight in bundle.weights.items()}
+    save_bundle(bundle.directory, weights, bundle.recipe_text, bundle.tokenizer_files, bundle.metadata)
+    with pytest.raises(CheckpointError, match=r"a file or a model of data\.train has changed since"):
+        train(load_recipe(folder / "recipe.yaml", settings), tmp_path / "run")
+
+
 def test_check_refuses_a_model_of_another_direction_as_training_does(folder, tmp_path):
     wrong = load_recipe(folder / "recipe.yaml", [
         f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])

@@ -162,6 +162,13 @@ def test_a_moved_run_keeps_its_translations(folder, tmp_path, monkeypatch):
     assert len([*(tmp_path / "moved" / "synthetic").glob("*.txt")]) == 1
 
 
+def test_a_run_that_is_moved_before_the_student_begins_keeps_its_teachers(folder, tmp_path, capsys):
+    shutil.copytree(folder / "run" / TEACHERS, tmp_path / "moved" / TEACHERS)
+    train(load_recipe(folder / "recipe.yaml"), tmp_path / "moved")
+    assert "tokenizer.taken_from" in capsys.readouterr().err
+    assert weights(tmp_path / "moved") == weights(folder / "run")
+
+
 def test_check_says_what_its_figures_leave_out(folder, tmp_path):
     report = check_recipe(load_recipe(folder / "recipe.yaml"), tmp_path / "run", measured=True)
     assert not report.errors and report.measured

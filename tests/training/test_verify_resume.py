@@ -1,6 +1,8 @@
 """`verify-resume`: the comparison of two trainings, one of which is killed, and its report."""
 
 import json
+import os
+import signal
 import sys
 
 import pytest
@@ -11,6 +13,7 @@ from seq2seq.check.verify_resume import collect_results, differences, shorten
 from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
+from seq2seq.signals import Stopped
 
 
 @pytest.fixture
@@ -118,4 +121,31 @@ def test_a_kill_after_the_end_of_the_training_is_not_counted(folder, monkeypatch
     (folder / "run" / "metrics.jsonl").write_text('{"step": 3}\n')
     monkeypatch.setattr(sys, "executable", "/bin/true")
     kill = verification.signal.SIGKILL, 0.3
+    assert verification._watch(folder, folder / "run", 3, lambda done: None, 0, kill) is False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_training_too(folder, monkeypatch, number):
+    started = []
+
+    class Endless(verification.subprocess.Popen):
+        """Replacement for a training that does not end by itself."""
+
+        def __init__(self, command, **options):
+            super().__init__(["sleep", "60"], **options)
+            started.append(self)
+
+    monkeypatch.setattr(verification.subprocess, "Popen", Endless)
+    with pytest.raises(Stopped):
+        verification._watch(folder, folder / "run", 3, lambda done: os.kill(os.getpid(), number), 0)
+    assert started[0].poll() == -signal.SIGKILL
+
+
+def test_the_log_of_a_killed_training_does_not_kill_the_next_one(folder, monkeypatch):
+    (folder / "run").mkdir()
+    (folder / "run" / "metrics.jsonl").write_text('{"step": 3}\n')
+    (folder / "training").write_text("#!/bin/sh\nsleep 1\n")                 # ends before it writes to its log
+    (folder / "training").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(folder / "training"))
+    kill = verification.signal.SIGKILL, 0
     assert verification._watch(folder, folder / "run", 3, lambda done: None, 0, kill) is False
