@@ -69,9 +69,11 @@ class AndroidDocument:
                                 "the file.")
         self.blocks: list[Block] = []
         self._strings: list[_String] = []
-        for element in xml.children(xml.root, "string", "string-array", "plurals"):
-            if xml.tokens[element].attributes.get("translatable") != "false":
-                inner = [element] if xml.tokens[element].name == "string" else xml.children(element, "item")
+        for element in xml.children(xml.root, "string", "string-array", "plurals", "item"):
+            token = xml.tokens[element]
+            is_string = token.name == "string" or token.attributes.get("type") == "string"
+            if token.attributes.get("translatable") != "false" and (is_string or token.name != "item"):
+                inner = [element] if is_string else xml.children(element, "item")
                 for one in inner:
                     if xml.tokens[one].kind == "open" and xml.tokens[one].attributes.get("translatable") != "false":
                         self._add(one)

@@ -19,6 +19,7 @@ from seq2seq.analysis.alignment_head import measured_aligner, put_head_first
 from seq2seq.analysis.attention_maps import Aligner
 from seq2seq.data.corpus import read_texts, validation_pairs
 from seq2seq.errors import FormatError, UserError
+from seq2seq.files.json_reader import NotJson, parse_json
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
 from seq2seq.model import Model
@@ -289,9 +290,9 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
 def is_edited(export: Path) -> bool:
     """Return True if the README.md of an export is not the card that seq2seq wrote."""
     try:
-        card = json.loads((export / REPORT).read_bytes())[CARD_KEY]
+        card = parse_json((export / REPORT).read_bytes())[CARD_KEY]
         return card != sha256_of(export / README)
-    except (OSError, ValueError, TypeError, KeyError):                              # no README.md, or no checksum
+    except (OSError, NotJson, TypeError, KeyError):                                 # no README.md, or no checksum
         return False
 
 

@@ -89,6 +89,12 @@ def test_tags_inside_of_cdata_are_tags():
         ("<b>", "open", 0), ("</b>", "close", 0), ("<br>", "break", None), ("<i>", "open", None)]
 
 
+def test_items_with_the_type_string_are_strings():
+    text = ('<resources><item name="a" type="string">One</item><item name="b" type="id">Two</item>'
+            '<item name="c">Three</item></resources>')
+    assert translated(AndroidDocument(text.encode())) == text.replace("One", "ONE").encode()
+
+
 @pytest.mark.parametrize(("text", "message"), [
     ("<resources>\n<a></resources>", "line 2"), ("\n<a/>", "line 2: <a> is not <resources>")])
 def test_malformed_strings_are_an_error_with_their_line(text, message):
