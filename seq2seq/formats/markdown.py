@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -169,6 +169,8 @@ class MarkdownDocument:
                                       for tag in new.tags),
                 *(Tag(max(tag.position, end) + change, tag.raw, tag.kind, tag.pair) for tag in span.tags[last:])]
         tags = _without_empty_lines(text, _without_inner_spaces(text, tags))
+        # A line of a code span could be read as the second line of a table.
+        tags = [replace(tag, raw=tag.raw.replace("\n", " ")) if tag.raw.startswith("`") else tag for tag in tags]
         result = ""
         for rename in (str, lambda raw: raw.replace("_", "*"), None):
             renamed = [Tag(tag.position, _renamed(tag, rename), tag.kind) for tag in tags]

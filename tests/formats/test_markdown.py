@@ -103,6 +103,10 @@ def test_a_link_over_two_lines_keeps_the_prefix_of_its_lines():
     assert upper("> [a](b\n> 'c') d\n") == "> [A](b\n> 'c') D\n"
 
 
+def test_a_line_of_a_code_span_does_not_become_a_line_of_a_table():
+    assert upper("* |`|a\n|-|-|\n`b\n") == "* \\|`|a |-|-| `B\n"
+
+
 def test_documents_that_are_too_long_are_refused():
     with pytest.raises(DocumentError, match="maximum"):
         MarkdownDocument(b"a" * 10_000_001)
