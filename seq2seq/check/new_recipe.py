@@ -35,7 +35,7 @@ from seq2seq.storage.directories import replace_directory
 RECIPE_FILE = "recipe.yaml"
 SPLITS = ("train", "valid", "test")
 EPOCHS = 30
-"""Number of epochs of the training. Most recipes in `recipes/` train for 3 to 36 epochs."""
+"""Number of epochs of the training. Most recipes in `recipes/` train for 3 to 38 epochs."""
 MIN_STEPS = 1_000
 """Minimum number of steps: with fewer, the learning rate cannot rise and fall slowly enough."""
 VALIDATIONS = 20

@@ -43,7 +43,7 @@ MAX_UNKNOWN_SHARE = 0.05
 """A warning is given if more than this share of the pieces are bytes or unknown. In text like the training text, the
 share is below 1 %. A character that is not in the vocabulary is encoded as two to four bytes."""
 EPOCHS_WARNING_THRESHOLD = 100
-"""A warning is given if a training has more epochs than this. Most recipes in `recipes/` train for 3 to 36 epochs. More
+"""A warning is given if a training has more epochs than this. Most recipes in `recipes/` train for 3 to 38 epochs. More
 than 100 epochs usually mean that the text is small and that `max_steps` has its default value."""
 MIN_CONSISTENCY_EPOCHS = 20
 """A warning is given if consistency training has fewer epochs. Between 14 and 30 epochs, its gain was not measured."""

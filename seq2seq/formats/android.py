@@ -71,9 +71,10 @@ class AndroidDocument:
         self._strings: list[_String] = []
         for element in xml.children(xml.root, "string", "string-array", "plurals", "item"):
             token = xml.tokens[element]
-            is_string = token.name == "string" or token.attributes.get("type") == "string"
-            if token.attributes.get("translatable") != "false" and (is_string or token.name != "item"):
-                inner = [element] if is_string else xml.children(element, "item")
+            if token.name == "item" and token.attributes.get("type") != "string":
+                continue
+            if token.attributes.get("translatable") != "false":
+                inner = [element] if token.name in ("string", "item") else xml.children(element, "item")
                 for one in inner:
                     if xml.tokens[one].kind == "open" and xml.tokens[one].attributes.get("translatable") != "false":
                         self._add(one)

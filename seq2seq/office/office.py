@@ -122,7 +122,6 @@ class _OfficeDocument:
             index += 1
         return part
 
-
     def _require_prefix(self, part: str, tokens: Sequence[XmlToken]) -> None:
         """Raise DocumentError if a part has another prefix for the namespace of the text, as Python's ElementTree
         writes it: no text would be found."""

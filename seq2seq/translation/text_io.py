@@ -154,7 +154,8 @@ class Output:
     """Output that is flushed after each write.
 
     name: name of the output in messages. terminal: True if the output appears in a terminal. part: path of the output
-    until it is complete; None: the output is written in place. whole: path of the file that replaces the part file.
+    until it is complete; None: the output is written in place. whole: path of the file that is renamed at the end: the
+    part file, or the file that `replace` has written.
     """
 
     def __init__(self, file: BinaryIO, name: str, terminal: bool = False, part: Path | None = None) -> None:
