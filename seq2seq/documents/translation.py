@@ -111,16 +111,18 @@ def _plain(sentence: str) -> str:
 
 
 def _rewrapped(sentence: str, translation: str) -> str:
-    """Return a translation in which line feeds replace spaces at about the same places as in the sentence."""
-    spaces = [match.start() for match in re.finditer(" ", translation)]
-    for match in re.finditer("\n", sentence):
+    """Return a translation in which line breaks replace spaces at about the same places as in the sentence."""
+    spaces = list(re.finditer(" +", translation))
+    texts, end = [], 0
+    for line_break in re.finditer(r"\r?\n", sentence):
         if not spaces:
             break
-        wanted = len(translation) * match.start() / len(sentence)
-        place = min(spaces, key=lambda space: abs(space - wanted))
+        wanted = len(translation) * line_break.start() / len(sentence)
+        place = min(spaces, key=lambda space: abs(space.start() - wanted))
         spaces = spaces[spaces.index(place) + 1:]
-        translation = f"{translation[:place]}\n{translation[place + 1:]}"
-    return translation
+        texts += [translation[end:place.start()], line_break.group()]
+        end = place.end()
+    return "".join([*texts, translation[end:]])
 
 
 class DividedDocument:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.translation import DividedDocument
 from seq2seq.formats.json_strings import JsonDocument
 
 ARB = r'''{
@@ -37,6 +38,12 @@ def test_only_text_changes():
     assert upper(JsonDocument(ARB.encode())).decode() == ARB.replace(r'Hello \"World\"', r'HELLO \"WORLD\"') \
         .replace('"Open"', '"OPEN"').replace("One", "ONE").replace("Two words", "TWO WORDS") \
         .replace(r"First\nsecond", r"FIRST\nSECOND")
+
+
+def test_line_breaks_within_a_string_keep_their_kind_where_the_translation_has_spaces():
+    divided = DividedDocument(JsonDocument(br'["One two\r\nthree four\nfive"]'))
+    assert divided.sentences == ["One two  three four five"]
+    assert divided.join(["Eins zwei drei vier fünf"], "de").decode() == r'["Eins zwei\r\ndrei vier\nfünf"]'
 
 
 @pytest.mark.parametrize(("source", "expected"), [
