@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,12 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16", "int8")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Torch dtype of each floating-point precision."""
 
+MEMORY = Path("/proc/meminfo")
+"""File that tells the free memory of the machine."""
+CONTROL_GROUPS = Path("/proc/self/cgroup")
+"""File that names the control groups of this process, which limit a container's CPUs and memory."""
+MOUNTED_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+"""Directory in which systemd and containers mount the control groups."""
 MAX_THREADS = 1024
 """Maximum number of CPU threads, the same as for training.threads in recipes. With about ten thousand threads, OpenMP
 aborts the process."""
@@ -28,7 +36,9 @@ aborts the process."""
 def configure_process(threads: int | None = None) -> None:
     """Set the number of CPU threads and the memory allocator's thresholds of this process. Repeated calls are allowed.
 
-    threads: number of CPU threads; None: keep the present number, which at first is one per core.
+    threads: number of CPU threads; None: keep the present number, which at first is one per core. If a container may
+        use fewer CPUs (`docker run --cpus`), as many threads as CPUs: the kernel stops all threads of a container for
+        the rest of a period of 0.1 s once they have used its share, also if they have only waited for each other.
     Raises:
         OptionError: `threads` is below 1 or above MAX_THREADS.
     """
@@ -38,6 +48,8 @@ def configure_process(threads: int | None = None) -> None:
         if threads > MAX_THREADS:
             raise OptionError(f"threads: expected a number of at most {MAX_THREADS:,}; found {threads:,}")
         torch.set_num_threads(threads)
+    elif "OMP_NUM_THREADS" not in os.environ and (cpus := cpus_of_container()) is not None:
+        torch.set_num_threads(min(cpus, torch.get_num_threads()))
     _keep_freed_memory()
 
 
@@ -207,14 +219,53 @@ def describe(device: torch.device) -> str:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Return the free memory of a GPU, or of the whole machine if the device is a CPU, in bytes; None if unknown."""
+    """Return the free memory of a GPU, or, if the device is a CPU, of the machine or this container, whichever has
+    less, in bytes; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+        lines = MEMORY.read_text().splitlines()
+        free = [next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))]
     except (OSError, StopIteration):
         return None
+    for group in _control_groups("memory"):
+        for limit_name, used_name in (("max", "current"), ("limit_in_bytes", "usage_in_bytes")):   # versions 2 and 1
+            limit, used = (_text(group / f"memory.{name}").strip() for name in (limit_name, used_name))
+            if limit.isdecimal() and used.isdecimal():
+                # Cached files that nobody has used lately count as used, but make room when memory is needed.
+                cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
+                free.append(max(0, int(limit) - int(used) + max(map(int, cached), default=0)))
+    return min(free)
+
+
+def cpus_of_container() -> int | None:
+    """Return the number of CPUs that the control groups of this process may use at a time, rounded up; None: no limit
+    is set, or this system is not Linux."""
+    limits = []
+    for group in _control_groups("cpu"):
+        version_1 = " ".join(_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        for text in (_text(group / "cpu.max"), version_1):
+            if match := re.fullmatch(r"(\d+)\s+(\d+)\s*", text):                # no limit: "max", or -1
+                limits.append(math.ceil(int(match[1]) / int(match[2])))
+    return min(limits, default=None)
+
+
+def _control_groups(controller: str) -> Iterator[Path]:
+    """Yield the directories of this process's control groups, and of the groups that contain them, in versions 1 and 2
+    (man 7 cgroups). Of a container's groups, only its own may be mounted, as the root directory; directories that do
+    not exist are yielded, too."""
+    for line in _text(CONTROL_GROUPS).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):               # none are named in version 2
+            group = Path(path.lstrip("/"))
+            yield from (MOUNTED_CONTROL_GROUPS / controllers / parent for parent in (group, *group.parents))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def cpu_flags() -> set[str]:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from seq2seq.devices import choose_dtype, choose_precision
+from seq2seq import devices
+from seq2seq.devices import choose_dtype, choose_precision, configure_process, cpus_of_container, free_memory
 from seq2seq.errors import UserError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -35,3 +36,69 @@ def test_a_cpu_has_neither_fp16_nor_tf32(precision):
 def test_tf32_keeps_fp32_weights(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert choose_dtype("tf32", GPU) == torch.float32
+
+
+@pytest.fixture
+def container(tmp_path, monkeypatch):
+    """Return a function that pretends that this process is in the control groups of these names and files, on a
+    machine with 2,000 KiB of free memory."""
+    def pretend(names, files):
+        for name, text in files.items():
+            file = tmp_path / "mounted" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        (tmp_path / "names").write_text(names)
+        (tmp_path / "memory").write_text("MemTotal: 9000 kB\nMemAvailable: 2000 kB\n")
+        monkeypatch.setattr(devices, "MEMORY", tmp_path / "memory")
+        monkeypatch.setattr(devices, "CONTROL_GROUPS", tmp_path / "names")
+        monkeypatch.setattr(devices, "MOUNTED_CONTROL_GROUPS", tmp_path / "mounted")
+    return pretend
+
+
+@pytest.mark.parametrize(("names", "files", "expected"), [
+    ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
+    ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+    ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "300000 100000\n", "cpu.max": "400000 100000\n"}, 3),
+    ("7:cpu,cpuacct:/docker/a\n0::/docker/a\n",
+     {"cpu,cpuacct/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 1),
+    ("7:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+    ("7:cpuset:/\n", {"cpuset/cpu.max": "100000 100000\n"}, None)])
+def test_the_cpus_of_a_container_are_its_smallest_limit_rounded_up(container, names, files, expected):
+    container(names, files)
+    assert cpus_of_container() == expected
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("limit", "asked", "environment", "expected"), [
+    ("100000 100000", None, None, 1), ("900000 100000", None, None, 2), ("100000 100000", 3, None, 3),
+    ("100000 100000", None, "2", 2)])
+def test_a_container_has_no_more_threads_than_cpus_unless_the_user_asks_for_them(
+        container, two_threads, monkeypatch, limit, asked, environment, expected):
+    container("0::/\n", {"cpu.max": limit})
+    if environment:
+        monkeypatch.setenv("OMP_NUM_THREADS", environment)
+    configure_process(asked)
+    assert torch.get_num_threads() == expected
+
+
+@pytest.mark.parametrize(("names", "files"), [
+    ("0::/\n", {"memory.max": "5000000", "memory.current": "4000000", "memory.stat": "file 9\ninactive_file 7000\n"}),
+    ("3:memory:/a\n", {"memory/memory.limit_in_bytes": "5000000", "memory/memory.usage_in_bytes": "4000000",
+                       "memory/memory.stat": "inactive_file 10\ntotal_inactive_file 7000\n"})])
+def test_the_free_memory_of_a_container_is_within_its_limit(container, names, files):
+    container(names, files)
+    assert free_memory(CPU) == 1_007_000
+
+
+@pytest.mark.parametrize("limit", ["max\n", "9223372036854771712\n"])
+def test_the_free_memory_without_a_limit_is_that_of_the_machine(container, limit):
+    container("0::/\n", {"memory.max": limit, "memory.current": "4000000\n"})
+    assert free_memory(CPU) == 2_000 * 1024

@@ -118,4 +118,4 @@ class TrainingSection(Section):
     device: str = "auto"
     """Device for training: `cpu`, `cuda`, `cuda:1`, …; `auto` is a GPU if there is one, else the CPU."""
     threads: Annotated[int, Field(gt=0, le=1024)] | None = None
-    """Number of CPU threads. Not set: torch's default."""
+    """Number of CPU threads. Not set: one per core, or fewer if a container may use fewer CPUs."""
