@@ -58,14 +58,12 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
     for reader in train_readers + held_out_readers:
         reader.tokenizers = tokenizers
-    sources: dict[str, dict[int, str]] = {}
-    for reader in held_out_readers:
-        sources[reader.report.role] = reader.read_held_out()
-    held_out_sources = {source for lines in sources.values() for source in lines.values() if source}
+    held_out: dict[str, set[str]] = {}
+    sources = {reader.report.role: reader.read_held_out(held_out) for reader in held_out_readers}
     overlap: set[str] = set()
     characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid[0].sides}
     for reader in train_readers:
-        reader.read_train(held_out_sources, overlap, characters)
+        reader.read_train(held_out, overlap, characters)
     if recipe.task.has_source and recipe.task.target_is_text:
         checkers = {languages: CorpusChecker(sample.blocks, languages) for languages, sample in samples.items()}
         report.warnings += dict.fromkeys(checker.fault for checker in checkers.values() if checker.fault)

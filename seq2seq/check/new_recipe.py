@@ -285,7 +285,7 @@ def _read_train(recipe: Recipe, directory: Path) -> CorpusReader:
     reader.tokenizers, error = load_or_make_tokenizers(recipe, directory, use_run=False)
     if error:
         raise CorpusError(error)
-    reader.read_train(set(), set(), {side: set() for side in reader.spec.sides})
+    reader.read_train({}, set(), {side: set() for side in reader.spec.sides})
     if reader.report.error:
         raise CorpusError(reader.report.error)
     return reader

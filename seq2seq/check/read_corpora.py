@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, compress
 
 import numpy as np
@@ -68,32 +68,39 @@ class CorpusReader:
             self.report.judgement = checker.check(read_pairs(
                 self.recipe, self.spec.untagged, context=0), self.report.lines)
 
-    def read_held_out(self) -> dict[int, str]:
+    def read_held_out(self, held_out: dict[str, set[str]]) -> dict[int, str]:
         """Read all pairs of a validation or test corpus, without cleaning. Return their sources (for a language model,
-        their texts) by line number, as `comparable` texts."""
+        their texts) by line number, as `comparable` texts, and add them to the set of their language in `held_out`."""
         sources: dict[int, str] = {}
         for block in self._blocks(clean=False):
-            sources.update(zip((number for number, _, _ in block), self._sources(block), strict=True))
+            sources.update(zip((number for number, _, _ in block), map(self._comparable, self._sides(block)[0][1]),
+                               strict=True))
+        language = main_language(self._language(self.spec.sides[0]))
+        held_out.setdefault(language, set()).update(filter(None, sources.values()))
         return sources
 
-    def read_train(self, held_out: set[str], overlap: set[str], characters: dict[str, set[str]]) -> None:
+    def read_train(self, held_out: Mapping[str, set[str]], overlap: set[str], characters: dict[str, set[str]]) -> None:
         """Read the pairs of a training corpus after cleaning.
 
         Args:
-            held_out: `comparable` sources (for a language model, texts) of all validation and test corpora.
-            overlap: set to which the held-out sources that also occur in this corpus are added.
+            held_out: `comparable` sources (for a language model, texts) of validation and test corpora, by language.
+            overlap: set to which the held-out sources that also occur in this corpus are added. Both sides of the
+                corpus are searched for sources in their language, because a model of several directions may be tested
+                in the reverse direction. If both sides have the same language, only the source side is searched.
             characters: for each side, a set to which the characters of its text are added.
         """
         for block in self._blocks(clean=True):
-            overlap |= held_out.intersection(self._sources(block))
-            for side, texts in self._sides(block):
+            sides = self._sides(block)
+            of_language = {main_language(self._language(side)): texts for side, texts in reversed(sides)}
+            for language, texts in of_language.items():
+                if sources := held_out.get(language):
+                    overlap |= sources.intersection(map(self._comparable, texts))
+            for side, texts in sides:
                 characters[side].update(*texts)
 
-    def _sources(self, block: list[Pair]) -> list[str]:
-        """Return the sources (for a language model, texts) of a block as `comparable` texts, without context and
-        without the corpus tag."""
-        return [comparable(split_context(text)[1].removeprefix(self.spec.tagged("")))
-                for text in self._sides(block)[0][1]]
+    def _comparable(self, text: str) -> str:
+        """Return a source (for a language model, a text) without context and corpus tag, as a `comparable` text."""
+        return comparable(split_context(text)[1].removeprefix(self.spec.tagged("")))
 
     def _sides(self, block: list[Pair]) -> list[tuple[str, list[str]]]:
         """Return (name of the side, its texts) for each side of a block."""

@@ -133,6 +133,18 @@ def test_sentences_of_valid_and_test_that_occur_in_train_are_counted_without_tag
     assert any("test.first: 2 of 4 sources also occur in train (such as line 2)" in line for line in report.warnings)
 
 
+def test_a_test_sentence_in_the_training_text_of_the_reverse_direction_is_found(directory):
+    recipe = RECIPE.replace("{source: more.de, target: more.en, weight: 3}",
+                            "{source: more.en, target: more.de, languages: {source: en, target: de}}").replace(
+        "test: {first: {source: test.de, target: test.en}}",
+        "test: {first: {source: test.en, target: test.de, languages: {source: en-GB, target: de}}}")
+    (directory / "recipe.yaml").write_text(recipe)
+    write(directory, "test", ["vier Hunde|four dogs", "eine Katze|A cat", "sechs Hunde|ein Hund"])
+    report = checked()
+    assert next(corpus.in_train_lines for corpus in report.corpora if corpus.role == "test.first") == [2]
+    assert any("test.first: 1 of 3 sources also occur in train (such as line 2)" in line for line in report.warnings)
+
+
 def test_a_few_common_sentences_are_no_warning(directory):
     write(directory, "test", [f"Satz {number}|sentence {number}" for number in range(199)] + ["ein Hund|a dog"])
     report = checked()
