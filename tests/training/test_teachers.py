@@ -54,7 +54,7 @@ def test_their_ensemble_translates_each_source_once_and_the_student_learns_from_
         ("train.en", len(lines)), (LABEL, sum(map(bool, translations)))]        # cleaning drops empty ones
 
 
-def test_a_run_that_was_stopped_in_a_teacher_resumes_to_the_same_weights(folder, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_in_a_teacher_resumes_to_the_same_weights(folder, tmp_path, monkeypatch, capsys):
     recipe = load_recipe(folder / "recipe.yaml")
     stopped = []
 
@@ -69,7 +69,11 @@ def test_a_run_that_was_stopped_in_a_teacher_resumes_to_the_same_weights(folder,
     with pytest.raises(Stopped):
         train(recipe, tmp_path / "run")
     assert stopped and not (tmp_path / "run" / "best").exists()
+    capsys.readouterr()
     train(recipe, tmp_path / "run")
+    messages = capsys.readouterr().err
+    assert f"{tmp_path / 'run' / TEACHERS / '1'} has finished: " in messages
+    assert "--restart" not in messages and "raise" not in messages              # these would affect all models
     assert weights(tmp_path / "run") == weights(folder / "run")
 
 
