@@ -19,6 +19,7 @@ from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.report import CorpusReport, Report, percentiles
 from seq2seq.check.warnings import (
     add_corpus_warnings,
+    add_direction_warnings,
     add_epoch_warnings,
     add_language_warnings,
     add_tokenization_warnings,
@@ -46,6 +47,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         f"{warning.fault} {warning.remedy}" for warning in first_line_warnings(recipe)])
     teachers = recipe.training.teachers.count
     recipe, uses_run_tokenizer = check_run_directory(recipe, run, report)
+    add_direction_warnings(recipe, report.warnings)
     recipe, missing = without_synthetic_text(recipe, run / "synthetic")
     held_out_readers = [CorpusReader(role, spec, recipe) for role, spec in recipe.data.held_out().items()]
     train_readers = [CorpusReader("train", spec, recipe) for spec in recipe.data.train]

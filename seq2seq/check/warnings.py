@@ -121,6 +121,20 @@ def add_language_warnings(languages: Languages, warnings: list[str]) -> None:
                             "the code.")
 
 
+def add_direction_warnings(recipe: Recipe, warnings: list[str]) -> None:
+    """Append a warning for each validation or test corpus in a direction in which no training corpus translates."""
+    def languages_of(direction: Languages) -> list[str]:
+        return [main_language(code) for code in direction.pair_or_text if code]
+
+    trained = list(map(languages_of, recipe.directions))
+    for key, spec in recipe.data.held_out().items():
+        direction = recipe.languages_of(spec)
+        if languages_of(direction) not in trained:
+            warnings.append(f"{key}: no training corpus translates from {direction.source} to {direction.target}. If "
+                            "a code is wrong, correct it. Otherwise, expect very low scores: a direction without "
+                            "training pairs is hardly learned.")
+
+
 def add_epoch_warnings(section: TrainingSection, training: Mapping[str, Any], warnings: list[str]) -> None:
     """Append warnings if consistency training has few epochs, or a training without early stopping very many.
 

@@ -401,6 +401,15 @@ def test_a_language_by_its_name_is_told_its_code(directory, language, warned):
                for warning in told) == warned
 
 
+@pytest.mark.parametrize(("languages", "warned"), [
+    ("{source: de, target: en}", False), ("{source: deu, target: en-GB}", False), ("{source: da, target: en}", True),
+    ("{source: en, target: de}", True)])
+def test_a_test_set_in_a_direction_without_training_pairs_is_warned_of(directory, languages, warned):
+    found = [warning for warning in checked(f"data.test.first.languages={languages}").warnings
+             if warning.startswith("test.first: no training corpus translates from ")]
+    assert bool(found) == warned
+
+
 def test_epochs_in_both_directions_are_twice_as_long(directory):
     steps = checked("training.max_steps=1").training["steps_per_epoch"]
     training = checked("training.bidirectional_epochs=2", f"training.max_steps={8 * steps}").training
