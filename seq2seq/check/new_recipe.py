@@ -314,6 +314,7 @@ def _recipe_text(output: Path, languages: tuple[str, str], corpus: Corpus, scann
         metrics = ""
     except UserError as error:
         metrics = f"# {error}\nmetrics: [chrf]\n"
+    after_cleaning = " after cleaning" if kept != pairs["train"] else ""
     return f"""\
 # {source} to {target}: {scanned.lines:,} pairs of {files_of_corpus},
 # split with seed {seed}.
@@ -329,7 +330,7 @@ data:
 {f"  cleaning:{chr(10)}{cleaning}" if cleaning else ""}\
 # The size of the vocabulary follows from the amount of text.
 tokenizer: {{vocab_size: auto}}
-# Sizes: tiny, small, base, big. {size} suits {kept:,} pairs; a larger model needs more text and time.
+# Sizes: tiny, small, base, big. {size} suits {kept:,} pairs{after_cleaning}; a larger model needs more text and time.
 model: {{base: {size}}}
 {metrics}training:
   # Target tokens per step. Lower this number if the memory is too small.

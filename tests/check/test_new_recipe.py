@@ -54,6 +54,14 @@ def test_the_recipe_is_checked_without_errors_and_has_all_pairs(directory, capsy
     assert MIN_BATCH_TOKENS <= recipe.training.batch_tokens < BATCH_TOKENS["tiny"]
 
 
+def test_the_number_of_pairs_that_decides_the_size_is_that_after_cleaning(directory):
+    assert init(*write([*PAIRS, *PAIRS[:100]])) == 0
+    recipe = Path("mine/recipe.yaml").read_text()
+    pairs = len(split_of(directory / "mine")["train"])
+    assert "remove_duplicates: true" in recipe and f"train.yy}}]  # {pairs} pairs\n" in recipe
+    assert f"tiny suits {len(set(split_of(directory / 'mine')['train']))} pairs after cleaning; " in recipe
+
+
 def test_the_training_command_names_a_run_directory_if_the_default_one_is_that_of_the_recipe(directory, capsys):
     files = map(str, write(PAIRS))
     assert main(["init", *files, "--source", "xx", "--target", "yy", "--output", "runs/mine"]) == 0
