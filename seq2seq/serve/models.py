@@ -22,6 +22,7 @@ from seq2seq.recipe import DecodingSection
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.languages import Directions
 from seq2seq.storage.checkpoints import MODEL, RECIPE, TOKENIZER_FILES, resolve_model_path
+from seq2seq.storage.directories import METADATA
 from seq2seq.tokenizers.context import context_sentences, split_context
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
@@ -210,19 +211,23 @@ class Models:
                 raise UserError(f"{by_direction[direction].path} and {one.path} both translate from {direction[0]} to "
                                 f"{direction[1]}. Serve only one of them.")
             by_direction[direction] = one
-        if not self.glossaries:
-            self.glossaries = self._read_glossaries(loaded)
-        self._loaded, self._by_direction = loaded, by_direction
-        if self.directions.direct != tuple(by_direction):
+        changed = self.directions.direct != tuple(by_direction)
+        glossaries = self._read_glossaries(loaded) if changed else self.glossaries
+        self._loaded, self._by_direction, self.glossaries = loaded, by_direction, glossaries
+        if changed:
             self.directions = Directions(tuple(by_direction))
 
 
 def _fingerprint(path: Path) -> Fingerprint | None:
-    """Return the inode, size and modification time of each file of a model; None if there is no bundle."""
+    """Return the inode, size and modification time of each file of a model; None if there is no bundle.
+
+    metadata.json is included, because it may be copied last, and the model cannot be loaded before: it has the
+    checksums of the other files.
+    """
     try:
         bundle = resolve_model_path(path)
         found = []
-        for name in (MODEL, RECIPE, *TOKENIZER_FILES):
+        for name in (METADATA, MODEL, RECIPE, *TOKENIZER_FILES):
             if (bundle / name).exists():
                 status = (bundle / name).stat()
                 found.append((name, status.st_ino, status.st_size, status.st_mtime_ns))

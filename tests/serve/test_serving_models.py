@@ -14,6 +14,7 @@ from seq2seq.serve.server import application
 from seq2seq.serve.service import Service
 from seq2seq.serve.settings import Settings
 from seq2seq.storage.checkpoints import MODEL
+from seq2seq.storage.directories import METADATA
 from seq2seq.translation.line_translator import Translation
 
 SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31"
@@ -119,6 +120,26 @@ def test_a_damaged_model_leaves_the_old_one_in_use(save, tmp_path):
     assert len(models.reload(changed_only=False)) == 1 and texts(models) == old
     save(seed=3)
     assert models.reload() == [f"{path} was loaded again"] and texts(models) != old
+
+
+def test_a_model_whose_metadata_are_copied_last_is_replaced_once_they_are_there(save):
+    path = save()
+    models = Models.load([path], MACHINE)
+    old = texts(models)
+    new = save("new", seed=3)
+    shutil.copy(new / MODEL, path / MODEL)
+    assert "its checksum is wrong" in models.reload()[0] and texts(models) == old
+    shutil.copy(new / METADATA, path / METADATA)
+    assert models.reload() == [f"{path} was loaded again"] and texts(models) != old
+
+
+def test_glossaries_are_read_for_the_new_direction_of_a_model(save, tmp_path):
+    (tmp_path / "terms.tsv").write_text("Hund\tdog\n")
+    models = Models.load([save()], MACHINE, {"animals": tmp_path / "terms.tsv"})
+    assert list(models.glossaries) == [("animals", "de", "en")]
+    save(seed=3, recipe=RECIPE.replace("source: de, target: en", "source: de, target: fr", 1))
+    assert "was loaded again" in models.reload()[0]
+    assert list(models.glossaries) == [("animals", "de", "fr")]
 
 
 def test_a_model_may_get_another_direction_unless_it_is_served_already(save):
