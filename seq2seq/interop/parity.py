@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, Unpack, cast
+from typing import Any, Protocol, Unpack, cast
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from seq2seq.translation.line_translator import PairScore, Translation
 from seq2seq.translation.translator import Translator
 
 REPORT = "parity.json"
+FILES_KEY = "files"
+"""Key of REPORT: names of the files of the export. An export in another format may replace these files."""
 MAX_LISTED_DIFFERENCES = 5
 """Maximum number of differing translations in the messages about an export."""
 # Keys of `decoding` that an export keeps: options of the other library's beam search, keys that have an effect only
@@ -287,12 +289,20 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
         *parity.first_differences()]))
 
 
+def read_report(export: Path) -> dict[str, Any]:
+    """Return the contents of an export's REPORT; an empty dictionary if it cannot be read."""
+    try:
+        report = parse_json((export / REPORT).read_bytes())
+    except (OSError, NotJson):
+        return {}
+    return report if isinstance(report, dict) else {}
+
+
 def is_edited(export: Path) -> bool:
     """Return True if the README.md of an export is not the card that seq2seq wrote."""
     try:
-        card = parse_json((export / REPORT).read_bytes())[CARD_KEY]
-        return card != sha256_of(export / README)
-    except (OSError, NotJson, TypeError, KeyError):                                 # no README.md, or no checksum
+        return read_report(export)[CARD_KEY] != sha256_of(export / README)
+    except (OSError, KeyError):                                                     # no README.md, or no checksum
         return False
 
 
@@ -322,7 +332,8 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         write(directory)
         parity = compare(ours, load(directory), lines)
         require(parity, tolerance, export)
-        report = {**asdict(parity), "tolerance": asdict(tolerance)}
+        report = {**asdict(parity), "tolerance": asdict(tolerance),
+                  FILES_KEY: sorted({REPORT, *(path.name for path in directory.iterdir())})}
         if (directory / README).exists():
             report[CARD_KEY] = sha256_of(directory / README)
         if is_edited(output):
@@ -332,8 +343,8 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         for path in directory.iterdir():                                # safetensors makes files private to their owner
             path.chmod(directory.stat().st_mode & 0o666)
         if output.exists():
-            written = {path.name for path in directory.iterdir()}
-            if others := sorted(path.name for path in output.iterdir() if path.name not in written):
+            exported = {*report[FILES_KEY], *read_report(output).get(FILES_KEY, [])}
+            if others := sorted(path.name for path in output.iterdir() if path.name not in exported):
                 raise FormatError(f"{output} contains {others[0]} besides an earlier export. It was not changed; move "
                                   "that file away, or name a new directory.")
     return parity

@@ -23,8 +23,8 @@ def export_of(monkeypatch):
     equal = Parity(1, 1, 0.0, 0.0, [])
     monkeypatch.setattr(parity, "compare", lambda ours, theirs, lines: equal)
 
-    def export(output, value):
-        return write_checked_export(output, "it", lambda directory: (directory / "model").write_text(value),
+    def export(output, value, name="model"):
+        return write_checked_export(output, "it", lambda directory: (directory / name).write_text(value),
                                     lambda directory: None, None, ["Hund"], Tolerance(1, 1, each=True))
 
     return export
@@ -67,6 +67,17 @@ def test_a_refused_export_restores_an_earlier_one_that_a_kill_left_under_its_tem
                              Tolerance(-1, 1, each=True))
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
     assert (output / "model").read_text() == "old"
+
+
+def test_an_export_in_another_format_replaces_all_files_of_the_earlier_one_but_no_other_file(export_of, tmp_path):
+    output = tmp_path / "theirs"
+    export_of(output, "old", "model.bin")
+    export_of(output, "new", "model.safetensors")
+    assert {path.name for path in output.iterdir()} == {"model.safetensors", "parity.json"}
+    (output / "notes.txt").write_text("mine")
+    with pytest.raises(FormatError, match=r"theirs contains notes\.txt besides an earlier export"):
+        export_of(output, "old", "model.bin")
+    assert {path.name for path in output.iterdir()} == {"model.safetensors", "parity.json", "notes.txt"}
 
 
 def test_an_export_to_a_symbolic_link_replaces_the_target_of_the_link(export_of, tmp_path):
