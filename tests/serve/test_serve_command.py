@@ -46,6 +46,8 @@ def test_mistakes_of_the_command_line_are_named(capsys, tmp_path):
     assert code == 2 and "does not exist" in message
     code, message = run(capsys, tmp_path, "--api-keys", tmp_path / "keys")
     assert code == 2 and "cannot be read: No such file" in message
+    code, message = run(capsys, tmp_path, "--suggestions", tmp_path / "none" / "suggestions")
+    assert code == 2 and "suggestions cannot be written: No such file or directory. Choose another file" in message
     with listen("127.0.0.1", 0) as taken:
         code, message = run(capsys, tmp_path, "--port", taken.getsockname()[1])
     assert code == 2 and "Address already in use. Choose another --host or --port." in message
