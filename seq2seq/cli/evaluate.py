@@ -40,15 +40,14 @@ EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
 def evaluate(
     model: Annotated[Path | None, typer.Argument(
         metavar="MODEL", help="A bundle, or a run (its best model). If no files are given, the model is evaluated on "
-        "the test sets of its recipe.",
-        show_default=False)] = None,
+        "the test sets of its recipe.", show_default=False)] = None,
+    others: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
     source: Annotated[Path | None, typer.Option(
         metavar="F", help="Text for the model to translate.", show_default=False)] = None,
     hypothesis: Annotated[Path | None, typer.Option(
         metavar="F", help="Translations of any system, to score without a model.", show_default=False)] = None,
     reference: Annotated[list[Path] | None, typer.Option(
-        metavar="F", help="File of reference translations, one per line. Can be repeated.",
-        show_default=False)] = None,
+        metavar="F", help="File of reference translations, one per line. Can be repeated.", show_default=False)] = None,
     baseline: Annotated[Path | None, typer.Option(
         metavar="MODEL_OR_F", help="Another model, or translations of another system, to compare with. Reports whether "
         "the difference is statistically significant.", show_default=False)] = None,
@@ -85,6 +84,9 @@ def evaluate(
     word and per character.
     """
     references = reference or []
+    if model is not None and (others or references and source is None and model.is_file()):
+        fault = f"one MODEL is expected, found {len(others) + 1} names" if others else f"{model} is a file, not a model"
+        raise UserError(f"{fault}. To score translations: seq2seq evaluate --hypothesis FILE --reference FILE")
     _require_consistent_options(model, source, hypothesis, references, text, language, baseline)
     require_code("--language", language)
     if baseline is None and (paired or samples):

@@ -91,13 +91,8 @@ def _as_setting(option: str, typed: Sequence[str]) -> str | None:
     return f"decoding.{key}={next(iter([*inline, *following]), 'VALUE')}"
 
 
-def _without_braces(pieces: list[str]) -> list[str]:
-    """Return the parts of a usage line without the braces that typer puts around required arguments."""
-    return [piece.replace("{", "").replace("}", "") for piece in pieces]
-
-
 class Command(TyperCommand):
-    """Subcommand whose help shows placeholders instead of Python types.
+    """Subcommand whose help shows placeholders instead of Python types, and no hidden arguments.
 
     If the user gives a decoding key as an option, such as `--mbr 32`, the error names the equivalent `--set` option.
     """
@@ -117,7 +112,10 @@ class Command(TyperCommand):
         return _with_placeholders(super().get_params(ctx), ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return _without_braces(super().collect_usage_pieces(ctx))
+        hidden = [piece for parameter in self.params if getattr(parameter, "hidden", False)
+                  for piece in parameter.get_usage_pieces(ctx)]
+        return [piece.replace("{", "").replace("}", "")                         # around required arguments, by typer
+                for piece in super().collect_usage_pieces(ctx) if piece not in hidden]
 
 
 class CommandGroup(TyperGroup):

@@ -807,6 +807,9 @@ def test_missing_test_sets_are_reported(run, model):
 @pytest.mark.parametrize("options, message", [
     ([], "name a MODEL to translate with, or --hypothesis"),
     (["model", "--hypothesis", "h", "--reference", "r"], "not both"),
+    (["h", "r"], "one MODEL is expected, found 2 names. To score translations: seq2seq evaluate "
+                 "--hypothesis FILE --reference FILE"),
+    ([__file__, "--reference", "r"], "is a file, not a model. To score translations: seq2seq evaluate"),
     (["--hypothesis", "h"], "--hypothesis needs --reference"),
     (["model", "--source", "s"], "--source and --reference must be given together"),
     (["model", "--reference", "r"], "--source and --reference must be given together"),
@@ -820,6 +823,10 @@ def test_options_of_evaluate_that_exclude_each_other_are_refused(run, options, m
     result = run("evaluate", *options)
     assert (result.code, result.out) == (2, b"")
     assert message in result.err
+
+
+def test_the_help_of_evaluate_does_not_show_the_argument_that_only_catches_a_mistake(run):
+    assert b"seq2seq evaluate [OPTIONS] [MODEL]" in (text := run("evaluate", "--help").out) and b"others" not in text
 
 
 def test_files_that_do_not_match_are_refused_before_translating(run, model, directory, monkeypatch):
