@@ -37,6 +37,7 @@ from seq2seq.storage.directories import read_metadata, replace_directory
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.trainer import train
+from seq2seq.training.validation import scored_pairs
 from seq2seq.translation.translator import Translator
 
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
@@ -280,8 +281,8 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     """Return at most `limit` random pairs of the model's training text, cleaned, and pairs of its validation text and
     of its test sets. Test sets that cannot be read are left out with a warning.
 
-    The model's checkpoint was chosen by the scores of the first `training.valid_sentences` validation pairs. On these,
-    it is better than on other text. If there are enough other validation pairs, only those are returned.
+    The model's checkpoint was chosen by the scores of `training.valid_sentences` validation pairs (`scored_pairs`). On
+    these, it is better than on other text. If there are enough other validation pairs, only those are returned.
     """
     test: list[TextPair] = []
     for name, spec in recipe.data.test.items():
@@ -297,8 +298,10 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     except CorpusError as error:
         remedy = "This is text of the model's recipe. Give other general text with --general."
         raise CorpusError(f"{error} {remedy}") from None
-    scored = recipe.training.valid_sentences
-    others = [pair for pairs in valid for pair in _texts(pairs[scored:] if scored else ())]
+    others: list[TextPair] = []
+    for pairs in valid:
+        scored = {number for number, _, _ in scored_pairs(pairs, recipe.training.valid_sentences)}
+        others += _texts(pair for pair in pairs if pair[0] not in scored)
     everything = [pair for pairs in valid for pair in _texts(pairs)]
     return train, others if len(others) >= MAX_VALIDATED else everything, test
 

@@ -341,7 +341,7 @@ model: {{base: {size}}}
   # About {EPOCHS} epochs, and at least {MIN_STEPS:,} steps.
   max_steps: {max_steps}
   validate_every: {max(max_steps // VALIDATIONS, 1)}
-  # BLEU in validation is computed on the first sentences only, because translation takes time.
+  # BLEU in validation is computed on this many of the sentences, because translation takes time.
   valid_sentences: {min(pairs["valid"], MAX_VALIDATED)}
   # Stop after this many validations without improvement.
   early_stopping: {VALIDATIONS // 2}

@@ -93,8 +93,8 @@ class TrainingSection(Section):
     validate_every: PositiveInt = 500
     """Number of steps between validations."""
     valid_sentences: PositiveInt | None = None
-    """Number of validation sentences to translate for BLEU and other metrics of translations, from the beginning of the
-    validation corpus. Not set: all."""
+    """Number of sentences of each validation corpus to translate for BLEU and other metrics of translations, spread
+    evenly over the corpus. Not set: all."""
     best_metric: Literal["bleu", "chrf", "exact", "loss", "perplexity"] = "bleu"
     """Validation score that selects the best checkpoint: one of `metrics` except TER, or `loss` or `perplexity`. A
     language model has only `loss` and `perplexity`. Not set: `bleu` if it is in `metrics`, else the first entry of

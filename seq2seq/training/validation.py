@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,10 +112,17 @@ class Validation:
             raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATION_METRICS]
         translate = partial(translate_on_all_ranks, translator, group)
-        scores = {name: score_pairs(translator, pairs[:section.valid_sentences], metrics, translate, language)
-                  for name, language, pairs in self.sets}
+        scores = {name: score_pairs(translator, scored_pairs(pairs, section.valid_sentences), metrics, translate,
+                                    language) for name, language, pairs in self.sets}
         by_set = {name: {metric: score.value for metric, score in each.items()} for name, each in scores.items()}
         return ValidationResult(total / tokens, _means(list(scores.values())), by_set if len(by_set) > 1 else {})
+
+
+def scored_pairs(pairs: Sequence[Any], limit: int | None) -> list[Any]:
+    """Return the validation pairs that are translated: `limit` of them (None: all), spread evenly over the corpus. The
+    first ones would not represent it if it is sorted, as by length."""
+    count = len(pairs) if limit is None else min(limit, len(pairs))
+    return [pairs[number * len(pairs) // count] for number in range(count)]
 
 
 def _names(recipe: Recipe) -> list[str]:

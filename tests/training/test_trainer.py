@@ -19,7 +19,7 @@ from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.tokenizers import vocabulary_size
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training import trainer
+from seq2seq.training import trainer, validation
 from seq2seq.training.objective import Objective
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.trainer import Training, train
@@ -109,6 +109,21 @@ def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys
     assert [record["precision"] for record in records] == ["fp32"]
     metadata = load_bundle(tmp_path / "run" / "best").metadata
     assert metadata["validation"]["bleu"]["precision"] == metadata["test"]["small"]["bleu"]["precision"] == "fp32"
+
+
+def test_the_validation_sentences_that_are_translated_are_spread_over_the_corpus(recipe, folder, tmp_path, monkeypatch):
+    scored, score_pairs = [], validation.score_pairs
+    monkeypatch.setattr(validation, "score_pairs", lambda translator, pairs, *others: (
+        scored.append(pairs), score_pairs(translator, pairs, *others))[1])
+    train(recipe("training.validate_every=11", "training.max_steps=11", "training.valid_sentences=3"), tmp_path / "run")
+    pairs = list(zip(*((folder / f"valid.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
+    assert scored == [[pairs[0], pairs[len(pairs) // 3], pairs[2 * len(pairs) // 3]]]
+
+
+@pytest.mark.parametrize(("count", "limit", "expected"), [
+    (5, 2, [0, 2]), (7, 3, [0, 2, 4]), (3, None, [0, 1, 2]), (3, 9, [0, 1, 2]), (0, 2, [])])
+def test_a_limit_of_validation_sentences_leaves_out_sentences_everywhere(count, limit, expected):
+    assert validation.scored_pairs(range(count), limit) == expected
 
 
 # Going on
