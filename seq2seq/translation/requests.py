@@ -108,10 +108,11 @@ def line_progress(parts_per_line: list[int], progress: Callable[[int], None] | N
 def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:
     """Divide the requests into `count` shares of about equal work; return the indices of the requests in each share.
 
-    Each share gets every `count`-th request in the order of their lengths.
+    Each share gets every `count`-th request in the order of their lengths. Within a share, the requests keep their
+    order. A single share thus has the same batches as the whole text, and the same rounding in bf16.
     """
     order = sorted(range(len(requests)), key=lambda index: len(requests[index].text))
-    return [order[first::count] for first in range(count)]
+    return [sorted(order[first::count]) for first in range(count)]
 
 
 def growing_blocks(lines: Iterable[Item], max_lines: int, begin: int = 0) -> Iterator[list[Item]]:
