@@ -289,7 +289,7 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
         *parity.first_differences()]))
 
 
-def read_report(export: Path) -> dict[str, Any]:
+def _read_report(export: Path) -> dict[str, Any]:
     """Return the contents of an export's REPORT; an empty dictionary if it cannot be read."""
     try:
         report = parse_json((export / REPORT).read_bytes())
@@ -301,7 +301,7 @@ def read_report(export: Path) -> dict[str, Any]:
 def is_edited(export: Path) -> bool:
     """Return True if the README.md of an export is not the card that seq2seq wrote."""
     try:
-        return read_report(export)[CARD_KEY] != sha256_of(export / README)
+        return _read_report(export)[CARD_KEY] != sha256_of(export / README)
     except (OSError, KeyError):                                                     # no README.md, or no checksum
         return False
 
@@ -343,7 +343,7 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         for path in directory.iterdir():                                # safetensors makes files private to their owner
             path.chmod(directory.stat().st_mode & 0o666)
         if output.exists():
-            exported = {*report[FILES_KEY], *read_report(output).get(FILES_KEY, [])}
+            exported = {*report[FILES_KEY], *_read_report(output).get(FILES_KEY, [])}
             if others := sorted(path.name for path in output.iterdir() if path.name not in exported):
                 raise FormatError(f"{output} contains {others[0]} besides an earlier export. It was not changed; move "
                                   "that file away, or name a new directory.")
