@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def environment() -> dict[str, Any]:
     """Return the machine, the versions of Python and the libraries, and the commit of this repository."""
-    import ctranslate2
     import torch
-    import transformers
 
     import seq2seq
     from seq2seq.devices import describe
@@ -134,5 +133,13 @@ def environment() -> dict[str, Any]:
     git = subprocess.run(["git", "--no-optional-locks", "describe", "--always", "--dirty"], capture_output=True,
                          text=True, cwd=Path(__file__).parent, check=False)
     return {"machine": describe(torch.device("cpu")), "python": platform.python_version(), "torch": torch.__version__,
-            "transformers": transformers.__version__, "ctranslate2": ctranslate2.__version__,
+            **{name: version_of(name) for name in ("transformers", "ctranslate2")},
             "seq2seq": seq2seq.__version__, "commit": git.stdout.strip() or "unknown"}
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package. Not every benchmark needs all packages."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

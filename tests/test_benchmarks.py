@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import cleaning, starting
 from benchmarks.__main__ import benchmark_recipe, main
-from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory
+from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory, version_of
 from seq2seq.errors import RecipeError, UserError
 from seq2seq.loss.cross_entropy import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
@@ -190,14 +190,19 @@ def test_all_fp32_systems_give_the_same_translations_with_trained_weights(data, 
 
 
 @pytest.mark.slow
-def test_the_gpu_benchmark_runs_on_a_cpu(data, tmp_path, monkeypatch):
+def test_the_gpu_benchmark_runs_on_a_cpu_without_ctranslate2(data, tmp_path, monkeypatch):
     from benchmarks import device
 
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setattr(sys, "argv", ["device", "--data", str(data), "--shape", "tiny", "--steps", "2",
                                       "--sentences", "5", "--output", str(tmp_path)])
     assert device.main() == 0
     results = json.loads((tmp_path / "device.json").read_text())
     assert results["training"]["target tokens a second"] > 0 and results["decoding"]["target tokens a second"] > 0
+
+
+def test_a_package_that_is_not_installed_has_no_version():
+    assert version_of("pytest") == pytest.__version__ and version_of("no_such_package") == "not installed"
 
 
 def test_the_cleaning_benchmark_needs_labelled_pairs(tmp_path, monkeypatch, capsys):

@@ -17,12 +17,18 @@ class Average(Section):
 
 
 class Teachers(Section):
-    """Ensemble distillation: models that are trained first, and whose ensemble translates the training text."""
+    """Distillation: models that are trained first, and that translate the training text."""
 
     count: Annotated[int, Field(ge=0, le=32)] = 0
     """Number of teachers. Their seeds are `seed` + 1, `seed` + 2 and so on. They share one vocabulary, and their runs
-    are in `teachers` in the run directory. A teacher takes as long as a training without teachers.
-    0 turns distillation off."""
+    are in `teachers` in the run directory. A teacher takes as long as a training without teachers, unless it has fewer
+    steps. 0 turns distillation off."""
+    ensemble: bool = True
+    """True: the teachers translate the text together, as an ensemble. False: each teacher translates it, and the
+    student learns from as many translations of each source as there are teachers, beside the original (Nguyen et al.
+    2020, arXiv:1911.01986, without their models of the reverse direction)."""
+    max_steps: PositiveInt | None = None
+    """Number of steps of each teacher. Not set: as many as the student has."""
     model: dict[str, Any] = {}
     """Keys of the section `model`, except `base`, in which teachers differ from the student: `{decoder_layers: 6}`."""
 
@@ -35,9 +41,9 @@ class TrainingSection(Section):
     from the weights of that model and uses its tokenizer. Keys of `model` that this recipe does not set are taken from
     the recipe of that model."""
     teachers: Teachers = Teachers()
-    """Ensemble distillation (Freitag et al. 2017, arXiv:1702.01802): models that are trained first, and whose ensemble
-    translates the sources of the training text. The model of this recipe, the student, is trained on these translations
-    and on the original text."""
+    """Distillation (Kim and Rush 2016, arXiv:1606.07947; with an ensemble, Freitag et al. 2017, arXiv:1702.01802): models
+    that are trained first, and that translate the sources of the training text. The model of this recipe, the student,
+    is trained on these translations and on the original text."""
     batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
     """Maximum number of target tokens per optimizer step, in all processes of a distributed training together."""
     accumulation: Annotated[int, Field(gt=0, le=1_000_000)] = 1

@@ -1,7 +1,7 @@
-"""Ensemble distillation: a run trains teachers first. Their ensemble then translates the run's training text.
+"""Distillation: a run trains teachers first. Their ensemble, or each of them, then translates the run's training text.
 
-The run's model, the student, learns from the ensemble's and the original translations (Freitag et al. 2017,
-arXiv:1702.01802; Kim and Rush 2016, arXiv:1606.07947).
+The run's model, the student, learns from these and from the original translations (Kim and Rush 2016, arXiv:1606.07947;
+with an ensemble, Freitag et al. 2017, arXiv:1702.01802; with each teacher, Nguyen et al. 2020, arXiv:1911.01986).
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ LABEL = "translations of the teachers"
 def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
     """Return recipe and run directory of each teacher of a run; an empty list if the recipe has no teachers.
 
-    A teacher's recipe is the student's with another seed, the keys of `training.teachers.model`, and no test sets. All
-    teachers have the tokenizer of the first teacher, because the members of an ensemble share a vocabulary.
+    A teacher's recipe is the student's with another seed, the keys of `training.teachers.model` and its `max_steps`, and
+    no test sets. All teachers have the tokenizer of the first teacher, because the members of an ensemble share a
+    vocabulary.
     """
     section = recipe.training.teachers
+    training = {"teachers": type(section)(), "max_steps": section.max_steps or recipe.training.max_steps}
     found = []
     for number in range(1, section.count + 1):
         tokenizer = recipe.tokenizer
@@ -40,7 +42,7 @@ def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
         teacher = recipe.model_copy(update={
             "name": f"{recipe.name}_teacher_{number}", "seed": recipe.seed + number, "tokenizer": tokenizer,
             "model": recipe.teacher_model, "data": recipe.data.model_copy(update={"test": {}}), "expected": {},
-            "training": recipe.training.model_copy(update={"teachers": type(section)()})})
+            "training": recipe.training.model_copy(update=training)})
         found.append((teacher, run / TEACHERS / str(number)))
     return found
 
@@ -55,18 +57,19 @@ def unless_begun(teachers: list[tuple[Recipe, Path]], run: Path, group: ProcessG
 
 
 def with_translated_text(recipe: Recipe, run: Path) -> Recipe:
-    """Return the recipe with an additional training corpus for each direction and weight of the original corpora: the
-    text that its teachers translate."""
-    teachers = teachers_of(recipe, run)
+    """Return the recipe with an additional training corpus for each direction and weight of the original corpora, and
+    with `ensemble: false` for each teacher: the text that its teachers translate."""
+    teachers = tuple(str(directory.absolute()) for _, directory in teachers_of(recipe, run))
     if not teachers:
         return recipe
     files = source_files(recipe, run)
+    by_label = {LABEL: teachers} if recipe.training.teachers.ensemble else {
+        f"translations of teacher {number}": (teacher,) for number, teacher in enumerate(teachers, 1)}
     corpora = tuple(
-        Corpus(source=str(path.absolute()), name=LABEL if len(files) == 1 else f"{LABEL} ({path.stem})",
+        Corpus(source=str(path.absolute()), name=label if len(files) == 1 else f"{label} ({path.stem})",
                languages=None if direction == recipe.languages else direction, weight=weight,
-               translated_by=tuple(str(directory.absolute()) for _, directory in teachers),
-               max_line_bytes=max(corpus.max_line_bytes for corpus in recipe.data.train))
-        for (direction, weight), path in files.items())
+               translated_by=translated_by, max_line_bytes=max(corpus.max_line_bytes for corpus in recipe.data.train))
+        for (direction, weight), path in files.items() for label, translated_by in by_label.items())
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": (*recipe.data.train, *corpora)})})
 
 

@@ -12,7 +12,7 @@ from seq2seq.errors import RecipeError, UserError
 from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
-from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.storage.checkpoints import list_checkpoints, load_bundle
 from seq2seq.training import synthetic_text, trainer
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text
 from seq2seq.training.trainer import Training, train
@@ -52,6 +52,24 @@ def test_their_ensemble_translates_each_source_once_and_the_student_learns_from_
     counts = Training(load_recipe(folder / "recipe.yaml"), folder / "run").prepared.counts
     assert [(label, count["kept"]) for label, count in counts.items()] == [
         ("train.en", len(lines)), (LABEL, sum(map(bool, translations)))]        # cleaning drops empty ones
+
+
+def test_each_teacher_translates_each_source_and_may_have_fewer_steps_than_the_student(folder, tmp_path):
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(DISTILLED.replace("count: 2,", "count: 2, ensemble: false, max_steps: 6,"))
+    recipe, run = load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run"
+    train(recipe, run)
+    steps = [list_checkpoints(path)[-1].name for path in (run / TEACHERS / "1", run / TEACHERS / "2", run)]
+    assert [int(step.removeprefix("step-")) for step in steps] == [6, 6, recipe.training.max_steps]
+    sources = (run / TEACHERS / "sources.txt").read_text().splitlines()
+    corpora = with_translated_text(recipe, run).data.train[1:]
+    assert [corpus.label for corpus in corpora] == ["translations of teacher 1", "translations of teacher 2"]
+    for number, corpus in enumerate(corpora, 1):
+        teacher = Translator.load(run / TEACHERS / str(number))
+        translations = [best.text for best, *_ in teacher.translate(sources)]
+        files = [path.read_text().splitlines() for path in (run / "synthetic").glob("*.txt")]
+        assert len(files) == 2 and files[0] != files[1] and translations in files
+        assert Training(recipe, run).prepared.counts[corpus.label]["kept"] == sum(map(bool, translations))
 
 
 def test_a_run_that_was_stopped_in_a_teacher_resumes_to_the_same_weights(folder, tmp_path, monkeypatch, capsys):
