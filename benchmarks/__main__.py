@@ -20,7 +20,7 @@ RECIPES = ROOT / "recipes"
 SHAPES = {
     "small": {"layers": 3, "d_model": 256, "heads": 4, "feed_forward": 1024, "vocab_size": 8000, "batch_tokens": 4096},
     "base": {"layers": 6, "d_model": 512, "heads": 8, "feed_forward": 2048, "vocab_size": 32000, "batch_tokens": 4096},
-    "tiny": {"layers": 1, "d_model": 32, "heads": 4, "feed_forward": 64, "vocab_size": 500, "batch_tokens": 256},
+    "tiny": {"layers": 1, "d_model": 32, "heads": 4, "feed_forward": 64, "vocab_size": 300, "batch_tokens": 256},
 }
 BENCHMARKS = ("training", "decoding", "data")
 
