@@ -229,7 +229,11 @@ def require_metrics(recipe: "Recipe") -> None:
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:
-    """Return a table with a line per metric: name, value, signature, model precision, and the details of BLEU."""
+    """Return a table with a line per metric: name, value, signature, model precision, and the details of BLEU.
+
+    *length* is that of the translations divided by that of the references. BLEU has no penalty for long translations,
+    but their n-grams have a lower precision, so a length above 1 calls for a smaller `decoding.length_penalty`.
+    """
     width = max((len(TITLES.get(metric, metric)) for metric in scores), default=0)
     rows = []
     for metric, score in scores.items():
@@ -238,7 +242,8 @@ def format_scores(scores: Mapping[str, Score]) -> str:
             row += f"  precision:{score.precision}"
         if metric == "bleu":
             precisions = "/".join(f"{precision:.1f}" for precision in score.details["precisions"])
-            row += f"  ({precisions}, brevity penalty {score.details['brevity_penalty']:.3f})"
+            ratio = score.details["hypothesis_length"] / score.details["reference_length"]
+            row += f"  ({precisions}, brevity penalty {score.details['brevity_penalty']:.3f}, length {ratio:.3f})"
         rows.append(row)
     return "\n".join(rows)
 

@@ -214,8 +214,7 @@ class Corpus(Section):
 
     @property
     def untagged(self) -> "Corpus":
-        """Copy of the corpus without its tag, for code that examines the text. With a tag, an empty source would look
-        like text."""
+        """Copy of the corpus without its tag, for code that examines the text, such as whether a source is empty."""
         return self.model_copy(update={"tag": None})
 
     @property
@@ -235,8 +234,7 @@ class Corpus(Section):
 
     @property
     def table_format(self) -> str | None:
-        """Suffix of `file`, such as .tsv, without .gz or .zst; None if it is not in TABLE_FORMATS, or if `file` is not
-        set."""
+        """Suffix of `file`, such as .tsv, without .gz or .zst; None if it is not in TABLE_FORMATS, or without `file`."""
         name = self.file or ""
         suffix = Path(name).suffix
         if suffix in COMPRESSED_SUFFIXES:

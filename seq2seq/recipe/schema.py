@@ -275,8 +275,7 @@ class Recipe(Section):
         return None if taken_from is None else self.directory / taken_from
 
     def with_directory(self, directory: Path) -> "Recipe":
-        """Return a copy of the recipe in which paths are relative to `directory`. The paths themselves are not
-        changed."""
+        """Return a copy of the recipe in which paths are relative to `directory`, without changing the paths."""
         copy = self.model_copy()
         copy._directory = Path(os.path.abspath(directory))
         return copy

@@ -50,8 +50,7 @@ class TokenizerSection(Section):
     """Unicode normalisation before tokenisation. `nmt_nfkc` replaces compatibility characters: a full-width comma
     becomes an ordinary comma. Decoding does not restore the original characters."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
-    """Share of the text's characters that are covered by pieces. Rarer characters have no piece and are encoded as
-    bytes."""
+    """Share of the text's characters that are covered by pieces. Rarer characters are encoded as bytes."""
     sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
     """The tokenizer is trained on a sample of `sample_lines` / 2 training pairs, or on all pairs if there are fewer."""
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -21,12 +21,10 @@ class Teachers(Section):
 
     count: Annotated[int, Field(ge=0, le=32)] = 0
     """Number of teachers. Their seeds are `seed` + 1, `seed` + 2 and so on. They share one vocabulary, and their runs
-    are in `teachers` in the run directory. A teacher takes as long as a training without teachers, unless it has fewer
-    steps. 0 turns distillation off."""
+    are in `teachers` in the run directory. 0 turns distillation off."""
     ensemble: bool = True
-    """True: the teachers translate the text together, as an ensemble. False: each teacher translates it, and the
-    student learns from as many translations of each source as there are teachers, beside the original (Nguyen et al.
-    2020, arXiv:1911.01986, without their models of the reverse direction)."""
+    """True: the ensemble of the teachers translates the text. False: each teacher translates it, so that the student
+    learns from several translations of each source (Nguyen et al. 2020, arXiv:1911.01986)."""
     max_steps: PositiveInt | None = None
     """Number of steps of each teacher. Not set: as many as the student has."""
     model: dict[str, Any] = {}

@@ -256,7 +256,7 @@ def test_the_score_table_has_a_row_with_signature_for_each_metric():
     rows = format_scores(scores).splitlines()
     assert [row.split()[:2] for row in rows] == [["BLEU", "18.77"], ["chrF", "50.29"], ["TER", "42.42"]]
     assert all(score.signature in row for score, row in zip(scores.values(), rows, strict=True))
-    assert rows[0].endswith("(80.0/53.8/18.2/5.3, brevity penalty 0.741)")
+    assert rows[0].endswith("(80.0/53.8/18.2/5.3, brevity penalty 0.741, length 0.769)")
 
 
 def test_the_precision_is_reported_beside_the_signature():
