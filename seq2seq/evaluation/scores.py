@@ -242,7 +242,8 @@ def format_scores(scores: Mapping[str, Score]) -> str:
             row += f"  precision:{score.precision}"
         if metric == "bleu":
             precisions = "/".join(f"{precision:.1f}" for precision in score.details["precisions"])
-            ratio = score.details["hypothesis_length"] / score.details["reference_length"]
+            # sacreBLEU counts no token in a line such as "<skipped>".
+            ratio = score.details["hypothesis_length"] / max(score.details["reference_length"], 1)
             row += f"  ({precisions}, brevity penalty {score.details['brevity_penalty']:.3f}, length {ratio:.3f})"
         rows.append(row)
     return "\n".join(rows)

@@ -259,6 +259,11 @@ def test_the_score_table_has_a_row_with_signature_for_each_metric():
     assert rows[0].endswith("(80.0/53.8/18.2/5.3, brevity penalty 0.741, length 0.769)")
 
 
+def test_the_score_table_of_references_without_a_token_can_be_printed():
+    scores = corpus_scores(["a cat"], [["<skipped>"]], "en", ("bleu",))
+    assert format_scores(scores).startswith("BLEU    0.00  ")
+
+
 def test_the_precision_is_reported_beside_the_signature():
     known = corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "exact"), precision="bf16")
     unknown = corpus_scores(ENGLISH, [REFERENCE], "en", ("bleu", "exact"))
