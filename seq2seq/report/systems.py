@@ -22,7 +22,7 @@ from seq2seq.data.corpus import read_pairs, read_texts, validation_pairs
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.devices import return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.evaluation.scores import corpus_scores
+from seq2seq.evaluation.scores import corpus_scores, require_parallel
 from seq2seq.evaluation.two_systems import towards, without_language_token
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.report.calibration import Calibration, fit
@@ -96,8 +96,8 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
 
     language: code of the target language of the files; None: that of the first model, or "en" without a model.
     Raises:
-        UserError: test sets, references, or the source text for a model are missing; a file cannot be read; or the
-            first model does not translate into the language.
+        UserError: test sets, references, or the source text for a model are missing; a file cannot be read; a test set
+            has no lines, or only blank references; or the first model does not translate into the language.
     """
     model = next((path for path in paths if path.is_dir()), None)
     recipe = None if model is None else _recipe(model).into(language)
@@ -112,6 +112,7 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
                                                                    recipe.languages.target)
         if model is not None and texts is None:
             raise OptionError(f"{model} has to translate. Name the text with --source.")
+        require_parallel(expected, [expected], [str(references)] * 2)
         return [TestSet(references.name, texts, expected, languages)]
     if recipe is None:
         raise OptionError("name the reference translations of these files with --reference, and their source text with "
@@ -122,9 +123,10 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
     for name, tagged in recipe.data.test.items():
         spec = without_language_token(tagged, recipe)
         pairs = [(one, other) for _, one, other in read_pairs(recipe, spec, context=0)]
+        sources, expected = [one for one, _ in pairs], [other for _, other in pairs]
+        require_parallel(sources, [expected], [f"the test set {name}"] * 2)
         each = recipe.languages_of(spec)
-        found.append(TestSet(name, [one for one, _ in pairs], [other for _, other in pairs],
-                             (each.source or "", each.target), (recipe, spec)))
+        found.append(TestSet(name, sources, expected, (each.source or "", each.target), (recipe, spec)))
     return found
 
 

@@ -250,11 +250,15 @@ def test_files_and_a_model_are_reported_on_given_text(folder, tmp_path, capsys):
 
 
 def test_missing_files_are_named(folder, tmp_path, capsys):
-    (tmp_path / "short").write_text("eins\n")
+    empty, blank = tmp_path / "empty", tmp_path / "blank"
+    for path, text in ((tmp_path / "short", "eins\n"), (empty, ""), (blank, "\n \n")):
+        path.write_text(text)
     for arguments, message in (([tmp_path / "short"], "--reference"),
                                ([tmp_path / "short", "--reference", folder / "valid.de"], "1 line"),
                                ([folder / "run", "--reference", folder / "valid.de"], "--source"),
                                ([tmp_path / "none", "--reference", folder / "valid.de"], "none"),
+                               ([empty, "--reference", empty], f"nothing to evaluate: {empty}: 0 lines."),
+                               ([blank, "--reference", blank], f"compare with: {blank}: all lines are blank."),
                                ([folder / "run", "--source", folder / "valid.en"], "Name its --reference"),
                                ([folder / "run", "--language", "de"], "Name its --reference"),
                                ([folder / "run", "--source", folder / "valid.en", "--reference", folder / "valid.de",
