@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
@@ -46,7 +47,8 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
             penalty (form `power`) if the search used no coverage penalty and no `mbr`, and retried no line.
     Raises:
         CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
-        OptionError: there are no models, or the length penalty is not a valid value of `decoding.length_penalty`.
+        OptionError: there are no models, a weight is not finite, or the length penalty is not a valid value of
+            `decoding.length_penalty`.
         TypeError: a source is not a str.
     """
     require_texts(sources, "sources")
@@ -55,6 +57,9 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
                           "must match line by line.")
     if not models:
         raise OptionError("models is empty; name at least one model, with its weight")
+    for _, weight in models:
+        if not math.isfinite(weight):
+            raise OptionError(f"the weight {weight} of a model is not a finite number")
     decoding_with(DecodingSection(), {"length_penalty": length_penalty})
     scored = [(line, rank) for line, n_best in enumerate(found) if len(n_best) > 1
               for rank in range(len(n_best))]

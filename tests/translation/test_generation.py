@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -198,6 +199,9 @@ def test_what_cannot_be_rescored_is_told(models):
         rescore(["a"], found, [(models["speaks"], 1.0)], -1.0)
     with pytest.raises(UserError, match="models is empty"):
         rescore(["a"], found, [])
+    for weight in (math.nan, math.inf):
+        with pytest.raises(UserError, match=f"the weight {weight} of a model is not a finite number"):
+            rescore(["a"], found, [(models["speaks"], 1.0), (models["speaks"], weight)])
 
 
 # The command line
