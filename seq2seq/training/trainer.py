@@ -89,7 +89,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool = False
             _train(teacher, directory, group)
         while True:
             training = Training(recipe, run, group)
-            if training.state.finished(recipe):
+            if training.state.finished(recipe) and training.state.validated():
                 reporting.print_finished(run, recipe, training.state)
             try:
                 training.loop()

@@ -186,6 +186,16 @@ def test_a_finished_run_reports_this_and_evaluates_again(recipe, tmp_path, capsy
     assert same(final_weights(tmp_path / "run"), weights)
 
 
+def test_a_run_that_lacks_its_last_validation_has_not_finished(recipe, tmp_path, capsys, monkeypatch):
+    interrupting(monkeypatch, 11, press_ctrl_c)
+    with pytest.raises(Stopped):
+        train(recipe("training.validate_every=8"), tmp_path / "run")
+    assert Training(recipe("training.validate_every=8"), tmp_path / "run").state.validations[-1][0] == 8
+    monkeypatch.undo()
+    train(recipe("training.validate_every=8"), tmp_path / "run")
+    assert "has finished" not in capsys.readouterr().err
+
+
 def test_train_requires_a_recipe_object_instead_of_a_path(tmp_path):
     with pytest.raises(TypeError, match=r"recipe is of type str; expected Recipe, such as load_recipe\(path\)"):
         train("recipe.yaml", tmp_path / "run")
