@@ -39,8 +39,13 @@ async def read_parameters(request: Request) -> dict[str, Any]:
 async def _body(request: Request) -> dict[str, Any]:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type == "multipart/form-data":
-        form = await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=2**31)
-        return _merge(form.multi_items())
+        # Starlette reads names and texts that are not UTF-8 as Latin-1, without an error. If it reads all as Latin-1,
+        # `_as_utf_8` can restore their bytes.
+        headers = [(name, value + b"; charset=latin-1" if name == b"content-type" else value)
+                   for name, value in request.scope["headers"]]
+        form = await Request({**request.scope, "headers": headers}, request.receive).form(
+            max_files=1, max_fields=MAX_FIELDS, max_part_size=2**31)
+        return _merge((_as_utf_8(name), _as_utf_8(value)) for name, value in form.multi_items())
     body = await request.body()
     if not body.strip():
         return {}
@@ -50,6 +55,17 @@ async def _body(request: Request) -> dict[str, Any]:
     if body.lstrip()[:1] == b"{":
         return _decode_json(body)
     return _decode_form(body, "the form")
+
+
+def _as_utf_8(value: Any) -> Any:
+    """Return a text that was read as Latin-1, or a file whose name was, as UTF-8."""
+    if isinstance(value, UploadFile):
+        value.filename = (value.filename or "").encode("latin-1").decode(errors="replace")
+        return value
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise invalid("the form is not UTF-8") from None
 
 
 def _decode_json(body: bytes) -> dict[str, Any]:

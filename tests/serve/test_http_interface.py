@@ -255,6 +255,14 @@ def test_text_that_is_not_utf_8_is_an_error(echo):
         answer = requests.post(f"{echo}/translate", timeout=20, **options,
                                headers={"Content-Type": "application/x-www-form-urlencoded"})
         assert error(answer, 400) == "Invalid request: the form is not UTF-8"
+
+    def multipart(text):
+        fields = {"q": text, "source": "de", "target": "en"}
+        return requests.post(f"{echo}/translate", files={name: (None, value) for name, value in fields.items()},
+                             timeout=20)
+
+    assert multipart("ein Café 茶".encode()).json() == {"translatedText": "en(ein Café 茶)"}
+    assert error(multipart("ein Café".encode("latin-1")), 400) == "Invalid request: the form is not UTF-8"
     assert error(requests.post(f"{echo}/translate?q=%ff", timeout=20), 400) == (
         "Invalid request: the query string is not UTF-8")
 
