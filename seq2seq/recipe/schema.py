@@ -178,7 +178,7 @@ class Recipe(Section):
             try:
                 Recipe.model_validate(self.model_dump() | {
                     "model": self.model.model_dump() | self.training.teachers.model,
-                    "training": self.training.model_dump() | {"teachers": {}}})
+                    "training": self.training.model_dump() | {"teachers": {"count": 0}}})
             except ValidationError as error:
                 raise RecipeValueError("training.teachers", "no recipe for the teachers") from error
         check_directions(self)

@@ -19,7 +19,7 @@ class Average(Section):
 class Teachers(Section):
     """Distillation: models that are trained first, and that translate the training text."""
 
-    count: Annotated[int, Field(ge=0, le=32)] = 0
+    count: Annotated[int, Field(ge=0, le=32)]
     """Number of teachers. Their seeds are `seed` + 1, `seed` + 2 and so on. They share one vocabulary, and their runs
     are in `teachers` in the run directory. 0 turns distillation off."""
     ensemble: bool = True
@@ -38,7 +38,7 @@ class TrainingSection(Section):
     """Model to fine-tune: a run or a bundle, relative to the recipe file; imported models are bundles. Training starts
     from the weights of that model and uses its tokenizer. Keys of `model` that this recipe does not set are taken from
     the recipe of that model."""
-    teachers: Teachers = Teachers()
+    teachers: Teachers = Teachers(count=0)
     """Distillation (Kim and Rush 2016, arXiv:1606.07947; with an ensemble, Freitag et al. 2017, arXiv:1702.01802): models
     that are trained first, and that translate the sources of the training text. The model of this recipe, the student,
     is trained on these translations and on the original text."""

@@ -107,7 +107,7 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
             missing.append(spec.label)
     if recipe.training.teachers.count and not has_sources:
         missing.append(LABEL)
-    training = recipe.training.model_copy(update={"teachers": Teachers()})
+    training = recipe.training.model_copy(update={"teachers": Teachers(count=0)})
     data = recipe.data.model_copy(update={"train": tuple(kept)})
     return recipe.model_copy(update={"data": data, "training": training}), missing
 

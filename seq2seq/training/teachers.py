@@ -33,7 +33,7 @@ def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
     vocabulary.
     """
     section = recipe.training.teachers
-    training = {"teachers": type(section)(), "max_steps": section.max_steps or recipe.training.max_steps}
+    training = {"teachers": type(section)(count=0), "max_steps": section.max_steps or recipe.training.max_steps}
     found = []
     for number in range(1, section.count + 1):
         tokenizer = recipe.tokenizer

@@ -126,6 +126,8 @@ NEEDED = {
     "model.input_feeding=true": ["model.type=rnn"],
     "model.type=language_model": OF_A_LANGUAGE_MODEL,
     "training.best_metric=exact": ["metrics=[bleu, exact]"],
+    "training.teachers.ensemble=true": ["training.teachers.count=1"],
+    "training.teachers.ensemble=false": ["training.teachers.count=1"],
 }
 
 

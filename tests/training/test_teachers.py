@@ -212,6 +212,14 @@ def test_keys_that_no_teacher_can_have_are_errors_with_their_line(folder):
             load_recipe(folder / "wrong.yaml")
 
 
+@pytest.mark.parametrize("section", ["{ensemble: false}", "{max_steps: 5}", "{model: {d_model: 32}}", "{}"])
+def test_a_section_without_a_number_of_teachers_is_refused(folder, section):
+    (folder / "wrong.yaml").write_text(DISTILLED.replace("{count: 2, model: {d_model: 32}}", section))
+    with pytest.raises(RecipeError, match=r"wrong.yaml:\d+: training.teachers.count: missing\. Number of teachers\."):
+        load_recipe(folder / "wrong.yaml")
+    assert not load_recipe(folder / "wrong.yaml", ["training.teachers.count=0"]).training.teachers.count
+
+
 def test_a_fine_tuned_model_has_teachers_from_the_same_start(folder, tmp_path):
     text = "\n".join(line for line in RECIPE.splitlines() if not line.startswith(("tokenizer:", "model:")))
     (folder / "tuned.yaml").write_text(text.replace("threads: 1", "threads: 1\n  teachers: {count: 2}\n"
