@@ -224,9 +224,9 @@ def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> 
     for model in models:
         directions = parse_recipe(load_bundle(model).recipe_text, model / RECIPE, alone=True).directions
         if not any(same_code(each.source or "", source) and same_code(each.target, target) for each in directions):
-            found = " and ".join(f"from {each.source} to {each.target}" for each in directions)
-            raise RecipeError(f"{model} translates {found}; the corpus {spec.label} needs a model from {source} to "
-                              f"{target}.")
+            pairs = " and ".join(f"from {each.source} to {each.target}" for each in directions)
+            found = f"translates {pairs}" if directions[0].source else "is a language model"
+            raise RecipeError(f"{model} {found}; the corpus {spec.label} needs a model from {source} to {target}.")
 
 
 def _direction(spec: Corpus, recipe: Recipe) -> tuple[str, str]:

@@ -201,6 +201,15 @@ def test_a_model_of_the_other_direction_is_refused(folder, tmp_path):
         with_synthetic_text(recipe, tmp_path)
 
 
+def test_a_language_model_is_refused(folder, tmp_path):
+    data = f"{{train: [{{text: {folder / 'train.de'}}}], valid: {{text: {folder / 'valid.de'}}}}}"
+    train(load_recipe(folder / "recipe.yaml", ["languages={target: de}", f"data={data}", "model.type=language_model",
+                                               "tokenizer.vocab_size=280", "training.max_steps=1"]), tmp_path / "lm")
+    recipe = load_recipe(folder / "recipe.yaml", [f"data.train.1.translated_by={tmp_path / 'lm'}"])
+    with pytest.raises(RecipeError, match="best is a language model; the corpus .* needs a model from de to en"):
+        with_synthetic_text(recipe, tmp_path)
+
+
 def test_language_codes_may_be_written_differently(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml", ["languages={source: eng, target: ger}"])
     assert made(recipe, tmp_path)[1] == made(load_recipe(folder / "recipe.yaml"), tmp_path)[1]
