@@ -151,7 +151,8 @@ def _missing_language(path: str, missing: Sequence[str], units: str, existing: S
     return CorpusError(
         f"{path}: none of {units} units has text in {' or '.join(repr(code) for code in missing)}. The file has the "
         f"languages {listed or 'none'}{', …' if len(existing) > MAX_LISTED_LANGUAGES else ''}. Write two of these as "
-        "`source` and `target` of the corpus (for a language model, one as `text`), or choose another file.")
+        "`source` and `target` of the corpus in the recipe (for a language model, one as `text`), or, without a "
+        "recipe, choose a file with text of both languages.")
 
 
 def _text(unit: _Unit, language: str) -> str | None:

@@ -83,7 +83,7 @@ def test_other_languages_and_lacking_regions_are_not_taken(written, wanted):
 
 @pytest.mark.parametrize("languages, told", [
     (("sw", "en"), "none of its 3 units has text in 'sw'. The file has the languages en, de-AT, fr. Write two of "
-                   "these as `source` and `target` of the corpus"),
+                   "these as `source` and `target` of the corpus in the recipe .*, or, without a recipe, choose"),
     (("sw", "yo"), "none of its 3 units has text in 'sw' or 'yo'. The file has the languages en, de-AT, fr."),
 ])
 def test_a_file_without_a_language_says_which_it_has(languages, told):
