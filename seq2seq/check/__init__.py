@@ -78,8 +78,9 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         report.warnings.append(f"{', '.join(missing)}: training will first translate this text. This report does not "
                                "include the translations, which add steps to each epoch.")
     if teachers:
-        report.warnings.append(f"training.teachers: {teachers} teachers are trained before this model. Time, memory "
-                               "and disk space in this report are those of this model alone.")
+        report.warnings.append(f"training.teachers: {teachers} teacher{'s are' if teachers > 1 else ' is'} trained "
+                               "before this model. Time, memory and disk space in this report are those of this model "
+                               "alone.")
     for reader in train_readers + held_out_readers:
         corpus = reader.report
         add_corpus_warnings(corpus, sources.get(corpus.role), overlap, reader.languages, report.warnings)

@@ -196,6 +196,8 @@ def test_check_says_what_its_figures_leave_out(folder, tmp_path):
     assert not report.errors and report.measured
     assert any("2 teachers are trained before this model" in warning for warning in report.warnings)
     assert any(warning.startswith(f"{LABEL}: training will first translate") for warning in report.warnings)
+    one = check_recipe(load_recipe(folder / "recipe.yaml", ["training.teachers.count=1"]), tmp_path / "run")
+    assert any("1 teacher is trained before this model" in warning for warning in one.warnings)
     after = check_recipe(load_recipe(folder / "recipe.yaml"), folder / "run")
     assert not any(warning.startswith(LABEL) for warning in after.warnings)
 
