@@ -234,7 +234,7 @@ class Corpus(Section):
 
     @property
     def table_format(self) -> str | None:
-        """Suffix of `file`, such as .tsv, without .gz or .zst; None if it is not in TABLE_FORMATS, or without `file`."""
+        """Suffix of `file`, such as .tsv, without .gz or .zst; None if not in TABLE_FORMATS, or without `file`."""
         name = self.file or ""
         suffix = Path(name).suffix
         if suffix in COMPRESSED_SUFFIXES:

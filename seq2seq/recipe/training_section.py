@@ -39,7 +39,7 @@ class TrainingSection(Section):
     from the weights of that model and uses its tokenizer. Keys of `model` that this recipe does not set are taken from
     the recipe of that model."""
     teachers: Teachers = Teachers(count=0)
-    """Distillation (Kim and Rush 2016, arXiv:1606.07947; with an ensemble, Freitag et al. 2017, arXiv:1702.01802): models
+    """Distillation (Kim and Rush 2016, arXiv:1606.07947; by an ensemble, Freitag et al. 2017, arXiv:1702.01802): models
     that are trained first, and that translate the sources of the training text. The model of this recipe, the student,
     is trained on these translations and on the original text."""
     batch_tokens: Annotated[int, Field(gt=0, le=100_000_000)] = 4096
