@@ -28,9 +28,9 @@ LABEL = "translations of the teachers"
 def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
     """Return recipe and run directory of each teacher of a run; an empty list if the recipe has no teachers.
 
-    A teacher's recipe is the student's with another seed, the keys of `training.teachers.model`, the number of steps of
-    `training.teachers`, and no test sets. All teachers have the tokenizer of the first teacher, because the members of an
-    ensemble share a vocabulary.
+    A teacher's recipe is the student's with another seed, the keys of `training.teachers.model`, the number of steps
+    of `training.teachers`, and no test sets. All teachers have the tokenizer of the first teacher, because the members
+    of an ensemble share a vocabulary.
     """
     section = recipe.training.teachers
     training = {"teachers": type(section)(count=0), "max_steps": section.max_steps or recipe.training.max_steps}
