@@ -49,8 +49,9 @@ _ESCAPES: tuple[re.Pattern[str], ...] = (
 _LINE_MARKUP = re.compile(r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)|[>|<]|```|~~~|:?-+:?\s*\|"
                           r"|---|\[(?=[^\]]*\]:)|(?:[*_-][ \t]*){3,}$")
 _Kind = Literal["line", "underlined", "heading", "cell", "row"]
-"""Place of a text. "line": paragraph. "underlined": heading above a line of = or -. "heading": heading after #. "cell":
-cell of a table after a |. "row": cell of a table at the beginning of a line, without a | before it."""
+"""Place of a text. "line": paragraph. "underlined": heading above a line of = or -, or paragraph above a rule of -, as
+"> a" above "---". "heading": heading after #. "cell": cell of a table after a |. "row": cell of a table at the beginning
+of a line, without a | before it."""
 _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
 _CODE = frozenset({"code", "kbd", "samp", "var"})
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del"}
@@ -146,6 +147,10 @@ class MarkdownDocument:
                     kind = "cell" if "|" in source[begins[first]:begin] else "row"
                     position = end
                 else:
+                    next_line = first + len(lines)
+                    below = source[begins[next_line]:ends[next_line]] if next_line < len(ends) else ""
+                    if kind == "line" and "-" in below and not below.lstrip("> \t").strip("-:| \t"):
+                        kind = "underlined"
                     line_end = _end_of_text(source[begin:ends[first]], lines[0], kind) + begin
                     begin = line_end - len(lines[0])
                     if source[begin:line_end] != lines[0]:

@@ -79,6 +79,16 @@ def test_a_heading_that_ends_in_a_hash_and_a_cell_with_a_bar_are_escaped():
     assert translated(MarkdownDocument(b"|x|\n|-|\n"), lambda old: "a|b").decode() == "|a\\|b|\n|-|\n"
 
 
+@pytest.mark.parametrize(("source", "expected"), [
+    ("> x\n---\n", "> b&#124;\n---\n"), ("- x\n---\n", "- b&#124;\n---\n"), ("> > x\n> ---\n", "> > b&#124;\n> ---\n"),
+    ("x\n---\n", "b&#124;\n---\n"), ("x\n\n---\n", "b|\n\n---\n"), ("x\n***\n", "b|\n***\n")])
+def test_a_bar_above_a_rule_makes_no_table(source, expected):
+    result = translated(MarkdownDocument(source.encode()), lambda old: "b|").decode()
+    assert result == expected
+    kinds = [kind for kind, _ in structure(source)]
+    assert [kind for kind, _ in structure(result)] == kinds
+
+
 def test_emphasis_that_markdown_would_not_recognise_is_written_as_html():
     document = MarkdownDocument(b"a **b** c\n")
     block, = document.blocks
