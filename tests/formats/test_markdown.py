@@ -102,6 +102,11 @@ def test_emphasis_that_markdown_would_not_recognise_is_written_as_html():
     assert rendered("x(y)z", 1, 4) == "x<strong>(y)</strong>z\n"
 
 
+def test_an_asterisk_at_the_end_of_emphasis_stays_in_it():
+    assert upper("*a\\**\n") == "*A\\**\n"
+    assert upper("b *a\\** c\n") == "B *A\\** C\n"
+
+
 def test_underscores_inside_of_words_become_asterisks():
     document = MarkdownDocument(b"a _b_ c\n")
     block, = document.blocks
