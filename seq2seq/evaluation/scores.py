@@ -232,7 +232,7 @@ def format_scores(scores: Mapping[str, Score]) -> str:
     """Return a table with a line per metric: name, value, signature, model precision, and the details of BLEU.
 
     *length* is that of the translations divided by that of the references. BLEU has no penalty for long translations,
-    but their n-grams have a lower precision, so a length above 1 calls for a smaller `decoding.length_penalty`.
+    but their n-grams have a lower precision. A smaller `decoding.length_penalty` makes translations shorter.
     """
     width = max((len(TITLES.get(metric, metric)) for metric in scores), default=0)
     rows = []
