@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from signal import SIGINT
 
 import numpy as np
 import torch
@@ -72,14 +73,17 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
         Scores of the best model, by test set and metric.
     Raises:
         UserError: the user has to correct the recipe, the data or the run; the message says how.
-        Stopped: a signal stopped the training, which has saved a checkpoint.
+        Stopped: a signal stopped the training. The same call resumes it.
         TypeError: `recipe` is a path instead of a Recipe.
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
     configure_process(recipe.training.threads)
-    with join_process_group(recipe.training.device) as group:
-        return _train(recipe, Path(run), group, restart)
+    try:
+        with join_process_group(recipe.training.device) as group:
+            return _train(recipe, Path(run), group, restart)
+    except KeyboardInterrupt:                               # outside the loop, for example while teachers translate
+        raise Stopped(SIGINT, "stopped; run the same command again to resume") from None
 
 
 def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool = False) -> dict[str, dict[str, Score]]:

@@ -129,6 +129,17 @@ def test_a_limit_of_validation_sentences_leaves_out_sentences_everywhere(count, 
 # Going on
 
 
+def test_ctrl_c_before_the_first_step_says_how_to_resume(recipe, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped, match="run the same command again") as stopped:
+        patched.setattr(trainer, "prepare", interrupted)
+        train(recipe(), tmp_path / "run")
+    assert stopped.value.exit_code == 130
+    train(recipe(), tmp_path / "run")
+
+
 @pytest.mark.parametrize(("step", "settings"), [
     (7, ()), (1, ("training.accumulation=3",)),
     (3, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1")),
