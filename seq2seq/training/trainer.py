@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from signal import SIGINT
 
 import numpy as np
 import torch
@@ -79,11 +78,8 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
     configure_process(recipe.training.threads)
-    try:
-        with join_process_group(recipe.training.device) as group:
-            return _train(recipe, Path(run), group, restart)
-    except KeyboardInterrupt:                               # outside the loop, for example while teachers translate
-        raise Stopped(SIGINT, "stopped; run the same command again to resume") from None
+    with join_process_group(recipe.training.device) as group:
+        return _train(recipe, Path(run), group, restart)
 
 
 def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool = False) -> dict[str, dict[str, Score]]:
