@@ -194,7 +194,7 @@ def test_a_run_that_is_moved_before_the_student_begins_keeps_its_teachers(folder
 def test_check_says_what_its_figures_leave_out(folder, tmp_path):
     report = check_recipe(load_recipe(folder / "recipe.yaml"), tmp_path / "run", measured=True)
     assert not report.errors and report.measured
-    assert any("2 teachers are trained before this model, with 11 steps each." in warning for warning in report.warnings)
+    assert any("2 teachers are trained before this model, with 11 steps each" in warning for warning in report.warnings)
     assert any(warning.startswith(f"{LABEL}: training will first translate") for warning in report.warnings)
     one = check_recipe(load_recipe(folder / "recipe.yaml", ["training.teachers.count=1"]), tmp_path / "run")
     assert any("1 teacher is trained before this model, with 11 steps. Time" in warning for warning in one.warnings)
