@@ -78,6 +78,22 @@ def test_what_is_not_text_is_kept(kept):
     assert kept in translated(f"<p>vor {kept} nach</p>")
 
 
+@pytest.mark.parametrize(("source", "expected"), [
+    ("<div translate=no>a <p>b</p><p translate=yes>c <b>d</b></p> e <i translate='yes'>f</i></div> g",
+     "<div translate=no>a <p>b</p><p translate=yes>C <b>D</b></p> e <i translate='yes'>F</i></div> G"),
+    ("<p>a <b translate=no>b <i translate=yes>c</i></b> d</p>",
+     "<p>A <b translate=no>b <i translate=yes>C</i></b> D</p>"),
+    ("<div translate=no>a<p translate=yes>b <b translate=no>c <i translate=yes>d</i></b></p>e</div>",
+     "<div translate=no>a<p translate=yes>B <b translate=no>c <i translate=yes>D</i></b></p>e</div>"),
+    ("<p translate=no>a<b translate=yes>b</b><p translate=yes>c</p></p>",
+     "<p translate=no>a<b translate=yes>B</b><p translate=yes>C</p></p>"),
+    ("<p translate=yes>a <code translate=yes>b</code></p>", "<p translate=yes>A <code translate=yes>b</code></p>"),
+    ("<pre translate=no>a <b translate=yes>b</b></pre>", "<pre translate=no>a <b translate=yes>b</b></pre>"),
+])
+def test_translate_yes_within_translate_no_is_translated(source, expected):
+    assert translated(source) == expected
+
+
 def test_a_tag_follows_words_that_occur_in_the_translation():
     assert translated("ein <b>Kuhn</b> kommt spät", reordered) == "spät kommt <b>Kuhn</b> ein"
     assert translated("<a href='x'>Anna Kuhn</a> kommt", lambda s: "here is Anna Kuhn") == (
@@ -135,7 +151,9 @@ def test_any_input_comes_back_unchanged_from_an_identical_translation_but_for_en
 
 @pytest.mark.parametrize("piece", ["<", "<a ", '<a b="', "<!--", "<![CDATA[", "</", "<b>", "</b>", "<b>a ",
                                    "a<i>b</i> ", "<script>", "<code>", "<a>@", "&", "a. ", "<b></i>", '"<a\'', "<a>",
-                                   "<span>#x", "<a b='", "<a b=", "<?", "<%", "<a ='' ", "<a b='\"", "<a b='x' "])
+                                   "<span>#x", "<a b='", "<a b=", "<?", "<%", "<a ='' ", "<a b='\"", "<a b='x' ",
+                                   "<p translate=no>", "<p translate=no><p translate=yes>a",
+                                   "<b translate=no><b translate=yes>a</b></b>", "<b translate=yes>a</b>"])
 def test_any_input_takes_linear_time(piece):
     def seconds(length):
         began = time.process_time()
