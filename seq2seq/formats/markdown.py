@@ -18,6 +18,7 @@ from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, on
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.rules_block import StateBlock
     from markdown_it.rules_core import StateCore
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
@@ -41,6 +42,8 @@ _KEPT_LINE = re.compile(r"(?:(?::{3,}|!!!|\?\?\?)[^\n]{0,200}|\{:[^\n]{0,200}\}|
                         r"|(?<=\n)\[\^[^\]\s]{1,200}\]:[ \t]*")
 """Lines of extensions that are not translated, such as :::note, the colon before the definition of a term, and the
 label of a footnote definition after another line of the paragraph."""
+_INDENTS = re.compile(r"^(?:\[\^[^\]\s]{1,200}\]:|(?:!!!|\?\?\?\+?)[ \t]+\S)|\n:[ \t]", re.MULTILINE)
+"""Footnote definitions, admonitions and definitions of terms, whose further paragraphs are indented by four columns."""
 _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _ESCAPES: tuple[re.Pattern[str], ...] = (
@@ -383,6 +386,22 @@ def _require_block_sizes(state: StateCore) -> None:
             require_block_size(len(token.content), f"line {(token.map or [0])[0] + 1}")
 
 
+def _further_paragraphs(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
+    """Rule of the parser: read indented text below a paragraph that matches _INDENTS as further blocks, not as code."""
+    above = next((line for line in range(begin - 1, -1, -1) if not state.isEmpty(line)), None)
+    if above is None or state.level > 9 or not state.is_code_block(begin):          # deeper nesting could be hostile
+        return False
+    # A footnote of one word is no paragraph to the parser, but the definition of a link.
+    texts = [state.getLines(above, above + 1, state.blkIndent, False).lstrip(" "),
+             *(token.content for token in state.tokens[-2:-1] if state.tokens[-1].type == "paragraph_close")]
+    if not any(map(_INDENTS.search, texts)):
+        return False
+    state.blkIndent, state.level = state.blkIndent + 4, state.level + 1
+    state.md.block.tokenize(state, begin, end)                          # stops at the first line with less indentation
+    state.blkIndent, state.level = state.blkIndent - 4, state.level - 1
+    return True
+
+
 @cache
 def _parser() -> MarkdownIt:
     """Return the parser. It sets `meta["source"]` of inline tokens except text to their span in the block's source."""
@@ -417,6 +436,7 @@ def _parser() -> MarkdownIt:
 
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     parser.disable("text_join")
+    parser.block.ruler.before("code", "further_paragraphs", _further_paragraphs)
     parser.core.ruler.before("inline", "size", _require_block_sizes)
     rules: dict[str, Any] = {"escape": rules_inline.escape, "backticks": rules_inline.backtick,
                              "link": rules_inline.link, "image": rules_inline.image,

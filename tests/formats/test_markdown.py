@@ -52,6 +52,29 @@ def test_text_is_translated_and_markup_is_kept(source, expected):
     assert upper(source) == expected
 
 
+@pytest.mark.parametrize(("source", "expected"), [
+    ("[^1]: a a\n\n    b  \n    c\n\n    - d\n\n    e\n\nf\n\n    code\n",
+     "[^1]: A A\n\n    B  \n    C\n\n    - D\n\n    E\n\nF\n\n    code\n"),
+    ("[^1]:\n\n\ta\n\n        code\n\n    ```\n    code\n    ```\n",
+     "[^1]:\n\n\tA\n\n        code\n\n    ```\n    code\n    ```\n"),
+    ("a\n[^1]: b\n    c\n\n    d\ne\n", "A\n[^1]: B C\n\n    D E\n"),
+    ("> [^1]: a a\n>\n>     b\n\n    code\n", "> [^1]: A A\n>\n>     B\n\n    code\n"),
+    ("- [^1]: a a\n\n      b\n\n          code\n", "- [^1]: A A\n\n      B\n\n          code\n"),
+    ("- [^1]: a a\n\n-     code\n", "- [^1]: A A\n\n-     code\n"),
+    ("a\n\n [^1]: https://a.b\n\n    c\n", "A\n\n [^1]: https://a.b\n\n    C\n"),
+    ('!!! note "Title"\n    a\n\n    b\n', '!!! note "Title"\n    A\n\n    B\n'),
+    ("Term\n: a\n\n    b\n", "TERM\n: A\n\n    B\n"),
+    ("a [^1]\n\n    code\n", "A [^1]\n\n    code\n"), ("!!!\n\n    code\n", "!!!\n\n    code\n"),
+])
+def test_further_paragraphs_of_footnotes_and_other_extensions_are_no_code(source, expected):
+    assert upper(source) == expected
+
+
+def test_deeply_nested_footnotes_are_no_deep_recursion():
+    source = "".join(f"{'    ' * depth}[^1]: a a\n\n" for depth in range(1000))
+    assert upper(source).startswith("[^1]: A A\n\n    [^1]: A A\n\n        [^1]: A A\n")
+
+
 @pytest.mark.parametrize("kept", ["```py\ncode\n```\n", "    code\n", "<div>\ntext\n</div>\n", "[a]: b 'c'\n",
                                   "---\n", "", "\n\n",
                                   "<!-- a -->\n", "***\n", "`a`\n", "![a](b)\n", "12 % 3\n", "\r\n\r\n"])
