@@ -260,9 +260,16 @@ def _without_common_sentences(texts: Mapping[str, list[TextPair]]) -> dict[str, 
 
 
 def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
-    """Split a corpus into training, validation and test pairs. No sentence occurs in two of these sets."""
-    pairs = list(read_pairs(recipe, corpus))
-    held_out = choose_held_out(pairs, seed, lambda source, target: bool(source.strip() and target.strip()))
+    """Split a corpus into training, validation and test pairs. No sentence occurs in two of these sets.
+
+    Pairs without text on both sides, such as units of a .tmx that lack a language, are left out with a warning.
+    """
+    everything = list(read_pairs(recipe, corpus))
+    pairs = [pair for pair in everything if pair[1].strip() and pair[2].strip()]
+    if lacking := [number for number, source, target in everything if not (source.strip() and target.strip())]:
+        console.warn(f"{corpus.label}: {len(lacking):,} of {len(everything):,} pairs are left out because they have no "
+                     f"text in at least one of the two languages (first: pair {lacking[0]:,}).")
+    held_out = choose_held_out(pairs, seed, lambda source, target: True)
     if not held_out.valid:
         raise CorpusError(f"{corpus.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
                           f"set. Give at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides; at least "
@@ -271,8 +278,7 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
 
     def chosen(numbers: Iterable[int] | None) -> list[TextPair]:
         return [(_line(source), _line(target)) for number, source, target in pairs
-                if (number not in held if numbers is None else number in numbers)
-                and source.strip() and target.strip()]
+                if (number not in held if numbers is None else number in numbers)]
 
     return chosen(None), chosen(held_out.valid), chosen(held_out.test)
 

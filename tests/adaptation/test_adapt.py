@@ -14,6 +14,7 @@ from seq2seq.adaptation.adapt import (
     TRAINING,
     TradeOff,
     _require_two_columns,
+    _split,
     _text_of_model,
     _without_common_sentences,
     adapt,
@@ -161,6 +162,18 @@ def test_a_table_that_may_be_misread_is_refused(tmp_path):
         (tmp_path / "memory.tsv").write_text(f"{line}\n")
         with pytest.raises(CorpusError, match=f"{message}.* Give a table of two columns, source and target, without"):
             _require_two_columns(corpus_of([tmp_path / "memory.tsv"]), recipe)
+
+
+def test_units_of_a_translation_memory_that_lack_a_language_are_counted(tmp_path, capsys):
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes/phrasebook/en_zh.yaml", check_files=False)
+    units = [f'<tuv xml:lang="en"><seg>{number} a</seg></tuv>' + (
+        "" if number % 7 == 3 else f'<tuv xml:lang="zh"><seg>{number} b</seg></tuv>') for number in range(77)]
+    (tmp_path / "memory.tmx").write_text(f"<tmx><body>{''.join(f'<tu>{unit}</tu>' for unit in units)}</body></tmx>")
+    sets = _split(recipe, corpus_of([tmp_path / "memory.tmx"]), seed=1)
+    assert sorted(pair for pairs in sets for pair in pairs) == sorted(
+        (f"{number} a", f"{number} b") for number in range(77) if number % 7 != 3)
+    assert ("memory.tmx: 11 of 77 pairs are left out because they have no text in at least one of the two languages "
+            "(first: pair 4).") in capsys.readouterr().err
 
 
 def test_no_training_pair_has_a_sentence_of_a_validation_or_test_set():
