@@ -47,12 +47,14 @@ class Diagnostic(NamedTuple):
 class Document:
     """YAML document as plain dicts, lists and scalars.
 
-    locations: location of each value, by key. diagnostics: errors found so far.
+    locations: location of each value, by key. diagnostics: errors found so far. named_by: key that names the other
+    document from which values were filled in, by the source of that document.
     """
 
     value: Any
     locations: dict[Key, SourceLocation]
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    named_by: dict[str, Key] = field(default_factory=dict)
 
     def location(self, key: Key) -> SourceLocation:
         """Return the location of the value at `key`, or of the nearest enclosing section that the user wrote."""
@@ -60,15 +62,24 @@ class Document:
             key = key[:-1]
         return self.locations[key]
 
-    def diagnostic(self, key: Key, text: str) -> Diagnostic:
+    def diagnostic(self, key: Key, text: str, is_conflict: bool = False) -> Diagnostic:
         """Return an error message about `key`. The message begins with the key, unless the location
-        is a `--set` option, which contains the key."""
+        is a `--set` option, which contains the key.
+
+        is_conflict: True if other values may be the reason that this value is wrong. If it was filled in from another
+            document, the location is then the line of this document that names the other one.
+        """
         location, dotted = self.location(key), ".".join(str(step) for step in key)
+        if is_conflict and (name := self.named_by.get(location.source)):
+            text = (f"{text.rstrip('.')}. It comes from {location}; override it here, or change "
+                    f"{'.'.join(map(str, name))}.")
+            location = self.location(name)
         named = not dotted or location.source.startswith(f"--set {dotted}=")
         return Diagnostic(location, text if named else f"{dotted}: {text}")
 
-    def fill_from(self, base: "Document", section: str) -> None:
-        """Copy from `base` those keys of `section` that this document does not set."""
+    def fill_from(self, base: "Document", section: str, named_by: Key) -> None:
+        """Copy from `base` those keys of `section` that this document does not set. named_by: key that names `base`."""
+        self.named_by[base.location(()).source] = named_by
         self.value[section] = _filled(self.value.get(section, {}), base.value[section])
         self.locations = {key: location for key, location in base.locations.items()
                           if key[:1] == (section,)} | self.locations

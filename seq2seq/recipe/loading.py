@@ -190,7 +190,7 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
     document.diagnostics += sections.diagnostics
     for section in BASE_SECTIONS:
         if isinstance(sections.value, dict) and isinstance(sections.value.get(section), dict):
-            document.fill_from(sections, section)
+            document.fill_from(sections, section, name)
 
 
 def _missing_base_message(base: str, path: Path, other: Path) -> str:
@@ -239,7 +239,7 @@ def _inherit_from_start_model(document: Document, directory: Path) -> None:
     for section, keys in (("model", None), ("tokenizer", INHERITED_TOKENIZER_KEYS)):
         if isinstance(values := other.value.get(section), dict):
             other.value[section] = {key: value for key, value in values.items() if keys is None or key in keys}
-            document.fill_from(other, section)
+            document.fill_from(other, section, ("training", "start_from"))
 
 
 def _corpora(recipe: dict[str, Any]) -> Iterator[tuple[Key, dict[str, Any]]]:

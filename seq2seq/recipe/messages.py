@@ -61,7 +61,7 @@ def explain(error: ValidationError, document: Document, prefix: Key = ()) -> Ite
             detail["type"] = "too_few"
         if key[:3] == ("data", "valid", 0) and isinstance(_value_at(document.value, ("data", "valid")), dict):
             key = (*key[:2], *key[3:])                                          # one corpus instead of a list
-        yield document.diagnostic(prefix + key, _text(detail, key, document.value))
+        yield document.diagnostic(prefix + key, _text(detail, key, document.value), detail["type"] == "value_error")
 
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],

@@ -682,6 +682,25 @@ def test_mistakes_in_the_base_name_its_file_and_line(base, directory):
     ]
 
 
+def test_a_value_of_the_base_that_does_not_fit_the_recipe_is_named_at_the_line_of_the_recipe(base, directory):
+    base.write_text("model:\n  norm: pre\ntraining:\n  label_smoothing: 0.3\n")
+    text = (directory / "recipe.yaml").read_text()
+    advice = "override it here, or change model.base."
+    assert mistakes(text.replace("dropout: 0.5", "type: rnn")) == [
+        "recipe.yaml:10: model.norm: has no effect with model.type: rnn. Leave it out. It comes from "
+        f"configs/size.yaml:2; {advice}"]
+    assert mistakes(text, "model.copy=true") == [
+        "recipe.yaml:10: training.label_smoothing: model.copy does not support label smoothing, because copied pieces "
+        f"cannot be smoothed. Set training.label_smoothing: 0. It comes from configs/size.yaml:4; {advice}"]
+    old = directory / "old"
+    old.mkdir()
+    (old / "recipe.yaml").write_text("model: {type: rnn, cell: lstm}\n")
+    text = f"{RECIPE}model: {{type: transformer}}\ntraining: {{start_from: old}}\n"
+    assert mistakes(text) == [
+        "recipe.yaml:11: model.cell: has no effect with model.type: transformer. Leave it out. It comes from "
+        "old/recipe.yaml:1; override it here, or change training.start_from."]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
