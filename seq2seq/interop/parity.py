@@ -298,19 +298,25 @@ def _read_report(export: Path) -> dict[str, Any]:
     return report if isinstance(report, dict) else {}
 
 
-def is_edited(export: Path) -> bool:
-    """Return True if the README.md of an export is not the card that seq2seq wrote."""
+def kept_card(export: Path) -> str:
+    """Return the message that the README.md of an earlier export is kept; "" if it is the card that seq2seq wrote, or
+    does not exist. A README.md without a recorded checksum, as in exports of older versions, may have been edited."""
     try:
-        return _read_report(export)[CARD_KEY] != sha256_of(export / README)
-    except (OSError, KeyError):                                                     # no README.md, or no checksum
-        return False
+        checksum = sha256_of(export / README)
+    except OSError:
+        return ""
+    known = _read_report(export).get(CARD_KEY)
+    if checksum == known:
+        return ""
+    return f"{export / README} " + ("has been edited, and is kept" if known else
+                                    "may have been edited, and is kept. To get a new card, delete it and export again.")
 
 
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
                          ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
     """Write an export to a temporary directory, which is renamed to `output` if the export passes the comparison.
 
-    If `output` contains an earlier export whose README.md has been edited, this README.md is kept.
+    If `output` contains an earlier export whose README.md may have been edited, this README.md is kept.
 
     Args:
         export: name of the export in errors.
@@ -336,9 +342,9 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
                   FILES_KEY: sorted({REPORT, *(path.name for path in directory.iterdir())})}
         if (directory / README).exists():
             report[CARD_KEY] = sha256_of(directory / README)
-        if is_edited(output):
+        if message := kept_card(output):
             shutil.copy2(output / README, directory / README)
-            console.print_message(f"{output / README} has been edited, and is kept")
+            console.print_message(message)
         (directory / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for path in directory.iterdir():                                # safetensors makes files private to their owner
             path.chmod(directory.stat().st_mode & 0o666)
