@@ -5,6 +5,7 @@ import gzip
 import importlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -365,6 +366,20 @@ def test_an_export_is_accepted_only_within_its_tolerance():
             require(refused, tolerance, "it")
     with pytest.raises(FormatError, match="source: Hund\n    ours:   dog\n    theirs: cat  \\(score gap 0.5000\\)"):
         require(parity_of(same=98, gaps=[0.5] * 2), each, "it")
+
+
+@pytest.mark.parametrize(("lines", "same", "tolerance", "advised"), [
+    (99, 98, Tolerance(1e-3, 0.99, each=True), "In fewer than 100 lines, a single different translation exceeds the "),
+    (100, 98, Tolerance(1e-3, 0.99, each=True), ""), (3, 2, Tolerance(0.02, 0.7, each=False), "In fewer than 4 lines,"),
+    (4, 2, Tolerance(0.02, 0.7, each=False), "")])
+def test_an_export_that_is_refused_for_one_of_few_translations_can_be_compared_on_more(lines, same, tolerance, advised):
+    parity = Parity(lines, same, 1e-4, 1e-5, [Difference(2, "Hund", "dog", "cat", 0.5)] * (lines - same))
+    with pytest.raises(FormatError) as refused:
+        require(parity, tolerance, "it")
+    assert advised in str(refused.value) and ("--source FILE and --lines N" in str(refused.value)) == bool(advised)
+    with pytest.raises(FormatError) as refused:
+        require(replace(parity, worst_score=2.0, mean_score=2.0), tolerance, "it")
+    assert "In fewer than" not in str(refused.value)
 
 
 def test_an_export_is_refused_if_nothing_was_compared_or_a_score_is_nan(bundle):
