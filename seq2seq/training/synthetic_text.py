@@ -54,7 +54,7 @@ def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = S
     Raises:
         CheckpointError: a model that the recipe names does not exist or is damaged.
         RecipeError: a model does not translate in the direction that its corpus needs.
-        CorpusError: a text cannot be read.
+        CorpusError: a text cannot be read or is empty.
     """
     if recipe.training.teachers.count and group.is_main:
         write_sources(recipe, directory.parent)
@@ -99,11 +99,12 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
         if spec.translated_by is None:
             kept.append(spec)
             continue
-        models, _, translation = _paths(spec, recipe, directory)
+        models, text, translation = _paths(spec, recipe, directory)
         if translation.exists():
             kept.append(_with_translation(spec, translation))
         else:
             _require_direction(spec, recipe, models)
+            _require_text(spec, text, directory)
             missing.append(spec.label)
     if recipe.training.teachers.count and not has_sources:
         missing.append(LABEL)
@@ -117,6 +118,7 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Ran
     models, text, translation = _paths(spec, recipe, directory)
     if not translation.exists():
         _require_direction(spec, recipe, models)
+        _require_text(spec, text, directory)
         _copy_from_teacher(translation)
     if not translation.exists():
         first, *others = models
@@ -226,7 +228,16 @@ def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> 
         if not any(same_code(each.source or "", source) and same_code(each.target, target) for each in directions):
             pairs = " and ".join(f"from {each.source} to {each.target}" for each in directions)
             found = f"translates {pairs}" if directions[0].source else "is a language model"
-            raise RecipeError(f"{model} {found}; the corpus {spec.label} needs a model from {source} to {target}.")
+            key = f"data.train.{recipe.data.train.index(spec)}: " if spec in recipe.data.train else ""
+            raise RecipeError(f"{key}{model} {found}; the corpus {spec.label} needs a model from {source} to {target}. "
+                              "Name such a model in `translated_by`, or correct the side of the text: "
+                              f"`{'source' if spec.target is None else 'target'}` is text in {source}.")
+
+
+def _require_text(spec: Corpus, text: Path, directory: Path) -> None:
+    """Raise CorpusError if a monolingual text is empty. The text for teachers may be, if cleaning drops a corpus."""
+    if text.parent != directory.absolute().parent / TEACHERS and not any(map(str.strip, _lines(spec, text))):
+        raise CorpusError(f"{text} has no text to translate. Correct the file, or leave this corpus out of data.train.")
 
 
 def _direction(spec: Corpus, recipe: Recipe) -> tuple[str, str]:

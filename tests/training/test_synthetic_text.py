@@ -12,7 +12,7 @@ from toy import RECIPE, write_corpus
 
 from seq2seq.check import check_recipe
 from seq2seq.data.preparation import reuse_tokenizers
-from seq2seq.errors import CheckpointError, RecipeError
+from seq2seq.errors import CheckpointError, CorpusError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
 from seq2seq.storage.checksums import journal_path
@@ -199,6 +199,24 @@ def test_a_model_of_the_other_direction_is_refused(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml", [f"data.train=[{corpus}]"])
     with pytest.raises(RecipeError, match="translates from de to en; .* needs a model from en to de"):
         with_synthetic_text(recipe, tmp_path)
+
+
+def test_the_error_about_a_model_of_the_other_direction_names_the_key_of_its_corpus(folder, tmp_path):
+    recipe = load_recipe(folder / "recipe.yaml", ["languages={source: de, target: en}"])
+    with pytest.raises(RecipeError) as refused:
+        with_synthetic_text(recipe, tmp_path)
+    assert str(refused.value) == (
+        f"data.train.1: {folder / 'reverse' / 'best'} translates from de to en; the corpus mono.de needs a model from "
+        "en to de. Name such a model in `translated_by`, or correct the side of the text: `target` is text in en.")
+
+
+@pytest.mark.parametrize("text", ["", " \n\n"])
+def test_an_empty_text_to_translate_is_refused_by_name(folder, tmp_path, text):
+    (tmp_path / "empty.de").write_text(text)
+    recipe = load_recipe(folder / "recipe.yaml", [f"data.train.1.target={tmp_path / 'empty.de'}"])
+    for start in (lambda: check_recipe(recipe, tmp_path), lambda: with_synthetic_text(recipe, tmp_path / "synthetic")):
+        with pytest.raises(CorpusError, match=r"empty\.de has no text to translate. Correct the file, or leave this"):
+            start()
 
 
 def test_a_language_model_is_refused(folder, tmp_path):
