@@ -37,9 +37,7 @@ class Section(BaseModel):
 
     # validate_default=True, so that a rule about two keys is checked even if the recipe sets only one of them.
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
+        extra="forbid", strict=True, frozen=True,
         use_attribute_docstrings=True,
         validate_default=True,
         allow_inf_nan=False,

@@ -165,10 +165,14 @@ class Recipe(Section):
             attention != ("transformer", "scaled_dot", "softmax") or self.tokenizer.subword_sampling),
             "training.guided_alignment", "it needs a transformer with score: scaled_dot and normalize: softmax, and a "
             "tokenizer without subword_sampling")
-        one_sided = self.training.guided_alignment or self.data.augmentation.typos or self.data.augmentation.terms
-        refuse_if(self.training.bidirectional_epochs and (self.task is not TRANSLATION or not self.tokenizer.joint
-            or one_sided or any(corpus.tag for corpus in self.data.train)), "training.bidirectional_epochs", "it needs "
-            "a model that translates into one language, tokenizer.joint: true; no guided_alignment, typos, terms, tags")
+        unfit: dict[str, object] = {
+            f"model.type: {self.model.type}": self.task is not TRANSLATION, "typos": self.data.augmentation.typos,
+            "terms": self.data.augmentation.terms, "guided_alignment": self.training.guided_alignment,
+            "tags or several target languages": any(corpus.tag for corpus in self.data.train),
+            "tokenizer.joint: false": not self.tokenizer.joint}
+        for name, refused in unfit.items():
+            refuse_if(refused and self.training.bidirectional_epochs, "training.bidirectional_epochs",
+                      f"it does not work with {name}. Leave one of the two out.")
         if self.training.teachers.count:
             type = str(self.training.teachers.model.get("type", self.model.type))
             refuse_if(self.task is not TRANSLATION, "training.teachers", "only a model that translates has teachers")
@@ -285,17 +289,14 @@ class Recipe(Section):
         root = self.data_directory
         def absolute(section: Section, key: str) -> Section:
             path = getattr(section, key)
-            return section if path is None else section.model_copy(
-                update={key: os.path.abspath(self.directory / path)})
+            return section if path is None else section.model_copy(update={key: os.path.abspath(self.directory / path)})
 
         return self.model_copy(update={
             "data": self.data.model_copy(update={
-                "root": ".",
+                "root": ".", "valid": tuple(corpus.resolve(root) for corpus in self.data.valid),
                 "train": tuple(corpus.resolve(root, self.directory) for corpus in self.data.train),
-                "valid": tuple(corpus.resolve(root) for corpus in self.data.valid),
                 "test": {name: corpus.resolve(root) for name, corpus in self.data.test.items()}}),
-            "tokenizer": absolute(self.tokenizer, "taken_from"),
-            "training": absolute(self.training, "start_from")})
+            "tokenizer": absolute(self.tokenizer, "taken_from"), "training": absolute(self.training, "start_from")})
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML, including all defaults. Keys that are not set and have no default are omitted."""

@@ -268,10 +268,11 @@ def test_the_width_of_a_pointer_network_needs_no_heads():
            f"training.{key}: a pointer's targets are positions. Leave this out.")
           for key in ("word_dropout", "switch_out")),
         *((f"training: {{bidirectional_epochs: 1, label_smoothing: 0{more}",
-           "training.bidirectional_epochs: it needs a model that translates into one language, tokenizer.joint: true; "
-           "no guided_alignment, typos, terms, tags")
-          for more in ("}\nmodel: {type: pointer}", ", guided_alignment: 0.1}",
-                       "}\ntokenizer: {joint: false}\nmodel: {tied_embeddings: none}")),
+           f"training.bidirectional_epochs: it does not work with {unmet}. Leave one of the two out.")
+          for more, unmet in (("}\nmodel: {type: pointer}", "model.type: pointer"),
+                              (", guided_alignment: 0.1}", "guided_alignment"),
+                              ("}\ntokenizer: {joint: false}\nmodel: {tied_embeddings: none}",
+                               "tokenizer.joint: false"))),
         ("training: {consistency: -1}", "training.consistency: expected a number of at least 0; found -1"),
         ("model: {type: pointer, copy: true}\ntokenizer: {type: words}\ntraining: {label_smoothing: 0}",
          "model.copy: has no effect with model.type: pointer. Leave it out."),
@@ -680,6 +681,15 @@ def test_mistakes_in_the_base_name_its_file_and_line(base, directory):
         "configs/size.yaml:5: decoding: a base can only have the sections `model:` and `training:`",
         "recipe.yaml:12: wrong: unknown key.",
     ]
+
+
+@pytest.mark.parametrize(("setting", "unmet"), [
+    ("data.augmentation.typos=0.1", "typos"), ("data.augmentation.terms=0.1", "terms"),
+    ("data.train.0.tag=<x>", "tags or several target languages")])
+def test_the_condition_that_bidirectional_epochs_do_not_meet_is_named(directory, setting, unmet):
+    assert mistakes(RECIPE, setting, "training.bidirectional_epochs=1") == [
+        "--set training.bidirectional_epochs=1: it does not work with "
+        f"{unmet}. Leave one of the two out."]
 
 
 def test_a_value_of_the_base_that_does_not_fit_the_recipe_is_named_at_the_line_of_the_recipe(base, directory):
