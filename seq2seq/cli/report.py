@@ -9,7 +9,7 @@ import typer
 
 from seq2seq import console
 from seq2seq.cli.options import Device, Precision, PrecisionOption, Threads, examples
-from seq2seq.errors import CorpusError, OptionError
+from seq2seq.errors import OptionError
 
 EXAMPLES = examples("seq2seq report runs/baseline runs/larger",
                     "seq2seq report runs/mine --robustness --output mine.html",
@@ -49,21 +49,17 @@ def report(
     from seq2seq.protection.glossary import Glossary
     from seq2seq.report.page import page
     from seq2seq.report.systems import read_scores, read_system, read_tests, tell_apart, training_frequencies
-    from seq2seq.storage.atomic import replace_file
+    from seq2seq.translation.text_io import writing
 
     tests = read_tests(systems, source, reference, language)
     if scores and len(tests) > 1:
         raise OptionError("--scores needs a single test set. Name it with --source and --reference.")
     further = read_scores(scores or [], len(systems), len(tests[0].references))
     terms = None if glossary is None else Glossary.read(glossary, *tests[0].languages)
-    if output.is_dir():
-        raise CorpusError(f"{output} is a directory. Name a file.")
-    if not output.absolute().parent.is_dir():
-        raise CorpusError(f"{output} cannot be written: there is no directory {output.absolute().parent}.")
-    read = tell_apart([
-        read_system(path, tests, device=device, precision=precision.value, threads=threads, robustness=robustness)
-        for path in systems])
-    frequencies = training_frequencies(read, tests[0].languages[0])
-    text = page(read, tests, frequencies=frequencies, glossary=terms, scores=further)
-    replace_file(output, text.encode())
+    with writing(output) as file:                                           # an error comes before the translation
+        read = tell_apart([
+            read_system(path, tests, device=device, precision=precision.value, threads=threads, robustness=robustness)
+            for path in systems])
+        frequencies = training_frequencies(read, tests[0].languages[0])
+        file.write(page(read, tests, frequencies=frequencies, glossary=terms, scores=further))
     console.print_message(f"{output} has the report; open it in a browser")

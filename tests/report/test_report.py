@@ -249,6 +249,21 @@ def test_files_and_a_model_are_reported_on_given_text(folder, tmp_path, capsys):
         assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_an_output_that_cannot_be_written_is_an_error_before_translation(folder, tmp_path, capsys, monkeypatch):
+    real = Path.open
+
+    def refusing(path, *arguments, **options):
+        if path.parent == tmp_path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refusing)
+    monkeypatch.setattr("seq2seq.report.systems.read_system", lambda *_, **__: pytest.fail("the system was read"))
+    assert main(["report", str(folder / "run"), "--output", str(tmp_path / "r.html")]) == 2
+    assert f"{tmp_path / 'r.html'} cannot be written: Permission denied. Check the permissions" in " ".join(
+        capsys.readouterr().err.split())
+
+
 def test_missing_files_are_named(folder, tmp_path, capsys):
     empty, blank = tmp_path / "empty", tmp_path / "blank"
     for path, text in ((tmp_path / "short", "eins\n"), (empty, ""), (blank, "\n \n")):
