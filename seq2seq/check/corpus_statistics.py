@@ -16,7 +16,7 @@ from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import has_entities, is_tokenized
 from seq2seq.errors import CorpusError
 from seq2seq.files.compressed_files import UTF16_MARKS
-from seq2seq.files.damaged_text import is_damaged
+from seq2seq.files.damaged_text import is_damaged, is_split_into_subwords
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.language_codes import main_language
 
@@ -132,6 +132,8 @@ def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iter
         yield "identical"
     if any(map(is_damaged, texts)):
         yield "damaged"
+    if any(map(is_split_into_subwords, texts)):
+        yield "split_into_subwords"
     if any(map(has_entities, texts)):
         yield "html_entities"
     if is_tokenized(texts[-1]):                                                 # BLEU is computed on the target

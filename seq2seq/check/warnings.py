@@ -24,6 +24,9 @@ LINE_WARNINGS = {
                        "data.cleaning.remove_damaged."),
     "html_entities": (0.005, "contain HTML entities such as &quot;",
                       "Replace each entity by its character, on both sides."),
+    "split_into_subwords": (0.1, "contain marks of subwords, such as @@ or ▁",
+                            "The tokenizer makes subwords itself, and scores of subwords are not comparable. "
+                            "Restore the words: for @@, with sed -E 's/@@( |$)//g'; for ▁, with spm_decode."),
     "numbers_differ": (0.03, "have a number in digits that the other side lacks",
                        "data.cleaning.min_number_agreement: 0.7 drops most of them."),
 }

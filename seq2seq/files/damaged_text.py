@@ -1,4 +1,4 @@
-"""Damaged text: characters that were lost, or that come from decoding in a wrong encoding.
+"""Damaged text: characters that were lost, or that come from decoding in a wrong encoding; text split into subwords.
 
 Recognised are UTF-8 that was decoded as Windows-1252 or Latin-1 (Ã¤ for ä, Å¡ for š, â€œ for a quotation mark), and
 Cyrillic in UTF-8 that was decoded as Windows-1251 (РЎР»РѕРІРѕ for Слово).
@@ -27,9 +27,16 @@ WRONG_ENCODING = re.compile(f"[Â-Þà-ïРС](?=[{WESTERN}{CYRILLIC}])(?:" + "|
     f"(?<={THREE})(?:{SIGN}[{WESTERN}]|[{WESTERN}]{SIGN})",
     f"(?<=×)[{WESTERN}]×[{WESTERN}]",                                           # Hebrew
     f"(?<=[РС])[{CYRILLIC}](?:[РС][{CYRILLIC}]){{2}}")) + ")")                  # Cyrillic as Windows-1251
+# Marks of subwords that another program has made: `a b@@ ench` (subword-nmt), `▁a ▁b ench` (sentencepiece).
+SUBWORDS = re.compile(r"\S@@(?: |$)|(?:^| )▁\S")
 LOST = re.compile("[\ufffd\x00-\x08\x0e-\x1f\x7f]")
 
 
 def is_damaged(text: str) -> bool:
     """Return True for text with U+FFFD, control characters, or signs of a wrong encoding such as Ã¤ for ä."""
     return LOST.search(text) is not None or not text.isascii() and WRONG_ENCODING.search(text) is not None
+
+
+def is_split_into_subwords(text: str) -> bool:
+    """Return True for text that another program has split into subwords: `a b@@ ench`, or `▁a ▁b ench`."""
+    return SUBWORDS.search(text) is not None

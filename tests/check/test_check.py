@@ -105,6 +105,17 @@ def test_tokenised_text_is_named_once_with_what_it_does_to_scores(directory, cap
     assert "sacrebleu" not in capsys.readouterr().err
 
 
+def test_text_that_another_program_has_split_into_subwords_is_named(directory):
+    assert not any("subwords" in warning for warning in checked().warnings)
+    for name, pairs in TEXTS.items():
+        write(directory, name, [f"{pair} on a b@@ ench" for pair in pairs] * 3)
+    warnings = [warning for warning in checked().warnings if "subwords" in warning]
+    assert [warning.split(":")[0] for warning in warnings] == [
+        "train train.de", "train more.de", "valid valid.de", "test.first test.de"]
+    assert "of 18 lines, 15 (lines 1, 3, 4, 5, 6, …) contain marks" in warnings[0]
+    assert "Restore the words: for @@, with sed -E 's/@@( |$)//g'" in warnings[0]
+
+
 def test_cleaning_is_counted_by_reason_with_an_example(directory):
     train, more = (corpus for corpus in checked().corpora if corpus.role == "train")
     assert (train.label, train.pairs, more.pairs) == ("train.de", 3, 1)

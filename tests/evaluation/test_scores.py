@@ -192,6 +192,15 @@ def test_a_file_of_tokenised_translations_is_named_once(tmp_path, capsys, lines,
     assert ("sacrebleu --force --tokenize none" in told) == warned
 
 
+@pytest.mark.parametrize(("lines", "warned"), [
+    (["a dog r@@ uns .", "it is on a b@@ ench"], True), (["▁a ▁dog ▁r uns .", "▁it ▁is"], True),
+    (["write to me@home.org", "a well @-@ known dog", "one _ two"], False)])
+def test_translations_of_subwords_are_named_with_the_remedy(tmp_path, capsys, lines, warned):
+    path = write_lines(tmp_path / "theirs.en", lines)
+    score_files(path, [path], "en")
+    assert ("contains marks of subwords" in " ".join(capsys.readouterr().err.split())) == warned
+
+
 @pytest.mark.parametrize(("language", "warned"), [("en", True), ("zh", False), ("th", False)])
 def test_text_without_spaces_in_a_language_with_spaces_is_named(tmp_path, capsys, language, warned):
     path = write_lines(tmp_path / "theirs.zh", ["我们在学校学习中文。", "今天 Tom 不在。"])
