@@ -96,10 +96,15 @@ def open_decompressed(path: Path) -> Any:
     return open(path, "rb", buffering=0)
 
 
+def compression_of(start: bytes) -> str | None:
+    """Return the kind of compression of data that begins with `start`, such as `gzip`; None if it is not compressed."""
+    return next((kind for signature, kind in SIGNATURES.items() if start.startswith(signature)), None)
+
+
 def _require_uncompressed(path: Path) -> None:
     with path.open("rb") as file:
         start = file.read(max(map(len, SIGNATURES)))
-    kind = next((kind for signature, kind in SIGNATURES.items() if start.startswith(signature)), None)
+    kind = compression_of(start)
     if suffix := {"gzip": ".gz", "Zstandard": ".zst"}.get(kind or ""):
         raise CorpusError(f"{path} is compressed with {kind}, and its name does not end in {suffix}. Rename it, so "
                           "that it is decompressed while it is read.")

@@ -23,6 +23,7 @@ from seq2seq.files.compressed_files import (
     MAX_LINE_BYTES,
     UTF16_MARKS,
     bounded_lines,
+    compression_of,
     open_decompressed,
 )
 from seq2seq.storage.atomic import replace_file
@@ -85,11 +86,17 @@ class Input:
 
     def __iter__(self) -> Iterator[Line]:
         r"""Yield the lines. Only `\n` ends a line; bytes that are not UTF-8 become U+FFFD, with a warning. A byte order
-        mark before the first line is left out."""
+        mark before the first line is left out.
+
+        Raises:
+            CorpusError: the input cannot be read, has a line that is too long, or is compressed.
+        """
         not_utf8 = LineWarnings(self.name, "lines are not UTF-8. Convert the file, for example with iconv -f latin1 -t "
                                            "utf-8")
         for number, data in enumerate(self._raw_lines(), start=1):
             ending = b"\r\n" if data.endswith(b"\r\n") else b"\n" if data.endswith(b"\n") else b""
+            if number == 1 and (kind := compression_of(data)):
+                raise CorpusError(f"{self.name} is compressed ({kind}). Decompress it first, such as with gzip -dc.")
             data = data.removesuffix(ending)
             try:
                 text = data.decode()

@@ -95,6 +95,13 @@ def test_a_zip_archive_is_recognised_and_text_with_similar_characters_is_read(tm
     assert list(read_lines(write(tmp_path / "text", "BZh9\nPK\n"))) == ["BZh9", "PK"]
 
 
+@pytest.mark.parametrize("pack, name", [(gzip.compress, "gzip"), (zstandard.compress, "Zstandard")])
+def test_compressed_standard_input_is_an_error(monkeypatch, pack, name):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pack(b"ein Hund\n" * 100))))
+    with pytest.raises(CorpusError, match=rf"standard input is compressed \({name}\)\. Decompress it first"):
+        translation_input(None)
+
+
 def translation_input(path):
     with reading(path) as lines:
         return list(lines)
