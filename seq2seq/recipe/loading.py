@@ -323,7 +323,8 @@ def _missing_file_message(path: Path, other: Path, start: str) -> str:
 def _missing_directory_message(path: Path, other: Path, start: str) -> str:
     """Return the message for a missing directory. Arguments as in `_relative_path_hint`."""
     hint = _relative_path_hint(path, other, start, other.is_dir())
-    return f"there is no directory {path}" + (f".{hint}" if hint else "")
+    found = f"{path} is not a directory" if path.exists() else f"there is no directory {path}"
+    return found + (f".{hint}" if hint else "")
 
 
 def _relative_path_hint(path: Path, other: Path, start: str, exists: bool) -> str:

@@ -183,17 +183,16 @@ def _hint(kind: str, value: Any, context: dict[str, Any]) -> str:
 def similar_key(key: Key) -> str:
     """Return a hint that names the key that was probably meant; "" if there is none.
 
-    This key is one with a similar name in the same section, else one with the same name in another section.
+    This key is one with a similar name in the same section, else one with the same name in another section, the least
+    nested one: `training.max_steps` rather than `training.teachers.max_steps`.
     """
     section = section_at(key[:-1])
     name = str(key[-1])
     close = difflib.get_close_matches(name, section.model_fields if section else [], n=1)
     if close:
         return f" Did you mean '{close[0]}'?"
-    for other, _ in walk_fields():
-        if other.rpartition(".")[2] == name:
-            return f" Did you mean '{other}'?"
-    return ""
+    same = [other for other, _ in walk_fields() if other.rpartition(".")[2] == name]
+    return f" Did you mean '{min(same, key=lambda other: other.count('.'))}'?" if same else ""
 
 
 def _documentation(key: Key) -> str:

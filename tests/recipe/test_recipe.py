@@ -198,6 +198,7 @@ def test_the_width_of_a_pointer_network_needs_no_heads():
     [
         ("training: {warmup: 5}", "training.warmup: unknown key. Did you mean 'warmup_steps'?"),
         ("beam_size: 3", "beam_size: unknown key. Did you mean 'decoding.beam_size'?"),
+        ("max_steps: 3", "max_steps: unknown key. Did you mean 'training.max_steps'?"),
         ("colour: red", "colour: unknown key."),
         ("training: {max_steps: 1e5}",
          "training.max_steps: expected a whole number above 0; found 100000.0. Write 100000."),
@@ -404,6 +405,12 @@ def test_a_missing_data_directory_is_reported_once(directory):
     assert mistakes(RECIPE.replace("root: data", "root: date")) == [
         "recipe.yaml:4: data.root: there is no directory date"
     ]
+
+
+def test_a_file_in_place_of_a_directory_is_named_as_such(directory):
+    (directory / "spm.model").write_bytes(b"")
+    said, = mistakes(RECIPE + "tokenizer: {taken_from: spm.model}\n")
+    assert said.endswith("tokenizer.taken_from: spm.model is not a directory")
 
 
 def test_files_are_not_checked_with_check_files_false(directory):
