@@ -216,9 +216,9 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
         yield Output(sys.stdout.buffer, "standard output", sys.stdout.isatty())
         return
     target = Path(os.path.realpath(path))                                       # a symbolic link is not replaced
-    # Pipes and devices are written in place.
-    special = target.exists() and not target.is_file() and not target.is_dir()
-    part = target if special else target.with_name(f"{target.name}.part")
+    # Pipes and devices are written in place. The real path of /dev/stdout, if it is a pipe, cannot be opened.
+    special = path.exists() and not path.is_file() and not path.is_dir()
+    part = path if special else target.with_name(f"{target.name}.part")
     if target.suffix in COMPRESSED_SUFFIXES and not special:
         raise UserError(f"{path}: the output is not compressed. Name a file without {target.suffix}, and compress it "
                         "afterwards, or write to standard output and a pipe.")

@@ -30,6 +30,7 @@ from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, save_checkpoint
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 from seq2seq.training import trainer
+from seq2seq.translation.text_io import writing
 from seq2seq.translation.translator import Translator
 
 # The model is random: it says nothing, but says it reproducibly, and never ends before its longest translation. (Its
@@ -290,6 +291,15 @@ def test_a_translation_that_fails_leaves_the_old_output_and_says_where_the_new_i
     assert (directory / "out.part").read_bytes().count(b"\n") == 1
     assert "out is not complete; the finished part is in" in result.err
     assert "the disk is on fire" in result.err
+
+
+def test_a_pipe_can_be_named_by_its_descriptor():
+    read, write = os.pipe()
+    with writing(Path(f"/dev/fd/{write}")) as output:
+        output.write("a\n")
+    os.close(write)
+    with open(read) as file:
+        assert file.read() == "a\n"
 
 
 def test_files_that_cannot_be_opened_are_reported_before_the_model_is_loaded(run, directory, monkeypatch):
