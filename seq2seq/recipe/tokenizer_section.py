@@ -31,9 +31,9 @@ class TokenizerSection(Section):
     """The vocabulary: sentencepiece subwords or whole words, trained on the training corpora."""
 
     taken_from: str | None = None
-    """Model (a run or a bundle) whose tokenizer is used instead of training a new one. Models with the same tokenizer
-    can be combined in decoding (ensemble, fusion). A language model uses only the target tokenizer. If this key is set,
-    `joint` must match the tokenizer, and the keys that control the training of a tokenizer are ignored."""
+    """Model (a run or a bundle, not a file of sentencepiece) whose tokenizer is used, and no new one trained. Models
+    with the same tokenizer can be combined in decoding (ensemble, fusion). A language model uses only the target one.
+    If this key is set, `joint` must match the tokenizer; keys for the training of a tokenizer are ignored."""
     type: Literal["unigram", "bpe", "words"] = "unigram"
     """`unigram`: unigram language model (Kudo 2018). `bpe`: byte-pair encoding (Sennrich et al. 2016). `words`: whole
     words, separated by white space; words that are not in the vocabulary become the unknown token. Not set: `words` for
