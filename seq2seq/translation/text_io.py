@@ -86,17 +86,11 @@ class Input:
 
     def __iter__(self) -> Iterator[Line]:
         r"""Yield the lines. Only `\n` ends a line; bytes that are not UTF-8 become U+FFFD, with a warning. A byte order
-        mark before the first line is left out.
-
-        Raises:
-            CorpusError: the input cannot be read, has a line that is too long, or is compressed.
-        """
+        mark before the first line is left out."""
         not_utf8 = LineWarnings(self.name, "lines are not UTF-8. Convert the file, for example with iconv -f latin1 -t "
                                            "utf-8")
         for number, data in enumerate(self._raw_lines(), start=1):
             ending = b"\r\n" if data.endswith(b"\r\n") else b"\n" if data.endswith(b"\n") else b""
-            if number == 1 and (kind := compression_of(data)):
-                raise CorpusError(f"{self.name} is compressed ({kind}). Decompress it first, such as with gzip -dc.")
             data = data.removesuffix(ending)
             try:
                 text = data.decode()
@@ -105,6 +99,8 @@ class Input:
                 found = f"byte {error.start + 1} is not UTF-8"
                 if number == 1 and data.startswith(UTF16_MARKS):
                     found = "the text begins like UTF-16 and should be converted with iconv -f UTF-16 -t UTF-8"
+                elif number == 1 and (kind := compression_of(data)):
+                    found = f"the input begins like {kind} data, which must be decompressed first, as by gzip -dc"
                 not_utf8.warn(number, f"{found}; invalid bytes are replaced by U+FFFD")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text, ending.decode())
         not_utf8.finish()
