@@ -9,6 +9,7 @@ from seq2seq.check.report import CorpusReport
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
+from seq2seq.files.damaged_text import RESTORE_WORDS
 from seq2seq.recipe import Languages, Recipe, TrainingSection
 from seq2seq.recipe.language_codes import code_for, main_language
 
@@ -26,7 +27,7 @@ LINE_WARNINGS = {
                       "Replace each entity by its character, on both sides."),
     "split_into_subwords": (0.1, "contain marks of subwords, such as @@ or ▁",
                             "The tokenizer makes subwords itself, and scores of subwords are not comparable. "
-                            "Restore the words: for @@, with sed -E 's/@@( |$)//g'; for ▁, with spm_decode."),
+                            + RESTORE_WORDS),
     "numbers_differ": (0.03, "have a number in digits that the other side lacks",
                        "data.cleaning.min_number_agreement: 0.7 drops most of them."),
 }

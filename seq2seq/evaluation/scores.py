@@ -17,7 +17,7 @@ from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
-from seq2seq.files.damaged_text import is_split_into_subwords
+from seq2seq.files.damaged_text import RESTORE_WORDS, is_split_into_subwords
 from seq2seq.recipe.language_codes import main_language
 from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
 
@@ -109,7 +109,7 @@ def score_files(
     hypotheses, *references = [read_texts(path) for path in paths]
     if sum(map(is_split_into_subwords, hypotheses)) > MAX_TOKENIZED_SHARE * len(hypotheses):
         console.warn(f"{hypothesis_path} contains marks of subwords, such as @@ or ▁, so its scores are those of "
-                     "subwords. Restore the words: for @@, with sed -E 's/@@( |$)//g'; for ▁, with spm_decode.")
+                     f"subwords. {RESTORE_WORDS}")
     elif sum(map(is_tokenized, hypotheses)) > MAX_TOKENIZED_SHARE * len(hypotheses):
         console.warn(f"{hypothesis_path} looks tokenised (full stops and commas are separated by spaces), and "
                      "sacreBLEU tokenises again. Detokenise it; or, to compare with a paper on tokenised text, use "

@@ -29,6 +29,7 @@ WRONG_ENCODING = re.compile(f"[Â-Þà-ïРС](?=[{WESTERN}{CYRILLIC}])(?:" + "|
     f"(?<=[РС])[{CYRILLIC}](?:[РС][{CYRILLIC}]){{2}}")) + ")")                  # Cyrillic as Windows-1251
 # Marks of subwords that another program has made: `a b@@ ench` (subword-nmt), `▁a ▁b ench` (sentencepiece).
 SUBWORDS = re.compile(r"\S@@(?: |$)|(?:^| )▁\S")
+RESTORE_WORDS = "Restore the words: for @@, with sed -E 's/@@( |$)//g'; for ▁, with spm_decode."
 LOST = re.compile("[\ufffd\x00-\x08\x0e-\x1f\x7f]")
 
 

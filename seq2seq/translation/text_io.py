@@ -100,7 +100,7 @@ class Input:
                 if number == 1 and data.startswith(UTF16_MARKS):
                     found = "the text begins like UTF-16 and should be converted with iconv -f UTF-16 -t UTF-8"
                 elif number == 1 and (kind := compression_of(data)):
-                    found = f"the input begins like {kind} data, which must be decompressed first, as by gzip -dc"
+                    found = f"the input begins like {kind} data, which must be decompressed first"
                 not_utf8.warn(number, f"{found}; invalid bytes are replaced by U+FFFD")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text, ending.decode())
         not_utf8.finish()
