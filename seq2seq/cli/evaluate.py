@@ -30,6 +30,7 @@ class Paired(StrEnum):
 
 EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
                     "seq2seq evaluate model --source test.de --reference test.en",
+                    "seq2seq translate model test.de | seq2seq evaluate --hypothesis - --reference test.en",
                     "seq2seq evaluate --hypothesis theirs.en --reference test.en --reference other.en",
                     "seq2seq evaluate model --baseline other_model --source test.de --reference test.en",
                     "seq2seq evaluate --hypothesis ours.en --baseline theirs.en --reference test.en",
@@ -45,7 +46,8 @@ def evaluate(
     source: Annotated[Path | None, typer.Option(
         metavar="F", help="Text for the model to translate.", show_default=False)] = None,
     hypothesis: Annotated[Path | None, typer.Option(
-        metavar="F", help="Translations of any system, to score without a model.", show_default=False)] = None,
+        metavar="F", help="Translations of any system, to score without a model; - reads standard input.",
+        show_default=False)] = None,
     reference: Annotated[list[Path] | None, typer.Option(
         metavar="F", help="File of reference translations, one per line. Can be repeated.", show_default=False)] = None,
     baseline: Annotated[Path | None, typer.Option(
@@ -84,6 +86,7 @@ def evaluate(
     word and per character.
     """
     references = reference or []
+    hypothesis = Path("/dev/stdin") if hypothesis == Path("-") else hypothesis
     if model is not None and (others or references and source is None and model.is_file()):
         fault = f"one MODEL is expected, found {len(others) + 1} names" if others else f"{model} is a file, not a model"
         raise UserError(f"{fault}. To score translations: seq2seq evaluate --hypothesis FILE --reference FILE")

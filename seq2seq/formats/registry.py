@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from seq2seq.documents.block import Document, DocumentError
 from seq2seq.errors import UserError
+from seq2seq.files.compressed_files import compression_of
 from seq2seq.formats.android import AndroidDocument
 from seq2seq.formats.html import HtmlDocument
 from seq2seq.formats.json_strings import JsonDocument
@@ -26,6 +27,8 @@ FORMATS: dict[str, Callable[[bytes], Document]] = {
     "properties": PropertiesDocument, "android": AndroidDocument, "json": JsonDocument, "docx": DocxDocument,
     "pptx": PptxDocument, "odt": OdtDocument,
 }
+OFFICE = ("docx", "pptx", "odt")
+"""Formats whose files are ZIP archives."""
 SUFFIXES = {
     ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown", ".srt": "srt",
     ".vtt": "vtt", ".ass": "ass", ".ssa": "ass", ".po": "po", ".pot": "po", ".xlf": "xliff", ".xliff": "xliff",
@@ -48,12 +51,16 @@ def parse(data: bytes, format: str, name: str, source_language: str, target_lang
     Args:
         format: one of FORMATS, or tmx. name: name of the document, for messages.
     Raises:
-        DocumentError: the document is malformed or too large; the message begins with its name and the place.
+        DocumentError: the document is malformed, compressed or too large; the message begins with its name and the
+            place.
         UserError: there is no such format.
     """
     formats = {**FORMATS, "tmx": lambda data: TmxDocument(data, source_language, target_language)}
     if format not in formats:
         raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(formats)}.")
+    if format not in OFFICE and (kind := compression_of(data)):
+        archive = f", or name its format, such as {', '.join(OFFICE)}" if kind == "ZIP" else ""
+        raise DocumentError(f"{name}: the document begins like {kind} data. Decompress it{archive}.")
     try:
         return formats[format](data)
     except DocumentError as error:

@@ -112,10 +112,11 @@ class Recipe(Section):
                       "training.label_smoothing: 0.")
             refuse_if(model.copy and training.label_smoothing, "label_smoothing", "model.copy does not support label "
                       "smoothing, because copied pieces cannot be smoothed. Set training.label_smoothing: 0.")
-            unfit = pointer or model.copy or model.selection == "hard" or not model.dropout
+            causes = {"model.type: pointer": pointer, "model.copy: true": model.copy, "model.dropout: 0":
+                      not model.dropout, "model.selection: hard": model.selection == "hard"}
+            unfit = next(filter(causes.get, causes), None)
             refuse_if(training.consistency and unfit, "consistency", "it compares predictions over a vocabulary with "
-                      "different dropout masks. It needs model.dropout, and cannot have selection: hard, model.copy "
-                      "or a pointer. Set training.consistency: 0, or change the model.")
+                      f"different dropout masks, which {unfit} excludes. Set training.consistency: 0, or change it.")
             for key in ("word_dropout", "switch_out"):
                 refuse_if(pointer and getattr(training, key), key, "a pointer's targets are positions. Leave this out.")
         metrics = info.data.get("metrics") or (model.task.default_metrics if model else ())

@@ -26,7 +26,7 @@ from seq2seq.tokenizers.context import in_context
 from seq2seq.translation.line_translator import Translation
 
 AUTO = "auto"
-FORMATS = tuple(format for format in registry.FORMATS if format not in ("docx", "pptx", "odt"))
+FORMATS = tuple(format for format in registry.FORMATS if format not in registry.OFFICE)
 """Formats of texts in a request. Uploaded files may also be Office documents and translation memories."""
 MAX_ALTERNATIVES = 10
 """Maximum number of alternatives of a translation. A client that asks for more gets this number."""

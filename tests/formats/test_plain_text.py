@@ -1,5 +1,7 @@
 """Plain text: each line is a block; quote marks, white space and line ends stay."""
 
+import gzip
+
 import pytest
 from document_translators import translated
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from seq2seq.documents.block import DocumentError
 from seq2seq.formats.plain_text import PlainTextDocument, one_line
+from seq2seq.formats.registry import parse
 
 
 @pytest.mark.parametrize(("source", "expected"), [
@@ -26,6 +29,16 @@ def test_lines_are_translated(source, expected, encoding):
 def test_a_translation_never_has_more_lines():
     assert translated(PlainTextDocument(b"> a\nb"), lambda text: f"{text}\r\n \x0b{text}\ud800") == b"> a a?\nb b?"
     assert one_line("a  b\n\n c\u2028\td \t e") == "a  b c d \t e"
+
+
+@pytest.mark.parametrize(("data", "format", "advice"), [
+    (gzip.compress(b"# Title"), "markdown", "gzip data. Decompress it."),
+    (gzip.compress(b"a=b"), "properties", "gzip data. Decompress it."),
+    (b"PK\3\4rest", "text", "ZIP data. Decompress it, or name its format, such as docx, pptx, odt."),
+])
+def test_compressed_data_are_not_taken_for_text_in_another_encoding(data, format, advice):
+    with pytest.raises(DocumentError, match=f"^notes: the document begins like {advice}$"):
+        parse(data, format, "notes", "en", "de")
 
 
 def test_other_encodings_are_refused():

@@ -261,10 +261,10 @@ def test_the_width_of_a_pointer_network_needs_no_heads():
          "training.label_smoothing: model.copy does not support label smoothing, because copied pieces cannot be "
          "smoothed. Set training.label_smoothing: 0."),
         *((f"training: {{consistency: 5, label_smoothing: 0}}\nmodel: {{{model}}}",
-           "training.consistency: it compares predictions over a vocabulary with different dropout masks. It needs "
-           "model.dropout, and cannot have selection: hard, model.copy or a pointer. Set training.consistency: 0, "
-           "or change the model.")
-          for model in ("dropout: 0", "copy: true", "selection: hard", "type: pointer")),
+           "training.consistency: it compares predictions over a vocabulary with different dropout masks, which "
+           f"{unfit} excludes. Set training.consistency: 0, or change it.")
+          for model, unfit in (("dropout: 0", "model.dropout: 0"), ("copy: true", "model.copy: true"),
+                               ("selection: hard", "model.selection: hard"), ("type: pointer", "model.type: pointer"))),
         *((f"training: {{{key}: 0.1, label_smoothing: 0}}\nmodel: {{type: pointer}}",
            f"training.{key}: a pointer's targets are positions. Leave this out.")
           for key in ("word_dropout", "switch_out")),
