@@ -131,7 +131,7 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     untested = training.model_copy(update={"data": training.data.model_copy(update={"test": {}})})   # tested at the end
     compare_with_stored_recipe(untested, output / TRAINING, "Give --set as in the first call, or name a new directory: "
                                                             "--output DIR")
-    train(untested, output / TRAINING)
+    train(untested, output / TRAINING, restart=None)
 
     old, new = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
     metric = "bleu" if "bleu" in training.measures else "chrf"

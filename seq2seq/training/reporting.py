@@ -12,7 +12,6 @@ from seq2seq.loss.cross_entropy import perplexity
 from seq2seq.recipe import Recipe
 from seq2seq.recipe.training_section import TrainingSection
 from seq2seq.storage.run_directory import TENSORBOARD
-from seq2seq.training.teachers import TEACHERS
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import ValidationResult
 
@@ -36,10 +35,10 @@ def print_training_summary(run: Path, sizes: str, step: int, section: TrainingSe
         console.print_message(f"resuming after step {step:,}")
 
 
-def print_finished(run: Path, recipe: Recipe, state: TrainState) -> None:
-    """Print that a run has finished, and which key has to be raised to continue it. For a teacher, no key is named,
-    because the keys of its recipe are those of all teachers and of the student."""
-    if run.parent.name == TEACHERS:
+def print_finished(run: Path, recipe: Recipe, state: TrainState, advise: bool) -> None:
+    """Print that a run has finished. advise: print how to continue it or train anew. False for parts of a larger run or
+    command, such as teachers: the keys of their recipe are those of all teachers and of the student."""
+    if not advise:
         console.print_message(f"{run} has finished: {state.summary()}")
         return
     limit = "max_steps" if state.step >= recipe.training.max_steps else "early_stopping"

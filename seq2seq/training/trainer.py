@@ -63,11 +63,11 @@ from seq2seq.training.validation import Validation, ValidationResult, require_he
 from seq2seq.translation.translator import Translator
 
 
-def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, dict[str, Score]]:
+def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict[str, dict[str, Score]]:
     """Train the recipe's model in the directory `run`, or resume that run.
 
     Args:
-        restart: True to rename an existing run and train from the beginning.
+        restart: True to rename an existing run and train from the beginning. None: no, nor advise it in a finished run.
     Returns:
         Scores of the best model, by test set and metric.
     Raises:
@@ -82,15 +82,15 @@ def train(recipe: Recipe, run: str | Path, restart: bool = False) -> dict[str, d
         return _train(recipe, Path(run), group, restart)
 
 
-def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool = False) -> dict[str, dict[str, Score]]:
+def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None) -> dict[str, dict[str, Score]]:
     """Train the model of a run. If the run has not begun, train its teachers first. See `train`."""
-    with open_run(recipe, run, group, restart, require_held_out(recipe)) as recipe:
+    with open_run(recipe, run, group, bool(restart), require_held_out(recipe)) as recipe:
         for teacher, directory in unless_begun(teachers_of(recipe, run), run, group):
-            _train(teacher, directory, group)
+            _train(teacher, directory, group, restart=None)
         while True:
             training = Training(recipe, run, group)
             if training.state.finished(recipe) and training.state.validated():
-                reporting.print_finished(run, recipe, training.state)
+                reporting.print_finished(run, recipe, training.state, advise=restart is not None)
             try:
                 training.loop()
                 return training.test()

@@ -192,7 +192,8 @@ def test_a_finished_run_reports_this_and_evaluates_again(recipe, tmp_path, capsy
     first = train(recipe(), tmp_path / "run")
     weights = final_weights(tmp_path / "run")
     again = train(recipe(), str(tmp_path / "run"))
-    assert "has finished: 11 steps" in capsys.readouterr().err
+    messages = capsys.readouterr().err
+    assert "has finished: 11 steps" in messages and "To continue, raise training.max_steps" in messages
     assert again == first
     assert same(final_weights(tmp_path / "run"), weights)
 
