@@ -35,7 +35,7 @@ def test_a_translation_never_has_more_lines():
     (gzip.compress(b"# Title"), "markdown", "gzip data. Decompress it."),
     (gzip.compress(b"a=b"), "properties", "gzip data. Decompress it."),
     (b"PK\3\4rest", "text", "ZIP data. Decompress it, or name its format, such as docx, pptx, odt."),
-])
+], ids=["Markdown", "properties", "text"])                 # not the data as names: gzip writes the time into its header
 def test_compressed_data_are_not_taken_for_text_in_another_encoding(data, format, advice):
     with pytest.raises(DocumentError, match=f"^notes: the document begins like {advice}$"):
         parse(data, format, "notes", "en", "de")
