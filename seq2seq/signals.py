@@ -15,6 +15,7 @@ Item = TypeVar("Item")
 SIGKILL: signal.Signals = getattr(signal, "SIGKILL", signal.SIGTERM)
 """Signal that ends a process immediately. On Windows, which has no SIGKILL, this is SIGTERM."""
 
+
 class Stopped(Exception):
     """Exception that ends the process after a stop signal. Finished work is saved. number: number of this signal."""
 
@@ -100,6 +101,15 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
         _set_timer(0)
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Turn Ctrl-C outside `stopping_by_signal` into the exception Stopped. The same command must resume the work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(signal.SIGINT, "stopped; run the same command again to resume") from None
 
 
 def _set_timer(seconds: float) -> None:

@@ -31,6 +31,7 @@ from seq2seq.files.json_reader import parse_json
 from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
+from seq2seq.signals import resumable
 from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
 from seq2seq.storage.checksums import sha256_of
 from seq2seq.storage.directories import read_metadata, replace_directory
@@ -92,6 +93,7 @@ def text_of(files: Sequence[Path]) -> Corpus:
     return corpus_of(files)
 
 
+@resumable()
 def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None = None, allow_loss: float = 0.5,
           seed: int = 1, settings: Sequence[str] = ()) -> Adaptation:
     """Adapt a model to the text of a domain, and write the adapted model as a run.
@@ -107,6 +109,7 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     Raises:
         UserError: the text cannot be read or is too little, or `output` exists and is not this adaptation, or no
             average of the weights is better on the domain and at most `allow_loss` worse on general text.
+        Stopped: Ctrl-C, also while the averages are scored; the training is kept then.
     """
     bundle = resolve_model_path(model)
     network, recipe, tokenizers = read_model(bundle)

@@ -9,13 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from signal import SIGINT
 
 from seq2seq import console
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.errors import RecipeError, UserError
 from seq2seq.recipe import Recipe, differences
-from seq2seq.signals import Stopped
+from seq2seq.signals import resumable
 from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checkpoints import BEST, CHECKPOINTS, RECIPE, list_checkpoints
 from seq2seq.storage.locks import LOCK, lock_run
@@ -81,10 +80,8 @@ def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held
         group.share(run / RECIPE, run / "tokenizer", run / CHECKPOINTS, run / BEST)
         # On the main rank, `check_and_store_recipe` may have replaced `vocab_size: auto` by the stored number.
         tokenizer, *_ = group.gather([recipe.tokenizer])
-        try:
+        with resumable():                           # outside the training loop, for example while teachers translate
             yield recipe.model_copy(update={"tokenizer": tokenizer})
-        except KeyboardInterrupt:                   # outside the training loop, for example while teachers translate
-            raise Stopped(SIGINT, "stopped; run the same command again to resume") from None
 
 
 def _receivers(run: Path, start: str, group: ProcessGroup) -> list[int]:

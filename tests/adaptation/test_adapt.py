@@ -25,6 +25,7 @@ from seq2seq.adaptation.adapt import (
 from seq2seq.check.new_recipe import corpus_of
 from seq2seq.errors import CorpusError, OptionError, RecipeError, UserError
 from seq2seq.recipe import load_recipe
+from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import BEST, load_bundle
 from seq2seq.training.trainer import train
 from seq2seq.translation.translator import Translator
@@ -115,6 +116,22 @@ def test_the_same_call_again_gives_the_same_and_trains_no_more(folder, adapted, 
     messages = capsys.readouterr().err
     assert f"{output / TRAINING} has finished" in messages
     assert "--restart" not in messages and "raise" not in messages                 # `adapt` has no such option
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_averages_are_scored_keeps_the_training_and_says_so(folder, adapted, monkeypatch):
+    output, _ = adapted
+    before = (output / TRAINING / "metrics.jsonl").read_bytes()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("seq2seq.adaptation.adapt.score_pairs", interrupted)
+    with pytest.raises(Stopped, match="^stopped; run the same command again to resume$") as stopped:
+        adapt(folder / "run", memory(folder), output, allow_loss=2.0,
+              settings=["training.max_steps=600", "training.learning_rate=0.005", "training.threads=1"])
+    assert stopped.value.exit_code == 130
+    assert (output / TRAINING / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.slow
