@@ -13,8 +13,10 @@ from functools import cache
 from seq2seq.recipe.language_codes import main_language
 from seq2seq.tokenizers import scripts
 
-# Codes of languages written without spaces between words.
-SPACELESS = {"zh", "ja", "th", "lo", "km", "my"}
+# Codes of languages written without spaces between sentences, and between words. Thai has no mark at the end of a
+# sentence: only a space separates it from the next one.
+SENTENCES_WITHOUT_SPACES = {"zh", "ja"}
+SPACELESS = SENTENCES_WITHOUT_SPACES | {"th", "lo", "km", "my"}
 # Marks that end a sentence if white space follows. The last ones are Armenian, Arabic (question mark, full stop),
 # Devanagari (danda, double danda), Burmese, Ethiopic (full stop, question mark) and Khmer (two).
 SENTENCE_MARKS = ".!?…\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u1367\u17d4\u17d5"
@@ -144,12 +146,12 @@ def _join_segments(segments: list[str], fits: Callable[[str], bool]) -> Iterator
 def join_translations(parts: list[tuple[str, str]], target_language: str) -> str:
     """Join the translations of the parts of a line.
 
-    If the target language is in SPACELESS, spaces between parts are removed. In other languages, a space is inserted
-    between two parts if the source line has no white space between these parts. Other white space is kept.
+    If the target language is in SENTENCES_WITHOUT_SPACES, spaces between parts are removed. In other languages, a space
+    is inserted between two parts if the source line has no white space there. Other white space is kept.
 
     parts: translation of each part, and the white space after the part in the source line.
     """
-    spaceless = main_language(target_language) in SPACELESS
+    spaceless = main_language(target_language) in SENTENCES_WITHOUT_SPACES
     joined = ""
     for number, (translation, gap) in enumerate(parts):
         joined += translation

@@ -124,6 +124,8 @@ def test_a_very_long_line_needs_few_trials():
     ("zh-TW", [("一。", " "), ("二。", "")], "一。二。"),
     ("zh_Hans", [("一。", " "), ("二。", "")], "一。二。"),
     ("JA", [("一。", " "), ("二。", "")], "一。二。"),
+    ("th", [("ฝนตก", " "), ("ฟ้าร้อง", "  "), ("จบ", "")], "ฝนตก ฟ้าร้อง  จบ"),        # the space is the only sentence mark
+    ("km", [("មួយ។", ""), ("ពីរ។", "")], "មួយ។ ពីរ។"),
     ("en", [("Only.", " ")], "Only."),
 ], ids=str)
 def test_translations_of_parts_are_joined_as_the_target_language_is_written(language, parts, line):
