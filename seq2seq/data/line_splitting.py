@@ -35,15 +35,15 @@ def word_spans(text: str, language: str) -> list[Span]:
 
 
 def alignment_units(text: str) -> list[Span]:
-    """Return the spans of the units between which an inline tag may stand: words, punctuation marks, and single
-    characters of scripts without spaces. Unlike `word_spans`, this function separates a word from a comma after it."""
+    """Return the spans of the units between which an inline tag may stand: words, punctuation marks, and the clusters
+    of `spaceless_cluster`. Unlike `word_spans`, this function separates a word from a comma after it."""
     return [match.span() for match in _unit().finditer(text)]
 
 
 @cache
 def _unit() -> re.Pattern[str]:
     marks, letters = scripts.combining_marks(), rf"[^\W{scripts.SPACELESS}]+"
-    return re.compile(rf"[{scripts.SPACELESS}][{marks}]*|{letters}(?:[{marks}]+(?:{letters})?)*|[^\w\s]")
+    return re.compile(rf"{scripts.spaceless_cluster()}|{letters}(?:[{marks}]+(?:{letters})?)*|[^\w\s]")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from seq2seq.data.line_splitting import SENTENCE_MARKS, SPACELESS
+from seq2seq.data.line_splitting import SENTENCE_MARKS, SPACELESS, alignment_units
 from seq2seq.documents.block import Block, DocumentError, Tag, pair_tags
 from seq2seq.documents.inline import find_core, match_tags, shift_tags
 from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, one_line
@@ -370,10 +370,11 @@ def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> li
 
 
 def _nearest(text: str, place: int, lowest: int, highest: int, spaceless: bool) -> int:
-    """Return the beginning of the word that is nearest to `place`, or `place` itself in a text without spaces."""
-    if spaceless and " " not in text[lowest:highest].strip():
-        return min(max(place, lowest), highest)
-    begins = [match.end() for match in re.finditer(r"\s+(?=\S)", text) if lowest < match.end() < highest]
+    """Return the beginning of the word that is nearest to `place`, or of a letter in a text without spaces."""
+    unspaced = spaceless and " " not in text[lowest:highest].strip()
+    begins = ([begin for begin, _ in alignment_units(text)] if unspaced
+              else [match.end() for match in re.finditer(r"\s+(?=\S)", text)])
+    begins = [begin for begin in begins if lowest < begin < highest]
     if not begins:
         return highest
     at = bisect_left(begins, place)

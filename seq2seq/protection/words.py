@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 
 from seq2seq.data.line_splitting import Span
 from seq2seq.recipe.language_codes import main_language
-from seq2seq.tokenizers.scripts import SPACELESS, combining_marks
+from seq2seq.tokenizers.scripts import SPACELESS, combining_marks, spaceless_cluster
 
 MIN_STEM = 4
 """Minimum length of the common beginning of two forms of one word, if the language has no lemmatizer."""
@@ -17,8 +17,8 @@ MAX_ENDING = 3
 
 
 def words(text: str) -> list[Span]:
-    """Return the spans of the words of a text. In scripts without spaces between words, each character is a word.
-    Combining marks belong to the letter before them."""
+    """Return the spans of the words of a text. In scripts without spaces between words, each cluster is a word (see
+    `spaceless_cluster`). Combining marks belong to the letter before them."""
     return [match.span() for match in _word().finditer(text)]
 
 
@@ -26,7 +26,7 @@ def words(text: str) -> list[Span]:
 def _word() -> re.Pattern[str]:
     marks = combining_marks()
     letters = rf"[^\W_{SPACELESS}]+(?:[{marks}]+[^\W_{SPACELESS}]*)*"
-    return re.compile(f"[{SPACELESS}][{marks}]*|{letters}(?:['’]{letters})*")
+    return re.compile(f"{spaceless_cluster()}|{letters}(?:['’]{letters})*")
 
 
 @lru_cache(maxsize=32)

@@ -13,6 +13,17 @@ SPACELESS_CHARACTER = re.compile(f"[{SPACELESS}]")
 
 
 @cache
+def spaceless_cluster() -> str:
+    """Return a regular expression of a character of SPACELESS with the characters that are written around it.
+
+    These are combining marks, the letters that a virama stacks in Khmer and Burmese (ឆ្កែ), the vowels of Thai and Lao
+    that precede their consonant (เด็ก), and their vowel am (น้ำ). A line break or a tag must not divide a cluster.
+    """
+    return (f"[\u0e40-\u0e44\u0ec0-\u0ec4]*[{SPACELESS}]"
+            f"(?:[{combining_marks()}\u0e33\u0eb3]|(?<=[\u1039\u17d2])[{SPACELESS}])*")
+
+
+@cache
 def combining_marks() -> str:
     """Return the characters of `belongs_to_letter`, for a character class of a regular expression."""
     return "".join(filter(belongs_to_letter, map(chr, range(0x300, 0x20000))))

@@ -15,6 +15,8 @@ def at_most(characters):
     ("किताब लाल है।", ["किताब", "लाल", "है", "।"]), ("الكُتُبَ هنا", ["الكُتُبَ", "هنا"]),
     ("cafe\u0301s!", ["cafe\u0301s", "!"]), ("می\u200cخواهم", ["می\u200cخواهم"]), ("ดีมาก", ["ดี", "ม", "า", "ก"]),
     ("don't_go 3,5", ["don", "'", "t_go", "3", ",", "5"]),
+    ("ឆ្កែមួយ", ["ឆ្កែ", "មួ", "យ"]), ("မန္တလေး", ["မ", "န္တ", "လေး"]),                   # stacked letters
+    ("เด็กน้ำ", ["เด็", "ก", "น้ำ"]), ("ເນື້ອນ້ຳ", ["ເນື້", "ອ", "ນ້ຳ"]),                        # Thai and Lao vowels
 ])
 def test_a_letter_and_its_marks_are_in_one_unit(text, units):
     assert [text[begin:end] for begin, end in alignment_units(text)] == units

@@ -131,6 +131,18 @@ def test_a_translation_without_balanced_borders_is_divided_by_shares():
     assert read(document.render([moved], "zh")) == ["一二", "三四五六七八九"]
 
 
+@pytest.mark.parametrize(("language", "translation", "lines"), [
+    ("th", "กาน้ำชา", ["กา", "น้ำชา"]), ("km", "មាឆ្កែ", ["មា", "ឆ្កែ"]), ("zh", "一二三四五六七", ["一二三", "四五六七"]),
+])
+def test_no_line_or_cue_begins_between_a_letter_and_its_marks(language, translation, lines):
+    for texts in (["one\ntwo."], ["one", "two."]):
+        document = SrtDocument(cues(*texts))
+        block, = document.blocks
+        moved = replace(block, text=translation, tags=tuple(replace(tag, position=0) for tag in block.tags))
+        result = document.render([moved], language).decode()
+        assert [line for line in result.splitlines() if not line.isascii()] == lines
+
+
 def test_a_tag_around_a_border_is_closed_and_opened_again():
     document = SrtDocument(cues("a <i>b c</i>", "d e."))
     block, = document.blocks
