@@ -84,9 +84,9 @@ def align(
 
     Prints the links of each sentence pair on one line: "0-0 1-2" links source word 0 to target word 0, and source word
     1 to target word 2. Words are counted from 0 and separated by white space. If the language in the model's recipe is
-    Chinese, Japanese, Thai, Lao, Khmer or Burmese, every character is a word. A target word has no link if it attends
-    most to the end-of-sentence token or to an added language token. If the model's attention has no softmax, a target
-    word can also attend to nothing; then it has no link either.
+    Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan or Dzongkha, every character is a word. A target word has no
+    link if it attends most to the end-of-sentence token or to an added language token. If the model's attention has no
+    softmax, a target word can also attend to nothing; then it has no link either.
     """
     require_model_first("align", model, source, target)
     options = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,

@@ -16,7 +16,7 @@ from seq2seq.tokenizers import scripts
 # Codes of languages written without spaces between sentences, and between words. Thai has no mark at the end of a
 # sentence: only a space separates it from the next one.
 SENTENCES_WITHOUT_SPACES = {"zh", "ja"}
-SPACELESS = SENTENCES_WITHOUT_SPACES | {"th", "lo", "km", "my"}
+SPACELESS = SENTENCES_WITHOUT_SPACES | {"th", "lo", "km", "my", "bo", "dz"}
 # Marks that end a sentence if white space follows. The last ones are Armenian, Arabic (question mark, full stop),
 # Devanagari (danda, double danda), Burmese, Ethiopic (full stop, question mark) and Khmer (two).
 SENTENCE_MARKS = ".!?…\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u1367\u17d4\u17d5"
@@ -42,8 +42,9 @@ def alignment_units(text: str) -> list[Span]:
 
 @cache
 def _unit() -> re.Pattern[str]:
-    marks, letters = scripts.combining_marks(), rf"[^\W{scripts.SPACELESS}]+"
-    return re.compile(rf"{scripts.spaceless_cluster()}|{letters}(?:[{marks}]+(?:{letters})?)*|[^\w\s]")
+    letters = rf"[^\W{scripts.SPACELESS}]+"
+    word = rf"{letters}(?:[{scripts.combining_marks()}]+(?:{letters})?)*[{scripts.TSHEG}]?"
+    return re.compile(rf"{scripts.spaceless_cluster()}|{word}|[^\w\s]")
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Score:
 
 def bleu_tokenizer(language: str) -> str:
     """Return the name of sacreBLEU's tokeniser for this language: 13a for languages with spaces between words, `char`
-    for Thai, Lao, Khmer and Burmese, and special ones for Chinese, Japanese and Korean."""
+    for Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha, and special ones for Chinese, Japanese and Korean."""
     code = main_language(language)
     special = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
     return special.get(code, "char" if code in SPACELESS else "13a")

@@ -9,7 +9,10 @@ from functools import cache
 SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 """Scripts without spaces between words, for a character class of a regular expression: Thai, Lao, Burmese, Khmer, kana
 and Han."""
-SPACELESS_CHARACTER = re.compile(f"[{SPACELESS}]")
+SPACELESS_CHARACTER = re.compile(f"[{SPACELESS}\u0f00-\u0fff]")
+"""Character of SPACELESS or of Tibetan, which has no spaces between words, either. In Tibetan, the units of a text are
+not letters but syllables, because a TSHEG ends each syllable."""
+TSHEG = "\u0f0b\u0f0c"
 
 
 @cache

@@ -86,9 +86,9 @@ def test_chinese_is_split_into_characters():
 
 def test_the_tokeniser_follows_the_language():
     languages = ["de", "zh", "zh-CN", "zh_Hant", "zho_Hans", "cmn", "ja", "jpn_Jpan", "ko", "ZH", "zza", "jam", "th",
-                 "lo", "khm_Khmr", "my"]
+                 "lo", "khm_Khmr", "my", "bod_Tibt", "dz"]
     assert [bleu_tokenizer(language) for language in languages] == [
-        "13a", *["zh"] * 5, "ja-mecab", "ja-mecab", "ko-mecab", "zh", "13a", "13a", *["char"] * 4,
+        "13a", *["zh"] * 5, "ja-mecab", "ja-mecab", "ko-mecab", "zh", "13a", "13a", *["char"] * 6,
     ]  # fmt: skip
 
 
@@ -201,9 +201,10 @@ def test_translations_of_subwords_are_named_with_the_remedy(tmp_path, capsys, li
     assert ("contains marks of subwords" in " ".join(capsys.readouterr().err.split())) == warned
 
 
-@pytest.mark.parametrize(("language", "warned"), [("en", True), ("zh", False), ("th", False)])
-def test_text_without_spaces_in_a_language_with_spaces_is_named(tmp_path, capsys, language, warned):
-    path = write_lines(tmp_path / "theirs.zh", ["我们在学校学习中文。", "今天 Tom 不在。"])
+@pytest.mark.parametrize("lines", [["我们在学校学习中文。", "今天 Tom 不在。"], ["ཁྱི་རྟ་མཐོང་།"]])
+@pytest.mark.parametrize(("language", "warned"), [("en", True), ("zh", False), ("th", False), ("bo", False)])
+def test_text_without_spaces_in_a_language_with_spaces_is_named(tmp_path, capsys, lines, language, warned):
+    path = write_lines(tmp_path / "theirs.zh", lines)
     score_files(path, [path], language)
     compare_systems(path, path, None, [path], language, None, metrics=["bleu"], samples=3)
     told = " ".join(capsys.readouterr().err.split())
