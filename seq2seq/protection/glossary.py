@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
-from seq2seq.data.line_splitting import Span
 from seq2seq.errors import UserError
 from seq2seq.protection.words import MIN_STEM, lemmas, lower_case, same_word, words
 from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
@@ -106,11 +106,11 @@ class Glossary:
     def find(self, text: str) -> list[FoundTerm]:
         """Return the terms in a text, in order, without overlaps. The longest of the terms that begin at a word is
         taken. Other inflections of a term match, too. Capitals in the text match a term in lower case."""
-        spans = words(text)
+        spans, texts = words(text), _words(text)
         found: list[FoundTerm] = []
         index = 0
         while index < len(spans):
-            entry = self._entry_at(text, spans, index)
+            entry = self._entry_at(texts, index)
             if entry is None:
                 index += 1
                 continue
@@ -123,13 +123,11 @@ class Glossary:
         """Return lookup keys of a word. Two forms of one word share at least one key (see `words.same_word`)."""
         return {*lemmas(word, self.source_language), lower_case(word, self.source_language)[:MIN_STEM]}
 
-    def _entry_at(self, text: str, spans: list[Span], index: int) -> tuple[int, Term] | None:
-        begin, end = spans[index]
-        first = text[begin:end]
-        entries = [entry for key in sorted(self._keys(first)) for entry in self._by_first.get(key, [])]
+    def _entry_at(self, texts: list[str], index: int) -> tuple[int, Term] | None:
+        """Return number of words and term of the entry whose words begin at this index of `texts`; None without one."""
+        entries = [entry for key in sorted(self._keys(texts[index])) for entry in self._by_first.get(key, [])]
         for source_words, term in sorted(entries, key=lambda entry: -len(entry[0])):
-            following = spans[index:index + len(source_words)]
-            here = [text[low:high] for low, high in following]
+            here = texts[index:index + len(source_words)]
             if len(here) == len(source_words) and all(
                     _matches(word, one, self.source_language) for word, one in zip(source_words, here, strict=True)):
                 return len(here), term
@@ -150,8 +148,7 @@ class Glossary:
 
 def occurrences(term: str, text: str, language: str, exact: bool = False) -> int:
     """Return the number of times that a term occurs in a text as whole words, in any inflection unless `exact`."""
-    term_words = _words(term)
-    found = [text[begin:end] for begin, end in words(text)]
+    term_words, found = _words(term), _words(text)
     if not term_words:
         return text.count(term)
     count = index = 0
@@ -163,7 +160,9 @@ def occurrences(term: str, text: str, language: str, exact: bool = False) -> int
 
 
 def _words(text: str) -> list[str]:
-    return [text[begin:end] for begin, end in words(text)]
+    """Return the words of a text in Unicode's normal form C, because two texts can write a letter, such as Bengali য়,
+    as one character and as two."""
+    return [normalize("NFC", text[begin:end]) for begin, end in words(text)]
 
 
 def _matches(term_word: str, word: str, language: str) -> bool:
