@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from string import capwords
+from unicodedata import normalize
 
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.errors import RequestError
@@ -63,9 +64,11 @@ class PhraseSpeller:
     def forbid(self, phrases: Sequence[str]) -> LogitsProcessor:
         """Return a logits processor that forbids the phrases.
 
-        Each phrase is forbidden as written and as normalised by the tokenizer, because translations are normalised.
+        Each phrase is forbidden as written, in the normal forms of Unicode, of which the training text may have another
+        one than the phrase, and as normalised by the tokenizer, because translations are normalised.
         """
-        forms = list(phrase.strip() for phrase in phrases)
+        forms = [form for phrase in map(str.strip, phrases)
+                 for form in dict.fromkeys((phrase, normalize("NFC", phrase), normalize("NFD", phrase)))]
         for pieces in self.tokenizer.encode(list(forms)):
             normalised = "" if UNKNOWN_ID in pieces else decode_pieces(pieces, self.tokenizer.piece_bytes).strip()
             if normalised:

@@ -320,6 +320,15 @@ def test_phrases_are_normalised_like_other_text():
         setup.phrases.required_phrase("\u200b", 1)
 
 
+@pytest.mark.parametrize(("written", "spelled"), [("caf\u00e9", "cafe\u0301"), ("cafe\u0301", "caf\u00e9")])
+def test_a_phrase_is_forbidden_in_every_normal_form_of_unicode(tokenizers, written, spelled):
+    setup = SearchSetup(DecodingSection(forbid=(written,)), tokenizers.target, "en")
+    *first, last = tokenizers.target.encode([spelled])[0]
+    logits = setup.logits_processors[0](Hypotheses(torch.tensor([[first]]), [0]),
+                                        torch.zeros(1, tokenizers.target.vocab_size))
+    assert logits[0, last] == -math.inf
+
+
 def test_a_tokenizer_that_puts_no_space_before_a_line_spells_a_phrase_in_two_ways():
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(ENGLISH * 3), model_writer=model, vocab_size=277,
