@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from unicodedata import normalize
 
 from pydantic import ValidationError
 
@@ -21,6 +22,7 @@ from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.report import CorpusReport, Report
 from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, add_corpus_warnings, frequent_kinds
 from seq2seq.data.corpus import Pair, byte_lines, first_line_warnings, read_corpus, read_lines, read_pairs
+from seq2seq.data.language_identification import lingua_languages
 from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES, number_agreement
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.errors import CorpusError, OptionError, UserError
@@ -144,10 +146,21 @@ def identify_languages(corpus: Corpus) -> tuple[str | None, str | None]:
         return None, None
     texts = [pair[1:] for pair in islice(read_corpus(corpus, Path()), MAX_LANGUAGE_LINES)]
     detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
-    found = [detector.detect_language_of("\n".join(side)[:MAX_LANGUAGE_CHARACTERS])
+    found = [detector.detect_language_of(normalize("NFC", "\n".join(side)[:MAX_LANGUAGE_CHARACTERS]))
              for side in zip(*texts, strict=True)] or [None, None]
     source, target = (language and language.iso_code_639_1.name.lower() for language in found)
     return source, target
+
+
+def is_doubtful(given: str, identified: str, other: str) -> bool:
+    """Return True if lingua should not identify text of the language `given` as `identified`.
+
+    lingua takes text of a language that it does not know for a similar language: Nepali for Hindi. Such text is
+    doubtful only if it is identified as `other`, the language of the other side.
+    """
+    known = lingua_languages()
+    expected, found, others = (known.get(main_language(code)) for code in (given, identified, other))
+    return expected != found and (expected is not None or found == others)
 
 
 def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed: int = 1) -> NewRecipe:
@@ -175,10 +188,14 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
             raise CorpusError(f"{corpus.label}: the first line has {returns:,} carriage returns. If they end lines, as "
                               "on old Macs, convert the text with tr '\\r' '\\n' < OLD > NEW.")
         pairs_are = "pair is" if scanned.lines == 1 else "pairs are"
+        unsuitable = "; ".join(f"{scanned.findings[kind]} {LINE_WARNINGS[kind][1]}"
+                               for kind in ("damaged", "identical", "numbers_differ", "duplicate")
+                               if kind in scanned.findings)
         raise CorpusError(
             f"{corpus.label}: {scanned.lines:,} {pairs_are} too few for a validation and a test set. They need at "
             f"least {PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides. At least two of these "
-            "pairs must share neither source nor target with another pair. Add text.")
+            "pairs must share neither source nor target with another pair. Add text."
+            + (f" Of these pairs, {unsuitable}." if unsuitable else ""))
     with replace_directory(output, None) as directory:
         pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
         kept = pairs["train"]

@@ -12,7 +12,6 @@ import typer
 from seq2seq import console
 from seq2seq.cli.options import examples
 from seq2seq.errors import CorpusError, OptionError
-from seq2seq.recipe.language_codes import main_language
 
 if TYPE_CHECKING:
     from seq2seq.check.new_recipe import NewRecipe
@@ -52,7 +51,7 @@ def init(
     The text is divided into training, validation and test text, so that no sentence is in two of these parts. The given
     files are not changed, and no file is overwritten.
     """
-    from seq2seq.check.new_recipe import corpus_of, identify_languages, write_recipe
+    from seq2seq.check.new_recipe import corpus_of, identify_languages, is_doubtful, write_recipe
     from seq2seq.data.language_identification import is_installed
 
     asks = sys.stdin.isatty() and sys.stderr.isatty()
@@ -71,8 +70,8 @@ def init(
         _missing("the languages", "--source de --target en" + (
             "" if is_installed() else ". To have them identified (except in .tmx files), install the extra: pip "
                                            "install 'seq2seq-mt[language]'"))
-    for side, given, code in zip(("source", "target"), codes, found, strict=True):
-        if given and code and main_language(given) != main_language(code) and {given, code} != {"no", "nb"}:
+    for side, given, code, other in zip(("source", "target"), codes, found, reversed(codes), strict=True):
+        if given and code and other and is_doubtful(given, code, other):
             console.warn(f"lingua identifies the {side} as {code}, not {given}. Check that the files and the languages "
                          "are in the right order.")
     if output is None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 from seq2seq.errors import UserError
 from seq2seq.recipe.language_codes import main_language
@@ -25,10 +26,9 @@ SMOOTHING = 0.5
 MIN_LOG_ODDS = 8.0
 MIN_MEAN_LOG_ODDS = 0.35
 # For `LanguageDetector`, a text is in the wrong language if lingua assigns a probability of at least
-# MIN_OTHER_PROBABILITY to another language, and less than MIN_EXPECTED_PROBABILITY to the expected language.
-MIN_OTHER_PROBABILITY, MIN_EXPECTED_PROBABILITY = 0.3, 0.03
-# `LanguageDetector` checks only texts with at least this number of letters. Shorter texts are mostly names and codes.
-MIN_LETTERS = 15
+# MIN_OTHER_PROBABILITY to another language, and less than MIN_EXPECTED_PROBABILITY to the expected language. Only texts
+# with at least MIN_LETTERS letters are checked. Shorter texts are mostly names and codes.
+MIN_OTHER_PROBABILITY, MIN_EXPECTED_PROBABILITY, MIN_LETTERS = 0.3, 0.03, 15
 
 
 class SideLanguages:
@@ -82,11 +82,6 @@ def _words_not_in(words: list[str], others: list[str]) -> list[str]:
     return [word for word in words if word not in excluded]
 
 
-def _probability(language: Any, values: Any) -> float:
-    """Return the probability of a language among lingua's confidence values."""
-    return next(value.value for value in values if value.language == language)
-
-
 def _grams(words: list[str]) -> list[str]:
     spaced = f" {' '.join(words)} "
     return [spaced[begin : begin + N_GRAM_LENGTH] for begin in range(len(spaced) - N_GRAM_LENGTH + 1)]
@@ -101,16 +96,15 @@ class LanguageDetector:
         Raises:
             UserError: lingua is not installed, or does not support one of the two languages.
         """
-        try:
-            import lingua
-        except ImportError:
+        if not is_installed():
             raise UserError("Language identification needs the package lingua, which is not installed. Install it: "
-                            "pip install lingua-language-detector") from None
-        codes = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
+                            "pip install lingua-language-detector")
+        import lingua
+
+        codes = lingua_languages()
         self._expected: list[Any] = []
         for code in (languages.source, languages.target):
             short = main_language(code or "")
-            short = {"no": "nb"}.get(short, short)                              # lingua has nb and nn, but not no
             if code is not None and short not in codes:
                 raise UserError(f"lingua does not support the language '{code}', only {', '.join(sorted(codes))}.")
             self._expected.append(codes.get(short))
@@ -118,28 +112,33 @@ class LanguageDetector:
 
     def wrong(self, source: str, target: str) -> str | None:
         """Return the side that is in a wrong language, `source` or `target`; None if both are right or uncertain."""
-        for side, text, other, expected in zip(("source", "target"), (source, target), (target, source), self._expected,
-                                               strict=True):
-            if expected is not None and self._is_wrong(text, other, expected):
-                return side
-        return None
+        sides = zip(("source", "target"), (source, target), (target, source), self._expected, strict=True)
+        return next((side for side, text, other, expected in sides
+                     if expected is not None and self._is_wrong(text, other, expected)), None)
 
     def _is_wrong(self, text: str, other: str, expected: Any) -> bool:
         if sum(map(str.isalpha, text)) < MIN_LETTERS:
             return False
-        values = self._detector.compute_language_confidence_values(text)
-        best = values[0]
-        if (best.language == expected or best.value < MIN_OTHER_PROBABILITY
-                or _probability(expected, values) >= MIN_EXPECTED_PROBABILITY):
+        values = self._probabilities(text)
+        if max(values.values()) < MIN_OTHER_PROBABILITY or values[expected] >= MIN_EXPECTED_PROBABILITY:
             return False
         # As in SideLanguages.wrong, the words that do not occur on the other side are checked, too.
         remaining = _words_not_in(_words(text), _words(other))
-        if not remaining:
-            return True
-        values = self._detector.compute_language_confidence_values(" ".join(remaining))
-        return _probability(expected, values) < MIN_EXPECTED_PROBABILITY
+        return not remaining or self._probabilities(" ".join(remaining))[expected] < MIN_EXPECTED_PROBABILITY
+
+    def _probabilities(self, text: str) -> dict[Any, float]:
+        values = self._detector.compute_language_confidence_values(normalize("NFC", text))
+        return {value.language: value.value for value in values}
 
 
 def is_installed() -> bool:
     """Return True if lingua is installed."""
     return find_spec("lingua") is not None
+
+
+def lingua_languages() -> dict[str, Any]:
+    """Return lingua's languages by code. lingua has nb and nn, but not no, which is nearly always nb."""
+    import lingua
+
+    codes = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
+    return {**codes, "no": codes["nb"]}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seq2seq.data.language_identification import is_installed
+from seq2seq.data.language_identification import is_installed, lingua_languages
 from seq2seq.recipe.language_codes import main_language
 
 MAX_CHARACTERS = 2_000
@@ -52,7 +52,7 @@ class Detector:
     def _load_lingua(self) -> None:
         import lingua
 
-        known = {language.iso_code_639_1.name.lower(): language for language in lingua.Language.all()}
+        known = lingua_languages()
         for code in self.languages:
             language = known.get(main_language(code))
             if language is not None:
@@ -62,7 +62,7 @@ class Detector:
 
     def detect(self, text: str) -> list[Detected]:
         """Return the candidates for the language of a text, the most probable first. There is at least one."""
-        text = text[:MAX_CHARACTERS]
+        text = unicodedata.normalize("NFC", text[:MAX_CHARACTERS])              # lingua knows é, but not e with a mark
         if not any(map(str.isalpha, text)):
             return [Detected(self.languages[0], 0.0)]
         shares = self._script_shares(text)

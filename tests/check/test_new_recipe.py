@@ -10,8 +10,17 @@ import pytest
 
 from seq2seq.check import check_recipe
 from seq2seq.check.held_out_split import choose_held_out
-from seq2seq.check.new_recipe import BATCH_TOKENS, MIN_BATCH_TOKENS, MIN_STEPS, corpus_of, write_recipe
+from seq2seq.check.new_recipe import (
+    BATCH_TOKENS,
+    MIN_BATCH_TOKENS,
+    MIN_STEPS,
+    corpus_of,
+    identify_languages,
+    is_doubtful,
+    write_recipe,
+)
 from seq2seq.cli import main
+from seq2seq.data.language_identification import is_installed
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
 from tests.check.test_pair_checks import corpus
@@ -127,6 +136,8 @@ REFUSED = {
                          f"the first line has {len(PAIRS) - 1} carriage returns. If they end lines, as on old Macs, "
                          r"convert the text with tr '\r' '\n' < OLD > NEW."),
     "three pairs": (PAIRS[:3], PAIRS[:3], "3 pairs are too few for a validation and a test set"),
+    "damaged": ([(f"{one}\0", "") for one, _ in PAIRS], PAIRS,
+                "Of these pairs, 211 (lines 1, 2, 3, 4, 5, …) are damaged."),
 }
 
 
@@ -168,6 +179,24 @@ def test_the_encoding_is_named_even_if_the_languages_would_be_identified(directo
     Path("train.de").write_text("ein Hund läuft über die Wiese\n" * 200, encoding="utf-8")
     assert main(["init", "train.pl", "train.de", "--source", "pl", "--target", "de", "--output", "mine"]) == 2
     assert "200 of 200 lines are not UTF-8" in (told := capsys.readouterr().err) and "seems to be CP1250" in told
+
+
+@pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
+@pytest.mark.parametrize(("given", "identified", "other", "doubtful"), [
+    ("ne", "hi", "en", False), ("ne", "en", "en-GB", True), ("de", "en", "fr", True), ("deu", "de", "en", False),
+    ("no", "nb", "en", False), ("no", "sv", "en", True), ("pt-BR", "pt", "en", False)])
+def test_text_of_a_language_unknown_to_lingua_is_doubtful_only_if_the_sides_look_swapped(given, identified, other,
+                                                                                         doubtful):
+    assert is_doubtful(given, identified, other) == doubtful
+
+
+@pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_languages_are_identified_in_every_normal_form_of_unicode(directory, form):
+    text = unicodedata.normalize(form, "bác sĩ mua một con ngựa và bán một cái xe hơi cho cô giáo\n" * 9)
+    Path("train.xx").write_text(text, encoding="utf-8")
+    Path("train.yy").write_text("the doctor buys a horse and sells a car to the teacher\n" * 9, encoding="utf-8")
+    assert identify_languages(corpus_of([Path("train.xx"), Path("train.yy")])) == ("vi", "en")
 
 
 def test_text_that_cannot_be_read_is_reported_without_languages_too(directory, capsys):

@@ -1,5 +1,7 @@
 """Sentences of plain text, language codes and directions, language identification, keys and limits."""
 
+import unicodedata
+
 import pytest
 
 from seq2seq.cards.language_names import canonical, language_name
@@ -82,6 +84,13 @@ def test_lingua_chooses_among_the_served_languages():
     assert detector.detect("我不知道这是什么意思")[0].language == "zh-Hans"
     assert detector.detect("123 !") == [detection.Detected("en", 0.0)]
     assert all(0 <= one.confidence <= 100 for one in detector.detect("Hund dog"))
+
+
+@pytest.mark.skipif(not language_identification.is_installed(), reason="needs the extra `language`")
+def test_the_normal_form_of_unicode_does_not_change_the_language():
+    detector = Detector(["en", "fr"])
+    for form in ("NFC", "NFD"):
+        assert detector.detect(unicodedata.normalize(form, "Où est l'hôtel près de la forêt ?"))[0].language == "fr"
 
 
 def test_the_script_decides_without_lingua(monkeypatch):
