@@ -106,7 +106,8 @@ class LanguageDetector:
         for code in (languages.source, languages.target):
             short = main_language(code or "")
             if code is not None and short not in codes:
-                raise UserError(f"lingua does not support the language '{code}', only {', '.join(sorted(codes))}.")
+                raise UserError(f"lingua does not support the language '{code}', so it cannot find lines in other "
+                                "languages. data.cleaning.language: sides learns both languages from the text instead.")
             self._expected.append(codes.get(short))
         self._detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
 
