@@ -132,8 +132,8 @@ def rename_old_run(recipe: Recipe, run: Path) -> Path:
     Returns:
         The new path of the run.
     Raises:
-        RecipeError: a corpus of the recipe is inside the run and would move with the run, or the run is the current
-            working directory.
+        RecipeError: a corpus or a model that the recipe names is inside the run and would move with the run, or the
+            run is the current working directory.
     """
     run = run.absolute().resolve()
     if run == Path.cwd():
@@ -144,6 +144,11 @@ def rename_old_run(recipe: Recipe, run: Path) -> Path:
     if inside:
         raise RecipeError(f"--restart would rename the run, and the corpus {inside[0]} is in it. Move the corpus out "
                           f"of {run}, or train in another directory with --run-dir.")
+    used = [*filter(None, [recipe.training.start_from, recipe.tokenizer.taken_from]),
+            *(model for corpus in recipe.data.train for model in corpus.translated_by or ())]
+    if models := [path for path in map(recipe.directory.joinpath, used) if path.resolve().is_relative_to(run)]:
+        raise RecipeError(f"--restart would rename the run, and the recipe uses the model {models[0]}, which is in it. "
+                          "Train in another directory with --run-dir.")
     number = 1
     while (renamed := run.with_name(f"{run.name}.{number}")).exists():
         number += 1

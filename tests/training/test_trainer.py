@@ -633,6 +633,18 @@ def test_restart_does_not_move_the_text_away(recipe, folder):
     assert (folder / "train.en").exists()
 
 
+@pytest.mark.parametrize("setting", [
+    "training.start_from=run", "tokenizer.taken_from=run",
+    "data.train=[{source: train.en, target: train.de}, {source: train.en, translated_by: run}]"])
+def test_restart_does_not_move_a_model_away_that_the_recipe_uses(recipe, folder, monkeypatch, setting):
+    monkeypatch.chdir(folder)
+    run = folder / "run"
+    train(recipe("training.max_steps=2"), run)
+    with pytest.raises(RecipeError, match="would rename the run, and the recipe uses the model .*run, which is in it"):
+        train(recipe(setting, "training.max_steps=3"), run, restart=True)
+    assert (run / "best").exists() and not (folder / "run.1").exists()
+
+
 def test_changed_decoding_settings_are_saved_in_the_model_of_a_finished_run(recipe, tmp_path):
     run = tmp_path / "run"
     train(recipe("training.max_steps=2"), run)
