@@ -25,12 +25,12 @@ from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.recipe.language_codes import same_code
-from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
+from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.checksums import crc32_of, journal_path, read_journal, write_journal
 from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
-from seq2seq.training.teachers import LABEL, TEACHERS, source_files, with_translated_text, write_sources
+from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
 from seq2seq.translation.requests import number_requests
 from seq2seq.translation.torchrun_ranks import Ranks, serve_main_rank
 from seq2seq.translation.translator import Translator
@@ -94,7 +94,10 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
         CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
     """
     kept, missing = [], []
-    has_sources = all(path.exists() for path in source_files(recipe, directory.parent).values())
+    run = directory.parent
+    # The number of teachers may have been raised after the text for them was written, until the student begins.
+    trained = bool(list_checkpoints(run)) or all(is_model(teacher) for _, teacher in teachers_of(recipe, run))
+    has_sources = trained and all(path.exists() for path in source_files(recipe, run).values())
     for spec in with_translated_text(recipe, directory.parent).data.train if has_sources else recipe.data.train:
         if spec.translated_by is None:
             kept.append(spec)

@@ -202,6 +202,14 @@ def test_check_says_what_its_figures_leave_out(folder, tmp_path):
     assert not any(warning.startswith(LABEL) for warning in after.warnings)
 
 
+def test_check_accepts_a_teacher_that_is_added_while_the_others_translate(folder, tmp_path):
+    run, recipe = tmp_path / "run", load_recipe(folder / "recipe.yaml", ["training.teachers.count=3"])
+    shutil.copytree(folder / "run" / TEACHERS, run / TEACHERS)                  # sources.txt and two teachers
+    report = check_recipe(recipe, run)
+    assert not report.errors
+    assert f"{LABEL}: training will first translate this text" in "\n".join(report.warnings)
+
+
 def test_keys_that_no_teacher_can_have_are_errors_with_their_line(folder):
     for model, message in (("{d_modle: 32}", "d_modle: unknown key. Did you mean 'd_model'?"),
                            ("{d_model: 33}", r"num_heads: d_model \(33\) cannot be divided into 2 heads"),
