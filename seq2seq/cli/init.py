@@ -70,14 +70,14 @@ def init(
         _missing("the languages", "--source de --target en" + (
             "" if is_installed() else ". To have them identified (except in .tmx files), install the extra: pip "
                                            "install 'seq2seq-mt[language]'"))
-    for side, given, code, other in zip(("source", "target"), codes, found, reversed(codes), strict=True):
-        if given and code and other and is_doubtful(given, code, other):
+    languages = str(codes[0]), str(codes[1])
+    for side, given, code, other in zip(("source", "target"), languages, found, reversed(languages), strict=True):
+        if code and is_doubtful(given, code, other):
             console.warn(f"lingua identifies the {side} as {code}, not {given}. Check that the files and the languages "
                          "are in the right order.")
     if output is None:
         output = Path(_ask("New directory", f"{codes[0]}_{codes[1]}")) if asks else _missing("the new directory",
                                                                                             "--output mine")
-    languages = str(codes[0]), str(codes[1])
     _show(write_recipe(corpus, languages, output, seed), languages)
 
 

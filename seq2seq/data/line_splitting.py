@@ -13,8 +13,8 @@ from functools import cache
 from seq2seq.recipe.language_codes import main_language
 from seq2seq.tokenizers import scripts
 
-# Codes of languages written without spaces between sentences, and between words. Thai has no mark at the end of a
-# sentence: only a space separates it from the next one.
+# Codes of languages written without spaces between sentences, and of those written without spaces between words. In
+# Thai, only a space separates a sentence from the next one.
 SENTENCES_WITHOUT_SPACES = {"zh", "ja"}
 SPACELESS = SENTENCES_WITHOUT_SPACES | {"th", "lo", "km", "my", "bo", "dz"}
 # Marks that end a sentence if white space follows. The last ones are Armenian, Arabic (question mark, full stop),

@@ -64,8 +64,8 @@ class PhraseSpeller:
     def forbid(self, phrases: Sequence[str]) -> LogitsProcessor:
         """Return a logits processor that forbids the phrases.
 
-        Each phrase is forbidden as written, in the normal forms of Unicode, of which the training text may have another
-        one than the phrase, and as normalised by the tokenizer, because translations are normalised.
+        Each phrase is forbidden as written, in both normal forms of Unicode, because the training text may have the
+        other one, and as normalised by the tokenizer, because translations are normalised.
         """
         forms = [form for phrase in map(str.strip, phrases)
                  for form in dict.fromkeys((phrase, normalize("NFC", phrase), normalize("NFD", phrase)))]

@@ -144,10 +144,10 @@ def rename_old_run(recipe: Recipe, run: Path) -> Path:
     if inside:
         raise RecipeError(f"--restart would rename the run, and the corpus {inside[0]} is in it. Move the corpus out "
                           f"of {run}, or train in another directory with --run-dir.")
-    used = [*filter(None, [recipe.training.start_from, recipe.tokenizer.taken_from]),
-            *(model for corpus in recipe.data.train for model in corpus.translated_by or ())]
-    if models := [path for path in map(recipe.directory.joinpath, used) if path.resolve().is_relative_to(run)]:
-        raise RecipeError(f"--restart would rename the run, and the recipe uses the model {models[0]}, which is in it. "
+    models = [recipe.tokenizer_model,                                           # or training.start_from
+              *(recipe.directory / model for corpus in recipe.data.train for model in corpus.translated_by or ())]
+    if used := [path for path in models if path and path.resolve().is_relative_to(run)]:
+        raise RecipeError(f"--restart would rename the run, and the recipe uses the model {used[0]}, which is in it. "
                           "Train in another directory with --run-dir.")
     number = 1
     while (renamed := run.with_name(f"{run.name}.{number}")).exists():

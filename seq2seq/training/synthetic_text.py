@@ -98,7 +98,7 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
     # The number of teachers may have been raised after the text for them was written, until the student begins.
     trained = bool(list_checkpoints(run)) or all(is_model(teacher) for _, teacher in teachers_of(recipe, run))
     has_sources = trained and all(path.exists() for path in source_files(recipe, run).values())
-    for spec in with_translated_text(recipe, directory.parent).data.train if has_sources else recipe.data.train:
+    for spec in with_translated_text(recipe, run).data.train if has_sources else recipe.data.train:
         if spec.translated_by is None:
             kept.append(spec)
             continue
