@@ -45,4 +45,4 @@ bench: $(READY) ## compare speed and memory with other systems (BENCH="--data DI
 	$(BIN)/python -m benchmarks.starting $(if $(TRAINED),--model $(TRAINED))
 
 bench-gpu: $(READY) ## measure training and decoding on a GPU, and train Multi30k there
-	$(BIN)/python -m benchmarks.device --train $(BENCH)
+	$(BIN)/python -m benchmarks.device training checks decoding recipe $(BENCH)
