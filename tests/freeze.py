@@ -92,7 +92,7 @@ TRAININGS: dict[str, list[str]] = {
     "bpe": ["tokenizer.type=bpe", "data.train=[{source: train.en, target: train.de, weight: 1.5, tag: <x>}]"],
     "words": ["tokenizer.type=words", "tokenizer.vocab_size=auto"],
     "teachers": ["training.teachers={count: 2, max_steps: 15, model: {decoder_layers: 3}}"],
-    "fine-tuning": ["training.start_from=WORK/fixed", "tokenizer.taken_from=WORK/fixed"],
+    "fine-tuning": ["training.start_from=WORK/fixed", "model.d_model=64", "model.feed_forward=128"],
     "back-translation": [BACK],
 }
 FIXED = ["model.d_model=64", "model.feed_forward=128", "training.max_steps=400", "training.batch_tokens=1024",
