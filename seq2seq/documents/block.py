@@ -6,7 +6,9 @@ sentences, placeholders, terms, translation, placement of the tags) are the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import codecs
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -104,21 +106,27 @@ def pair_tags(tags: Sequence[tuple[int, str, TagKind, str]]) -> tuple[Tag, ...]:
         tags: position, raw text, kind and name of each tag, in order. A closing tag is paired with the last unpaired
             opening tag of the same name. Unpaired opening tags between these two tags stay without a counterpart.
     """
-    pairs: dict[int, int] = {}
-    stack: list[int] = []
-    open_names: dict[str, int] = {}
-    for index, (_, _, kind, name) in enumerate(tags):
-        if kind == "open":
-            stack.append(index)
-            open_names[name] = open_names.get(name, 0) + 1
-        elif kind == "close" and open_names.get(name):
-            while True:
-                begin = stack.pop()
-                open_names[tags[begin][3]] -= 1
-                if tags[begin][3] == name:
-                    pairs[begin] = pairs[index] = begin
-                    break
+    ends = element_ends((kind, name) for _, _, kind, name in tags)
+    pairs = {index: begin for begin, end in ends.items() for index in (begin, end)}
     return tuple(Tag(position, raw, kind, pairs.get(index)) for index, (position, raw, kind, _) in enumerate(tags))
+
+
+def element_ends(tags: Iterable[tuple[str, str]]) -> dict[int, int]:
+    """Return the index of the closing tag of each opening tag that has one, as in `pair_tags`. tags: kind and name."""
+    ends: dict[int, int] = {}
+    stack: list[tuple[int, str]] = []
+    open_names: Counter[str] = Counter()
+    for index, (kind, name) in enumerate(tags):
+        if kind == "open":
+            stack.append((index, name))
+            open_names[name] += 1
+        elif kind == "close" and open_names[name]:
+            opened = ""
+            while opened != name:
+                begin, opened = stack.pop()
+                open_names[opened] -= 1
+            ends[begin] = index
+    return ends
 
 
 def require_block_size(characters: int, place: str) -> None:
@@ -134,28 +142,28 @@ def require_count(count: int, maximum: int, things: str) -> None:
         raise DocumentError(f"the document has {count:,} {things}; {maximum:,} are the maximum. Divide it.")
 
 
-def count_lines(text: str) -> int:
-    """Return the number of line ends. LF, CR and CR LF are line ends."""
-    return text.count("\n") + text.count("\r") - text.count("\r\n")
-
-
 def require_size(data: bytes) -> None:
     """Raise DocumentError if a document is too large."""
     if len(data) > MAX_BYTES:
         raise DocumentError(f"the document has {len(data):,} bytes; {MAX_BYTES:,} are the maximum. Divide it.")
 
 
-def decode(data: bytes, encoding: str) -> str:
-    """Decode a document.
+def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
+    """Return the text of a document, and its encoding. A byte order mark stays in the text.
+
+    encoding: encoding of a document without a byte order mark.
 
     Raises:
-        DocumentError: the encoding is not known, or the bytes are not valid in it.
+        DocumentError: the document is too large, the encoding is not known, or the bytes are not valid in it.
     """
+    require_size(data)
+    marks = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+    encoding = next((name for mark, name in marks.items() if data.startswith(mark)), encoding)
     try:
-        return str(data, encoding)
+        return str(data, encoding), encoding
     except UnicodeDecodeError as error:
         line = data[:error.start].count(b"\n") + 1
-        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document, or correct "
-                            "the encoding that it declares.") from error
-    except LookupError:
-        raise DocumentError(f"line 1: the encoding '{encoding}' is not known. Convert the document to UTF-8.") from None
+        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document to UTF-8, or "
+                            "correct the encoding that it declares.") from error
+    except (LookupError, UnicodeError):
+        raise DocumentError(f"the encoding '{encoding}' is not known. Convert the document to UTF-8.") from None

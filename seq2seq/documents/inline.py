@@ -45,17 +45,8 @@ def shift_tags(tags: Sequence[Tag], begin: int, end: int) -> tuple[Tag, ...]:
 
 
 def match_tags(tags: Sequence[Tag], translated: Sequence[Tag]) -> list[int]:
-    """Return, for each tag of a translation, the index of this tag in `tags`, which are the tags of the block.
-
-    Raises:
-        ValueError: the tags of the translation are not those of the block. This is a bug in the caller.
-    """
+    """Return, for each tag of a translation, the index of this tag in `tags`, which are the tags of the block."""
     indices: dict[tuple[str, str, int | None], deque[int]] = defaultdict(deque)
     for index, tag in enumerate(tags):
         indices[tag.raw, tag.kind, tag.pair].append(index)
-    if len(tags) != len(translated):
-        raise ValueError(f"the translation has {len(translated)} tags, but the block has {len(tags)}")
-    try:
-        return [indices[tag.raw, tag.kind, tag.pair].popleft() for tag in translated]
-    except IndexError:
-        raise ValueError("the tags of the translation differ from those of the block") from None
+    return [indices[tag.raw, tag.kind, tag.pair].popleft() for tag in translated]

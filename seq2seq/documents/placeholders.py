@@ -89,7 +89,7 @@ class Placeholders:
             if begin >= position:
                 taken.append((begin, end))
                 position = end
-        if _may_have_placeholders(text):
+        if _SIGNS.search(text):
             position = 0
             for begin, end in [*taken, (len(text), len(text))]:
                 taken += _standard_spans(text, position, begin)
@@ -103,10 +103,6 @@ class Placeholders:
 
 _STANDARD = re.compile("|".join(f"(?:{pattern})" for pattern in _PATTERNS))
 _SIGNS = re.compile(f"[{{%$:&<@#/\\\\\u20e3]|__|\\[\\[|www\\.|{_EMOJI}")
-
-
-def _may_have_placeholders(text: str) -> bool:
-    return _SIGNS.search(text) is not None
 
 
 def _standard_spans(text: str, begin: int, end: int) -> list[Span]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from seq2seq.documents.block import MAX_BYTES, MAX_LINES, Block, DocumentError, count_lines, require_count
+from seq2seq.documents.block import MAX_LINES, Block, DocumentError, decode, require_count
 
 # Words for programs: addresses, colours, language codes such as en-US, dotted names, camelCase and paths. This
 # expression is applied only to strings without white space, because it takes linear time only for such strings.
@@ -74,22 +74,11 @@ def wrap(text: str, width: int) -> list[str]:
     return lines
 
 
-def decode_text(data: bytes, encoding: str = "utf-8") -> str:
-    """Decode a document.
-
-    Raises:
-        DocumentError: the document is too large, has too many lines, or is not valid in the encoding.
-    """
-    if len(data) > MAX_BYTES:
-        raise DocumentError(f"the document has {len(data):,} bytes, but {MAX_BYTES:,} are the maximum. Divide it.")
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        line = data[:error.start].count(b"\n") + 1
-        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document to UTF-8.") \
-            from error
-    require_count(count_lines(text), MAX_LINES, "lines")
-    return text
+def decode_text(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
+    """Decode a document of lines; see `decode`. Raises DocumentError also if it has too many lines."""
+    text, encoding = decode(data, encoding)
+    require_count(text.count("\n") + text.count("\r") - text.count("\r\n"), MAX_LINES, "lines")
+    return text, encoding
 
 
 def encode_text(text: str, encoding: str) -> bytes:

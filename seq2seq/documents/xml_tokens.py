@@ -6,14 +6,13 @@ large documents cost little, and unchanged tokens are written byte for byte.
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from xml.parsers import expat
 
-from seq2seq.documents.block import MAX_DEPTH, MAX_TAGS, DocumentError, decode, require_count, require_size
+from seq2seq.documents.block import MAX_DEPTH, MAX_TAGS, DocumentError, decode, require_count
 
 XmlKind = Literal["open", "close", "alone", "text", "comment", "other"]
 _DECLARED = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
@@ -46,19 +45,9 @@ class XmlToken:
 
 
 def decode_xml(data: bytes) -> tuple[str, str]:
-    """Return the text of an XML document and its encoding, with which the text must be encoded again. A byte order mark
-    has priority over the declaration.
-
-    Raises:
-        DocumentError: the document is too large, or not valid in its encoding.
-    """
-    require_size(data)
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16-le" if data.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
-    else:
-        declared = None if data.startswith(codecs.BOM_UTF8) else _DECLARED.match(data[:200])
-        encoding = declared[1].decode().lower() if declared else "utf-8"
-    return decode(data, encoding), encoding
+    """Decode an XML document; see `decode`. A byte order mark has priority over the declaration."""
+    declared = _DECLARED.match(data[:200])
+    return decode(data, declared[1].decode().lower() if declared else "utf-8")
 
 
 def xml_tokens(text: str) -> list[XmlToken]:

@@ -26,11 +26,7 @@ class XmlFile:
     """
 
     def __init__(self, data: bytes) -> None:
-        """Parse a document.
-
-        Raises:
-            DocumentError: the document is not well-formed XML.
-        """
+        """Raises DocumentError: the document is not well-formed XML."""
         self.text, self._encoding = decode_xml(data)
         self.tokens = xml_tokens(self.text)
         self._begins = list(accumulate((len(token.raw) for token in self.tokens), initial=0))

@@ -57,11 +57,7 @@ class AndroidDocument:
     """Resources of Android, with the interface `Document`. An <xliff:g> element with its contents is one tag."""
 
     def __init__(self, data: bytes) -> None:
-        """Parse resources.
-
-        Raises:
-            DocumentError: the document is not well-formed, or has no <resources>.
-        """
+        """Raises DocumentError: the document is not well-formed, or has no <resources>."""
         self._xml = xml = XmlFile(data)
         root = xml.tokens[xml.root]
         if root.name != "resources":

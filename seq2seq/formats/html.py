@@ -10,14 +10,14 @@ The scanner takes linear time for any input. `html.parser` takes 6 seconds for 3
 
 from __future__ import annotations
 
-import codecs
 import html
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from seq2seq.documents.block import MAX_TAGS, Block, TagKind, decode, pair_tags, require_count, require_size
+from seq2seq.documents.block import MAX_TAGS, Block, TagKind, decode, element_ends, pair_tags, require_count
 from seq2seq.documents.sentences import is_translatable
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
@@ -87,20 +87,10 @@ class HtmlDocument:
 
 
 def decode_html(data: bytes) -> tuple[str, str]:
-    """Return the text of an HTML document and its encoding, which is found by the byte order mark or, without
-    this mark, by `<meta charset>`. The default is UTF-8.
-
-    Raises:
-        DocumentError: the document is too large, or not valid in this encoding.
-    """
-    require_size(data)
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16-le" if data.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
-    else:
-        declared = None if data.startswith(codecs.BOM_UTF8) else _CHARSET.search(data[:4096])
-        encoding = declared[1].decode().lower() if declared else "utf-8"
-        encoding = {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252"}.get(encoding, encoding)
-    return decode(data, encoding), encoding
+    """Decode an HTML document; see `decode`. Without a byte order mark, `<meta charset>` decides. Default: UTF-8."""
+    declared = _CHARSET.search(data[:4096])
+    encoding = declared[1].decode().lower() if declared else "utf-8"
+    return decode(data, {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252"}.get(encoding, encoding))
 
 
 def _block(run: list[_Token], text: str, place: str) -> Block:
@@ -165,7 +155,7 @@ def _with_opaque_joined(tokens: list[_Token]) -> list[_Token]:
 
     An element with `translate="yes"` inside of a `translate="no"` divides the latter into several tokens `other`.
     """
-    ends = _element_ends(tokens)
+    ends = element_ends((token.kind, token.name) for token in tokens)
     exceptions = sorted(index for index in ends if _TRANSLATED.search(tokens[index].raw))
     resumed: list[tuple[int, int]] = []     # token after an exception, token after the `translate="no"` around it
     result: list[_Token] = []
@@ -192,26 +182,6 @@ def _with_opaque_joined(tokens: list[_Token]) -> list[_Token]:
     return result
 
 
-def _element_ends(tokens: list[_Token]) -> dict[int, int]:
-    """Return the index of the end tag of each element, by the index of its start tag. Start tags without an end tag are
-    left out, and so are elements that overlap wrongly, such as <i> in <b><i></b></i>."""
-    ends: dict[int, int] = {}
-    stack: list[int] = []
-    open_names: dict[str, int] = {}
-    for index, token in enumerate(tokens):
-        if token.kind == "open":
-            stack.append(index)
-            open_names[token.name] = open_names.get(token.name, 0) + 1
-        elif token.kind == "close" and open_names.get(token.name):
-            while True:
-                begin = stack.pop()
-                open_names[tokens[begin].name] -= 1
-                if tokens[begin].name == token.name:
-                    ends[begin] = index
-                    break
-    return ends
-
-
 def _is_opaque(tokens: list[_Token], begin: int, end: int) -> bool:
     token = tokens[begin]
     if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or _UNTRANSLATED.search(token.raw):
@@ -223,14 +193,8 @@ def _is_opaque(tokens: list[_Token], begin: int, end: int) -> bool:
 
 def _runs(tokens: list[_Token]) -> Iterator[list[_Token]]:
     """Yield lists of tokens. Each is a separator (a token of kind `other`) or a run (tokens between separators)."""
-    run: list[_Token] = []
-    for token in tokens:
-        if token.kind == "other":
-            if run:
-                yield run
-            yield [token]
-            run = []
+    for is_separator, group in groupby(tokens, lambda token: token.kind == "other"):
+        if is_separator:
+            yield from ([token] for token in group)
         else:
-            run.append(token)
-    if run:
-        yield run
+            yield list(group)

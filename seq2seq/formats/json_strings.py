@@ -34,12 +34,8 @@ class JsonDocument:
     """JSON, with the interface `Document`."""
 
     def __init__(self, data: bytes) -> None:
-        """Parse JSON.
-
-        Raises:
-            DocumentError: the document is not JSON in UTF-8, or is nested too deeply.
-        """
-        self._text = decode_text(data)
+        """Raises DocumentError: the document is not JSON, or is nested too deeply."""
+        self._text, self._encoding = decode_text(data)
         require_count(self._text.count('"') // 2, MAX_LINES, "strings")
         content = self._text.removeprefix("\ufeff")
         try:
@@ -84,4 +80,4 @@ class JsonDocument:
             if new != block:
                 before, _, after = trim(Block(read_any_json(self._text[begin:end])))
                 edits.append((begin, end, json.dumps(before + new.text + after, ensure_ascii=self._ensure_ascii)))
-        return encode_text(replace_spans(self._text, edits), "utf-8")
+        return encode_text(replace_spans(self._text, edits), self._encoding)

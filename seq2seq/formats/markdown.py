@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from seq2seq.documents.block import Block, DocumentError, Tag, TagKind, pair_tags, require_block_size, require_count
-from seq2seq.documents.inline import find_core, match_tags, shift_tags
-from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, one_line
+from seq2seq.documents.block import Block, Tag, TagKind, pair_tags, require_block_size, require_count
+from seq2seq.documents.inline import find_core, shift_tags
+from seq2seq.documents.sentences import is_translatable
+from seq2seq.documents.spans import decode_text, encode_text
+from seq2seq.formats.plain_text import one_line
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -81,39 +83,27 @@ class MarkdownDocument:
     """Markdown, with the interface of `block.Document`."""
 
     def __init__(self, data: bytes) -> None:
-        """Read a document.
-
-        Raises:
-            DocumentError: the document is too large, has too much markup, or cannot be decoded (see `decode_text`).
-        """
-        self._data = data
+        """Raises DocumentError: the document is too large, has too much markup, or cannot be decoded."""
         self._source, self._encoding = decode_text(data)
-        if len(self._source) > MAX_CHARACTERS:
-            raise DocumentError(f"the document has {len(self._source):,} characters, but {MAX_CHARACTERS:,} are the "
-                                "maximum. Divide it.")
+        require_count(len(self._source), MAX_CHARACTERS, "characters")
         require_count(sum(map(self._source.count, _MARKS)), MAX_MARKS, "characters of markup")
         self._environment: dict[str, Any] = {}
         self.blocks: list[Block] = []
         self._spans: list[_Span] = []
         for span, line in self._find_spans():
             begin, end, first, last = span.core
-            if has_letters(span.text):
+            if is_translatable(span.text):
                 self.blocks.append(Block(span.text[begin:end], shift_tags(span.tags[first:last], begin, end),
                                          f"line {line}"))
                 self._spans.append(span)
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `block.Document.render`."""
-        if len(translations) != len(self.blocks):
-            raise ValueError(f"{len(translations)} translations for {len(self.blocks)} blocks")
         parts, last = [], 0
         for span, old, new in zip(self._spans, self.blocks, translations, strict=True):
             if (new.text, new.tags) != (old.text, old.tags):
-                match_tags(old.tags, new.tags)
                 parts += [self._source[last:span.begin], self._render(span, new)]
                 last = span.end
-        if not parts:
-            return self._data
         return encode_text("".join([*parts, self._source[last:]]), self._encoding)
 
     def _find_spans(self) -> Iterator[tuple[_Span, int]]:

@@ -6,7 +6,6 @@ and messages with a translation. Format: https://www.gnu.org/software/gettext/ma
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -75,20 +74,10 @@ class PoDocument:
     """Gettext catalogue, with the interface `Document`. White space at the edges of messages is not in the blocks."""
 
     def __init__(self, data: bytes) -> None:
-        """Parse a catalogue.
-
-        Raises:
-            DocumentError: a line is malformed, a message is incomplete, or the encoding is not known.
-        """
-        declared = None if data.startswith(codecs.BOM_UTF8) else _CHARSET.search(data[:100_000])
-        self._encoding = declared[1].decode() if declared and declared[1] != b"CHARSET" else "utf-8"
-        try:
-            if not codecs.lookup(self._encoding)._is_text_encoding:
-                raise LookupError
-        except LookupError:
-            raise DocumentError(f"line {data[:declared.start() if declared else 0].count(10) + 1}: the encoding "
-                                f"'{self._encoding}' is not known. Convert the document to UTF-8.") from None
-        self._text = decode_text(data, self._encoding)
+        """Raises DocumentError: a line is malformed, a message is incomplete, or the encoding is not known."""
+        declared = _CHARSET.search(data[:100_000])
+        encoding = declared[1].decode() if declared and declared[1] != b"CHARSET" else "utf-8"
+        self._text, self._encoding = decode_text(data, encoding)
         self._line_end = "\r\n" if "\r\n" in self._text else "\n"
         self._messages = _parse(self._text)
         self._header = next((message.find("msgstr")[0] for message in self._messages

@@ -30,15 +30,12 @@ class PropertiesDocument:
     """
 
     def __init__(self, data: bytes) -> None:
-        """Parse properties.
-
-        Raises:
-            DocumentError: an escape is malformed.
-        """
+        """Raises DocumentError: an escape is malformed."""
         try:
-            self._text, self._encoding = decode_text(data), "ascii" if data.isascii() else "utf-8"
+            self._text, self._encoding = decode_text(data)
         except DocumentError:
-            self._text, self._encoding = decode_text(data, "iso-8859-1"), "iso-8859-1"
+            self._text, self._encoding = decode_text(data, "iso-8859-1")
+        self._last_plain = "\x7f" if data.isascii() else "\xff" if self._encoding == "iso-8859-1" else "\U0010ffff"
         self.blocks: list[Block] = []
         self._values: list[tuple[int, int]] = []                                # span of each block
         line, begin = 1, int(self._text.startswith("\ufeff"))
@@ -65,17 +62,14 @@ class PropertiesDocument:
                 text = before + new.text + after
                 edits.append((begin, end, self._value(text.replace("'", "''") if doubled else text,
                                                       _CONTINUATION.search(old))))
-        return encode_text(replace_spans(self._text, edits), "utf-8" if self._encoding == "ascii" else self._encoding)
+        return encode_text(replace_spans(self._text, edits), self._encoding)
 
     def _value(self, text: str, continuation: re.Match[str] | None) -> str:
         """Return a value with escapes. continuation: end of the first line if the original has several lines."""
         lines = [line.translate(_ESCAPED) for line in (wrap(text, _WIDTH) if continuation else [text])]
         lines = [f"\\{line}" if line.startswith(" ") else line for line in lines]
         value = f"\\{continuation[1]}{continuation[2]}".join(lines) if continuation else lines[0]
-        if self._encoding == "utf-8":
-            return value
-        limit = "\x7f" if self._encoding == "ascii" else "\xff"
-        return "".join(one if one <= limit else _unicode_escape(one) for one in value)
+        return "".join(one if one <= self._last_plain else _unicode_escape(one) for one in value)
 
 
 def _read(value: str) -> tuple[str, bool]:

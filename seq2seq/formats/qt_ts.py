@@ -26,11 +26,7 @@ class TsDocument:
     """
 
     def __init__(self, data: bytes) -> None:
-        """Parse a catalogue.
-
-        Raises:
-            DocumentError: the document is not well-formed, or not a catalogue of Qt.
-        """
+        """Raises DocumentError: the document is not well-formed, or not a catalogue of Qt."""
         self._xml = XmlFile(data)
         root = self._xml.tokens[self._xml.root]
         if root.local_name != "TS":

@@ -59,8 +59,7 @@ def parse(data: bytes, format: str, name: str, source_language: str, target_lang
     if format not in formats:
         raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(formats)}.")
     if format not in OFFICE and (kind := compression_of(data)):
-        archive = f", or name its format, such as {', '.join(OFFICE)}" if kind == "ZIP" else ""
-        raise DocumentError(f"{name}: the document begins like {kind} data. Decompress it{archive}.")
+        raise DocumentError(f"{name}: the document begins like {kind} data. Decompress it, or name its format.")
     try:
         return formats[format](data)
     except DocumentError as error:

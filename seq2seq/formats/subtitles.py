@@ -16,8 +16,10 @@ from typing import Literal
 
 from seq2seq.data.line_splitting import SENTENCE_MARKS, SPACELESS, alignment_units
 from seq2seq.documents.block import Block, DocumentError, Tag, pair_tags
-from seq2seq.documents.inline import find_core, match_tags, shift_tags
-from seq2seq.formats.plain_text import decode_text, encode_text, has_letters, one_line
+from seq2seq.documents.inline import find_core, shift_tags
+from seq2seq.documents.sentences import is_translatable
+from seq2seq.documents.spans import decode_text, encode_text
+from seq2seq.formats.plain_text import one_line
 from seq2seq.recipe.language_codes import main_language
 
 MAX_GAP = 3.0
@@ -81,12 +83,7 @@ class _SubtitleDocument:
     """True if an empty line ends a cue. False: text after an empty line belongs to the cue before."""
 
     def __init__(self, data: bytes) -> None:
-        """Read subtitles.
-
-        Raises:
-            DocumentError: the document is too large, cannot be decoded (see `decode_text`), or is malformed.
-        """
-        self._data = data
+        """Raises DocumentError: the document is too large, cannot be decoded (see `decode_text`), or is malformed."""
         self._source, self._encoding = decode_text(data)
         self._require_form()
         line_end = re.search(r"\r\n|\r|\n", self._source)
@@ -96,22 +93,17 @@ class _SubtitleDocument:
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `block.Document.render`."""
-        if len(translations) != len(self.blocks):
-            raise ValueError(f"{len(translations)} translations for {len(self.blocks)} blocks")
         spaceless = main_language(target_language) in SPACELESS
         parts, last = [], 0
         for cues, old, new in zip(self._groups, self.blocks, translations, strict=True):
             if (new.text, new.tags) == (old.text, old.tags):
                 continue
-            match_tags(old.tags, new.tags)
             for cue, (text, tags) in zip(cues, _divide_translation(cues, new, spaceless), strict=True):
                 if (text, [(tag.position, tag.raw) for tag in tags]) == (
                         cue.words, [(tag.position, tag.raw) for tag in cue.inner_tags]):
                     continue
                 parts += [self._source[last:cue.begin], self._write(cue, text, tags, spaceless)]
                 last = cue.end
-        if not parts:
-            return self._data
         return encode_text("".join([*parts, self._source[last:]]), self._encoding)
 
     def _require_form(self) -> None:
@@ -329,10 +321,10 @@ def _group(cues: Sequence[_Cue]) -> Iterator[list[_Cue]]:
     for cue in cues:
         if group and (cue.starts or len(group) == MAX_CUES or cue.start - group[-1].stop > MAX_GAP
                       or cue.start <= group[-1].start or cue.speaker != group[-1].speaker
-                      or not has_letters(cue.words) or _SENTENCE_END.search(group[-1].words)):
+                      or not is_translatable(cue.words) or _SENTENCE_END.search(group[-1].words)):
             yield group
             group = []
-        if has_letters(cue.words):
+        if is_translatable(cue.words):
             group.append(cue)
     if group:
         yield group

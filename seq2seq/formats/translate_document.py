@@ -97,28 +97,12 @@ def input_format(path: Path | None, format: str | None) -> str | None:
         UserError: according to its name, the file is a compressed document, or a document of another format.
     """
     if format is None and path is not None:
-        as_lines = "or add --document lines if each line of the file is a sentence."
-        if path.suffix in COMPRESSED_SUFFIXES and format_of(path.stem):
-            raise UserError(f"{path} is a compressed document. Decompress it, {as_lines}")
-        if path.suffix.lower() in OTHER_SUFFIXES:
-            raise UserError(f"{path}: {path.suffix} documents cannot be translated. Convert it to one of the formats "
-                            f"{' '.join(SUFFIXES)}, {as_lines}")
-    if format is None and path is not None and (format := format_of(path.name)):
-        console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
+        if path.suffix.lower() in OTHER_SUFFIXES or path.suffix in COMPRESSED_SUFFIXES and format_of(path.stem):
+            raise UserError(f"{path}: {path.suffix} documents cannot be translated. Convert or decompress it to one of "
+                            f"{' '.join(SUFFIXES)}, or add --document lines if each line of the file is a sentence.")
+        if format := format_of(path.name):
+            console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
     return None if format == "lines" else format
-
-
-def require_format(path: Path, format: str | None) -> str:
-    """Return the format of a document: `format`, or if this is None, the format that its name tells.
-
-    Raises:
-        UserError: the name does not tell a format.
-    """
-    found = format or format_of(path.name)
-    if found is None:
-        raise UserError(f"the name of {path} does not tell its format. Give the format, or one of the endings "
-                        f"{' '.join(SUFFIXES)}.")
-    return found
 
 
 def model_recipe(model: Path, target_language: str | None = None) -> Recipe:
@@ -163,7 +147,10 @@ def translate_document(translator: Translator, document: Path | bytes, format: s
     if translator.directory is None:
         raise UserError("this translator was not loaded from a file. Use Translator.load to translate documents.")
     path = Path(name) if isinstance(document, bytes) else Path(document)
-    format = require_format(path, format)
+    format = format or format_of(path.name)
+    if format is None:
+        raise UserError(f"the name of {path} does not tell its format. Give the format, or one of the endings "
+                        f"{' '.join(SUFFIXES)}.")
     recipe = model_recipe(translator.directory).model_copy(update={"languages": translator.languages})
     data = document if isinstance(document, bytes) else read_document(path)
     parsed = DocumentTranslation(data, format, str(path), recipe)

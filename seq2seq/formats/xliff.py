@@ -36,11 +36,7 @@ class XliffDocument:
     """XLIFF, with the interface `Document`. Native code in <bpt>, <ept>, <ph> and <it> is part of the tag."""
 
     def __init__(self, data: bytes) -> None:
-        """Parse a document.
-
-        Raises:
-            DocumentError: the document is not well-formed, or not XLIFF 1 or 2.
-        """
+        """Raises DocumentError: the document is not well-formed, or not XLIFF 1 or 2."""
         self._xml = XmlFile(data)
         root = self._xml.tokens[self._xml.root]
         self._version = root.attributes.get("version", "")[:1]

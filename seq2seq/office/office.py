@@ -1,16 +1,17 @@
 """Office documents: DOCX of Word, PPTX of PowerPoint, and ODT, ODS and ODP of LibreOffice.
 
-Only parts with changed text are written again; all other members of the archive keep their bytes.
+Only parts with changed text are written again; all other members of the archive keep their contents.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from seq2seq.documents.block import MAX_TAGS, Block, DocumentError, require_count
-from seq2seq.documents.xml_tokens import XmlToken, decode_xml, xml_tokens
+from seq2seq.documents.xml_tokens import XmlToken
+from seq2seq.documents.xml_units import XmlFile
 from seq2seq.office.archive import Archive
 from seq2seq.office.paragraphs import Item, Names, Paragraph, Piece, make_paragraph
 
@@ -23,13 +24,14 @@ _SPACES = re.compile(r"[ \t\r\n]+")
 
 @dataclass
 class _Part:
-    """XML member of the archive. ends: index of the end tag of each element, by the index of its start tag."""
+    """XML member of the archive. tokens, ends: see `XmlFile`."""
 
     name: str
-    tokens: list[XmlToken]
-    ends: dict[int, int]
-    encoding: str
-    paragraphs: list[Paragraph]
+    xml: XmlFile
+    paragraphs: list[Paragraph] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tokens, self.ends = self.xml.tokens, self.xml.ends
 
 
 class _OfficeDocument:
@@ -44,12 +46,7 @@ class _OfficeDocument:
     """Elements whose paragraphs are not translated."""
 
     def __init__(self, data: bytes) -> None:
-        """Read a document.
-
-        Raises:
-            DocumentError: the document is malformed, hostile, too large, encrypted, or of another format.
-        """
-        self._data = data
+        """Raises DocumentError: the document is malformed, hostile, too large, encrypted, or of another format."""
         self._archive = Archive(data)
         self._tags = 0
         self._parts = [self._read(name) for name in self._part_names()]
@@ -57,8 +54,6 @@ class _OfficeDocument:
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `block.Document.render`."""
-        if len(translations) != len(self.blocks):
-            raise ValueError(f"{len(translations)} translations for {len(self.blocks)} blocks")
         changed: dict[str, bytes] = {}
         remaining = iter(translations)
         for part in self._parts:
@@ -73,8 +68,8 @@ class _OfficeDocument:
                 raws[paragraph.begin:paragraph.end] = [text] + [""] * (paragraph.end - paragraph.begin - 1)
                 is_changed = True
             if is_changed:
-                changed[part.name] = "".join(raws).encode(part.encoding, "xmlcharrefreplace")
-        return self._archive.replace(changed) if changed else self._data
+                changed[part.name] = part.xml.encode([(0, len(part.xml.text), "".join(raws))])
+        return self._archive.replace(changed)
 
     def _part_names(self) -> list[str]:
         raise NotImplementedError
@@ -87,23 +82,11 @@ class _OfficeDocument:
         return token.name in self._skipped
 
     def _read(self, name: str) -> _Part:
-        data = self._archive.read(name)
-        try:
-            text, encoding = decode_xml(data)
-            self._tags += text.count("<")
-            require_count(self._tags, MAX_TAGS, "tags")
-            tokens = xml_tokens(text)
-        except DocumentError as error:
-            raise DocumentError(f"{name}, {error}") from error
+        part = _Part(name, self._parse(name))
+        tokens, ends = part.tokens, part.ends
+        self._tags += part.xml.text.count("<")
+        require_count(self._tags, MAX_TAGS, "tags")
         self._require_prefix(name, tokens)
-        ends: dict[int, int] = {}
-        stack: list[int] = []
-        for index, token in enumerate(tokens):
-            if token.kind == "open":
-                stack.append(index)
-            elif token.kind == "close":
-                ends[stack.pop()] = index
-        part = _Part(name, tokens, ends, encoding, [])
         index = 0
         opened: list[int] = []                                          # ends of the enclosing paragraphs
         while index < len(tokens):
@@ -121,6 +104,13 @@ class _OfficeDocument:
                     part.paragraphs.append(paragraph)
             index += 1
         return part
+
+    def _parse(self, name: str) -> XmlFile:
+        data = self._archive.read(name)
+        try:
+            return XmlFile(data)
+        except DocumentError as error:
+            raise DocumentError(f"{name}, {error}") from error
 
     def _require_prefix(self, part: str, tokens: Sequence[XmlToken]) -> None:
         """Raise DocumentError if a part has another prefix for the namespace of the text, as Python's ElementTree
@@ -150,13 +140,13 @@ class _RunDocument(_OfficeDocument):
 
     def _part_names(self) -> list[str]:
         name = "[Content_Types].xml"
-        tokens = xml_tokens(decode_xml(self._archive.read(name))[0])
+        tokens = self._parse(name).tokens
         overrides, defaults = (
             {token.attributes.get(key, "").lstrip("/").lower(): token.attributes.get("ContentType", "")
              for token in tokens if token.local_name == kind}
             for kind, key in (("Override", "PartName"), ("Default", "Extension")))
         types = {part: overrides.get(part.lower(), defaults.get(part.lower().rpartition(".")[2], ""))
-                 for part in self._archive.names if part != name}
+                 for part in self._archive.contents if part != name}
         names = [part for part, kind in types.items() if re.search(self._types, kind)]
         if not names and not any(self._empty and self._empty in kind for kind in types.values()):
             raise DocumentError(f"{name}: the document has no part with the text of {self._format}. It is of another "
@@ -297,7 +287,7 @@ class OdtDocument(_OfficeDocument):
     _skipped = frozenset({"text:tracked-changes", "office:automatic-styles", "office:styles"})
 
     def _part_names(self) -> list[str]:
-        names = set(self._archive.names)
+        names = set(self._archive.contents)
         if "META-INF/manifest.xml" in names and b"encryption-data" in self._archive.read("META-INF/manifest.xml"):
             raise DocumentError("the document is encrypted. Save it without a password.")
         return ["content.xml", *names & {"styles.xml"}]

@@ -18,9 +18,6 @@ from seq2seq.documents.block import Block, Tag, TagKind
 from seq2seq.documents.inline import find_core, match_tags, shift_tags
 from seq2seq.documents.xml_tokens import XmlToken, escape_xml
 
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML does not allow."""
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -132,7 +129,6 @@ class _Writer:
         self._after_break = item.kind == "break" or self._after_break and tag.kind != "alone"
 
     def _text(self, text: str) -> None:
-        text = _FORBIDDEN.sub("", text)
         if self._after_break:
             text = text.lstrip(" ")
         if not text:

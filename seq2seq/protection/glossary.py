@@ -13,7 +13,7 @@ from seq2seq.errors import UserError
 from seq2seq.protection.words import MIN_STEM, lemmas, lower_case, same_word, words
 from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
 
-MAX_ENTRIES, MAX_TERM_CHARACTERS, MAX_BYTES = 200_000, 300, 50_000_000
+MAX_BYTES = 50_000_000
 KEEP = frozenset(["do not translate", "dnt", "keep"])
 """Notes in the third column, converted to lower case, of terms that must stay as they are."""
 
@@ -82,16 +82,12 @@ class Glossary:
                     continue
                 if len(cells) > 3:
                     raise UserError(f"{place}: {len(cells)} columns; expected term, translation and an optional note.")
-                if any(len(cell) > MAX_TERM_CHARACTERS for cell in cells):
-                    raise UserError(f"{place}: a term has more than {MAX_TERM_CHARACTERS} characters. Shorten it.")
                 if not words(cells[0]):
                     raise UserError(f"{place}: the term '{cells[0]}' has no letter or digit.")
                 separators &= set(cells[0]) if len(cells) == 1 else set()
                 source, target, note = [*cells, "", ""][:3]
                 keep = not target or note.lower() in KEEP
                 translations.setdefault(source, {})[source if keep else target] = None
-                if len(translations) > MAX_ENTRIES:
-                    raise UserError(f"{place}: a glossary may have {MAX_ENTRIES:,} terms. Divide it.")
         except csv.Error as error:
             raise UserError(f"{name}:{reader.line_num}: {error}. Correct the line.") from error
         if translations and separators:

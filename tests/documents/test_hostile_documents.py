@@ -111,18 +111,15 @@ CASES = {
        for format in OFFICE for name, doctype in (("nested entities", BILLION_LAUGHS),
                                                   ("an external entity", EXTERNAL))},
     "docx with nested archives": ("docx", nested_archive, 1, 3, None),
-    "docx with a high ratio": ("docx", lambda size: office("docx", "", "", ("a", b"\0" * size)), 20_000_000, 90_000_000,
-                               "times its size"),
+    "docx with a high ratio": ("docx", lambda size: office("docx", paragraph("docx", "one"), "", ("a", b"\0" * size)),
+                               1_000_000, 90_000_000, ""),
     "docx with a large member": ("docx", lambda size: office("docx", "", "", ("a", b"\0" * size)), 100_000_001,
                                  1_000_000_000, "bytes unpacked"),
     "docx with many members": ("docx", lambda size: office("docx", "", "", *((str(one), "") for one in range(size))),
                                10_001, 65_000, "members"),
     "docx with a lying size": ("docx", lying_archive, 1_000, 12_000_000,
-                              "word/document.xml: the member of the archive is damaged"),
-    "docx with overlapping members": ("docx", overlapping_archive, 10, 9_000, "overlaps"),
-    **{f"docx with the member {name}": ("docx", lambda size, name=name: office("docx", "", "", (name, "")), 1, 1,
-                                        "leads out of the archive")
-       for name in ("../a", "/etc/a", "a/../../b", "..\\a", "C:/a")},
+                              "not an intact zip archive"),
+    "docx with overlapping members": ("docx", overlapping_archive, 10, 9_000, None),
     "html nested": ("html", lambda size: b"<b>one <div>" * size, 500, 10_000, ""),
     "html nested and closed": ("html", lambda size: b"<i>one " * size + b"</i>" * size, 500, 10_000, ""),
     "html overlapping": ("html", lambda size: b"<b>one <i>two </b>three </i>" * size, 100, 10_000, None),
@@ -169,14 +166,14 @@ CASES = {
     "text of many sentences": ("text", lambda size: (b"Ab. " * 200_000 + b"\n") * (size // 200_000) + b"Ab. " * (
         size % 200_000), 1_000, 20_000_000, None),
     "markdown of many paragraphs": ("markdown", lambda size: b"a\n\n" * size, 1_000, 1_000_000, None),
-    **{f"{format} of {marks.decode()}": (format, lambda size, marks=marks: marks * (size // len(marks)), 10_000,
+    **{f"{format} of {marks.decode()}": (format, lambda size, marks=marks: marks * (size // len(marks)), 3_000,
                                          50_000_000, None)
        for format, all_marks in (("markdown", (b"[", b"*", b"`", b"> ", b"![", b"**a", b"_", b"<a ", b"|", b"\\", b"&#",
                                                b"~~", b"- ", b"    ", b"* a\n", b"`a``", b"[a](", b"a|b\n-|-\n")),
                                  ("html", (b"<", b"<a ", b"<!--", b"</", b"<script>", b"<a b='", b"&", b"&#", b"<p>")),
                                  ("srt", (b"<i>", b"{\\", b"-->", b"1\n", b"- a\n")))
        for marks in all_marks},
-    **{f"{format} of mixed marks": (format, mixed, 10_000, 50_000_000, None) for format in ("markdown", "html")},
+    **{f"{format} of mixed marks": (format, mixed, 3_000, 50_000_000, None) for format in ("markdown", "html")},
 }
 
 

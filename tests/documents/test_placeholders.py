@@ -1,11 +1,10 @@
 """Placeholders are found by pattern: variables of message formats, addresses, paths, emoji."""
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_checks import few_and_many
 
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.errors import UserError
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -46,14 +45,7 @@ def test_a_pattern_of_ones_own_comes_first():
         "<1>": 1, "ABC-12": 1, "{x}": 2}
 
 
-@pytest.mark.parametrize("pattern", ["(", "a*", "[z-a]"])
-def test_a_pattern_that_is_invalid_or_matches_nothing_is_refused(pattern):
-    with pytest.raises(UserError, match="--placeholder"):
-        Placeholders([pattern])
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.text(alphabet="{}%$:&<>@#/\\._-[]() aA0,;\n👍", max_size=80))
+@few_and_many(20, 1000, st.text(alphabet="{}%$:&<>@#/\\._-[]() aA0,;\n👍", max_size=80))
 def test_spans_are_in_order_and_do_not_overlap(text):
     spans = Placeholders([r"a+"]).spans(text)
     assert all(begin < end for begin, end in spans)
@@ -63,4 +55,4 @@ def test_spans_are_in_order_and_do_not_overlap(text):
 @pytest.mark.parametrize("unit", ["{", "{ ", "%0", "{{", "<a", "/a", "a.", "&a", "{a,", "{n, plural, ", "%(", "a@",
                                   "http://", "C:\\a\\", "#a", "🙂", "{a[", "$t("])
 def test_the_time_is_linear(unit):
-    Placeholders().spans(unit * (200_000 // len(unit)))
+    Placeholders().spans(unit * (60_000 // len(unit)))

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_checks import few_and_many
 
 from seq2seq.documents.block import Block, Tag, pair_tags
 from seq2seq.documents.placement import alignment_units, place_tags, with_spaces
@@ -62,7 +62,9 @@ fragments = st.recursive(st.sampled_from(["a ", "b. ", "Kuhn ", "12 ", "狗", "<
     max_leaves=12)
 
 
-def check_any_fragment(source, words, seed):
+@few_and_many(20, 4000, st.lists(fragments, max_size=5).map("".join),
+              st.lists(st.sampled_from(["x", "Kuhn", "zwei,", "狗跑", "12"]), max_size=8), st.integers(0, 2**32))
+def test_any_fragment_stays_well_formed_with_every_tag_once(source, words, seed):
     text, tags = tagged(source)
     translation = " ".join(words)
     shape = len(alignment_units(translation)), len(alignment_units(text))
@@ -77,23 +79,6 @@ def check_any_fragment(source, words, seed):
         elif tag.kind == "close":
             assert stack.pop() == tag.raw[2:]
     assert not stack
-
-
-any_fragment = (st.lists(fragments, max_size=5).map("".join),
-                st.lists(st.sampled_from(["x", "Kuhn", "zwei,", "狗跑", "12"]), max_size=8), st.integers(0, 2**32))
-
-
-@given(*any_fragment)
-@settings(max_examples=60, deadline=None)
-def test_any_fragment_stays_well_formed_with_every_tag_once(source, words, seed):
-    check_any_fragment(source, words, seed)
-
-
-@pytest.mark.slow
-@given(*any_fragment)
-@settings(max_examples=4000, deadline=None)
-def test_thousands_of_fragments_stay_well_formed(source, words, seed):
-    check_any_fragment(source, words, seed)
 
 
 def test_elements_that_overlap_keep_every_tag():

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
+from property_checks import few_and_many
 
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.documents.translation import DividedDocument
@@ -47,7 +47,8 @@ def translated(data, format, order):
     return divided.join(translations, "de"), " ".join(translations).split(), divided.sentences
 
 
-def check_html(fragment, order):
+@few_and_many(15, 1000, HTML, ORDERS)
+def test_each_tag_of_html_occurs_once_in_any_translation(fragment, order):
     result, words, _ = translated(fragment.encode(), "html", order)
     source_tags, tags = (Counter(re.findall(r"<[^>]*>", text)) for text in (fragment, result.decode()))
     assert tags == source_tags
@@ -98,7 +99,8 @@ def is_nested(fragment):
     return not stack
 
 
-def check_xliff(fragment, order):
+@few_and_many(15, 1000, XLIFF, ORDERS)
+def test_each_element_of_xliff_occurs_once_in_any_translation(fragment, order):
     numbers = iter(range(1, 1_000))
     marked = re.sub(r"<(g|mrk|x|bx|ex|bpt|ept)(?=[ />])", lambda match: f"<{match[1]} id=\"{next(numbers)}\"", fragment)
     data = ('<xliff version="1.2"><file source-language="en"><body><trans-unit id="1"><source>' + marked
@@ -119,32 +121,6 @@ def check_xliff(fragment, order):
 def shape(element):
     """Return what identifies an inline element."""
     return element.get("id") and (element.tag, element.get("id")) or element.tag
-
-
-@settings(max_examples=50, deadline=None)
-@given(HTML, ORDERS)
-def test_each_tag_of_html_occurs_once_in_any_translation(fragment, order):
-    check_html(fragment, order)
-
-
-@settings(max_examples=50, deadline=None)
-@given(XLIFF, ORDERS)
-def test_each_element_of_xliff_occurs_once_in_any_translation(fragment, order):
-    check_xliff(fragment, order)
-
-
-@pytest.mark.slow
-@settings(max_examples=1_000, deadline=None)
-@given(HTML, ORDERS)
-def test_each_tag_of_html_occurs_once_in_many_translations(fragment, order):
-    check_html(fragment, order)
-
-
-@pytest.mark.slow
-@settings(max_examples=1_000, deadline=None)
-@given(XLIFF, ORDERS)
-def test_each_element_of_xliff_occurs_once_in_many_translations(fragment, order):
-    check_xliff(fragment, order)
 
 
 DOCUMENTS = [

@@ -1,8 +1,8 @@
 """Strings that are text, and helpers of the formats."""
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_checks import few_and_many
 
 from seq2seq.documents.block import Block, Tag
 from seq2seq.documents.sentences import split_sentences
@@ -38,8 +38,7 @@ def test_halves_of_a_surrogate_pair_are_joined():
     assert join_surrogates("a\ud83d\ude00\ud83d") == "a😀\ud83d"
 
 
-@settings(max_examples=50)
-@given(st.text("ab \n", max_size=100), st.integers(1, 20))
+@few_and_many(20, 500, st.text("ab \n", max_size=100), st.integers(1, 20))
 def test_wrapped_lines_are_the_text(text, width):
     lines = wrap(text, width)
     assert "".join(lines) == text

@@ -119,7 +119,7 @@ def test_blocks_have_text_without_markup_and_their_places():
     assert [(block.text, block.place) for block in document.blocks] == [("ein Hund", "line 1"), ("zwei", "line 2")]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(8))
 def test_well_formed_html_stays_well_formed_with_the_same_tags(seed):
     draw = random.Random(seed)
 
@@ -138,7 +138,7 @@ def test_well_formed_html_stays_well_formed_with_the_same_tags(seed):
         assert sorted(map(str, tags(translated(source, translate)))) == sorted(map(str, tags(source)))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_input_comes_back_unchanged_from_an_identical_translation_but_for_entities(seed):
     draw = random.Random(seed)
     pieces = ["<", ">", "</", "<b", "<b>", "</b>", "'", '"', "=", "<!--", "-->", "&", "&lt;", "a", " ", "\n", "<p>",
@@ -161,7 +161,7 @@ def test_any_input_takes_linear_time(piece):
         return time.process_time() - began
 
     # Four times the length: linear time is 4 times as long, quadratic time 16 times. Other processes add noise.
-    assert any(seconds(20_000) < 8 * seconds(5_000) + 0.05 for _ in range(3))
+    assert any(seconds(16_000) < 8 * seconds(4_000) + 0.05 for _ in range(3))
 
 
 @pytest.mark.parametrize("tag", [

@@ -1,10 +1,10 @@
 """Office documents: text is translated with its formatting, all else keeps its bytes, and archives are not trusted."""
 
 import io
-import random
 import struct
 import time
 import zipfile
+from contextlib import suppress
 from dataclasses import replace
 from xml.dom import minidom
 
@@ -12,8 +12,8 @@ import docx
 import pptx
 import pytest
 from document_translators import shortened, translated
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from property_checks import few_and_many
 
 from seq2seq.documents.block import DocumentError
 from seq2seq.documents.translation import DividedDocument
@@ -275,15 +275,6 @@ def test_parts_are_found_by_the_type_of_their_extension_and_whatever_the_case_of
     assert body(translated(document)) == f"<w:p>{run('A')}</w:p>"
 
 
-def test_another_prefix_for_the_namespace_of_the_text_is_refused():
-    word = f"<w:document {WORD}><w:body><w:p>{run('a')}</w:p></w:body></w:document>"
-    word = word.replace("w:", "ns0:").replace("xmlns:w=", "xmlns:ns0=")
-    with pytest.raises(DocumentError, match="word/document.xml, line 1: .* declared as xmlns:ns0, not xmlns:w. Save"):
-        DocxDocument(archive([("[Content_Types].xml", TYPES), ("word/document.xml", word)]))
-    with pytest.raises(DocumentError, match="content.xml, line 1: .* declared as xmlns:t, not xmlns:text"):
-        OdtDocument(archive([("content.xml", f'<office:document-content {OPEN_DOCUMENT.replace(":text=", ":t=")}/>')]))
-
-
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_other_members_keep_bytes_order_and_times(compression):
     members = [(name, (name * 99).encode()) for name in ("a", "b/c", "ä", "d")]
@@ -297,8 +288,6 @@ def test_other_members_keep_bytes_order_and_times(compression):
         for one, other in zip(new.infolist(), old.infolist(), strict=True):
             assert (one.date_time, one.compress_type, one.external_attr) == (other.date_time, other.compress_type,
                                                                            other.external_attr)
-    first_end = data.index(b"PK\x03\x04", 4)
-    assert result[:first_end] == data[:first_end]
 
 
 def test_members_with_their_size_after_the_data_are_replaced():
@@ -331,60 +320,34 @@ def with_header(data, offset, form, value, marker=b"PK\x01\x02"):
     return bytes(changed)
 
 
-def with_two_names_equal():
-    return archive([("a1", ""), ("a2", "")]).replace(b"a2", b"a1")
-
-
-BOMB = archive([("[Content_Types].xml", TYPES), ("word/document.xml", b"\0" * 11_000_000)])
 SMALL = word("<w:p/>")
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99, "old binary format"), (b"{\\rtf1", "no zip archive"),
-    (b"", "no zip archive"), (SMALL[:200], "damaged"), (BOMB, "500 times"),
-    (with_header(SMALL, 24, "<I", 2**31), "unpacked"), (with_header(SMALL, 8, "<H", 1), "encrypted"),
-    (archive([("../a", "")]), "leads out"), (archive([("/a", "")]), "leads out"),
-    (archive([("c:/a", "")]), "leads out"), (archive([("a\\..\\b", "")]), "leads out"),
-    (with_two_names_equal(), "same name"),
-    (archive([("a", "b")]), "has no"),
-    (archive([("[Content_Types].xml", "<Types/>")]), "no part with the text"),
-    (word("<w:p>"), "word/document.xml, line 1"), (with_header(SMALL, 42, "<I", 5), "damaged"),
-    (archive([("[Content_Types].xml", "<!DOCTYPE a [<!ENTITY b 'c'>]><a/>")]), "entities"),
-    (b"PK\x03\x04" + SMALL, "before its first|damaged"), (with_header(SMALL, 20, "<I", 10**6), "overlaps"),
-])
-def test_hostile_and_foreign_files_are_refused(data, message):
-    with pytest.raises(DocumentError, match=message):
+@pytest.mark.parametrize("data", [
+    b"", SMALL[:200], with_header(SMALL, 24, "<I", 2**31), with_header(SMALL, 8, "<H", 1),
+    with_header(SMALL, 42, "<I", 5), with_header(SMALL, 24, "<I", 7),
+    archive([("[Content_Types].xml", TYPES)], zipfile.ZIP_BZIP2),
+    archive([(str(number), "") for number in range(10_001)], zipfile.ZIP_STORED)], ids=[
+    "empty", "cut off", "too large", "encrypted", "wrong place", "wrong size", "another method", "many members"])
+def test_damaged_and_hostile_archives_are_refused(data):
+    with pytest.raises(DocumentError):
         DocxDocument(data)
 
 
-def test_a_member_that_is_larger_than_its_header_says_is_refused():
-    data = with_header(with_header(SMALL, 24, "<I", 7), 22, "<I", 7, b"PK\x03\x04")
-    with pytest.raises(DocumentError, match="damaged|another size"):
-        DocxDocument(data)
-
-
-def test_too_many_members_are_refused():
-    with pytest.raises(DocumentError, match="10,001 members"):
-        Archive(archive([(str(number), "") for number in range(10_001)], zipfile.ZIP_STORED))
-
-
-def test_encrypted_open_documents_are_refused():
-    with pytest.raises(DocumentError, match="encrypted"):
-        OdtDocument(open_document("", **{"META-INF/manifest.xml": "<manifest:encryption-data/>"}))
-
-
-def test_other_tags_or_other_blocks_are_a_mistake_of_the_caller():
-    document = DocxDocument(word(f"<w:p>{run('a')}{run('b', '<w:b/>')}</w:p>"))
-    with pytest.raises(ValueError, match="tags"):
-        document.render([replace(document.blocks[0], tags=())], "en")
-    with pytest.raises(ValueError, match="0 translations"):
-        document.render([], "en")
+@few_and_many(30, 5000, st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), max_size=4))
+def test_archives_with_changed_bytes_are_refused_or_read(changes):
+    damaged = bytearray(SMALL)
+    for place, value in changes:
+        damaged[place] = value
+    with suppress(DocumentError):
+        translated(DocxDocument(bytes(damaged)))
 
 
 RUNS = st.lists(st.tuples(st.text("ab &<\u00e4", max_size=5), st.booleans(), st.booleans(), st.booleans()), max_size=7)
 
 
-def check_formatting(runs, translate):
+@few_and_many(4, 500, RUNS, st.sampled_from([str.upper, shortened]))
+def test_every_character_keeps_its_formatting(runs, translate):
     """Translate a paragraph of these runs, and read its text and formatting back."""
     document = docx.Document()
     paragraph = document.add_paragraph()
@@ -403,19 +366,6 @@ def check_formatting(runs, translate):
         for text, bold, italic, small in runs for character in text if character.strip()]
 
 
-@settings(max_examples=20, deadline=None)
-@given(RUNS)
-def test_every_character_keeps_its_formatting(runs):
-    check_formatting(runs, str.upper)
-
-
-@pytest.mark.slow
-@settings(max_examples=500, deadline=None)
-@given(RUNS, st.sampled_from([str.upper, shortened]))
-def test_every_character_keeps_its_formatting_in_many_documents(runs, translate):
-    check_formatting(runs, translate)
-
-
 @pytest.mark.slow
 def test_five_thousand_paragraphs_take_seconds():
     paragraph = f"<w:p>{run('Ein ')}{run('fetter', '<w:b/>')}{run(' Hund')}</w:p>"
@@ -423,17 +373,3 @@ def test_five_thousand_paragraphs_take_seconds():
     begin = time.perf_counter()
     assert body(translated(DocxDocument(data))).count("FETTER") == 5_000
     assert time.perf_counter() - begin < 10
-
-
-@pytest.mark.slow
-def test_damaged_archives_are_refused_or_read():
-    data = word(f"<w:p>{run('a')}</w:p>")
-    chooser = random.Random(7)
-    for _ in range(5_000):
-        damaged = bytearray(data)
-        for _ in range(chooser.randint(1, 4)):
-            damaged[chooser.randrange(len(damaged))] = chooser.randrange(256)
-        try:
-            translated(DocxDocument(bytes(damaged)))
-        except DocumentError:
-            continue
