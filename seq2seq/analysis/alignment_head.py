@@ -61,7 +61,8 @@ def best_aligner(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Al
         found = frozenset(statistical.links(*words[index]))
         references.append(Reference(found, found))
         sides = [overlap(side.spans, alignment_units(side.text)) for side in (pair.source, pair.target)]
-        for (layer, head), weights in _heads(pair.maps["cross"]):
+        for layer, head in np.ndindex(*pair.maps["cross"].shape[:2]):
+            weights = pair.maps["cross"][layer, head]
             for step in get_args(Step):
                 aligner = Aligner(layer + 1, head + 1, step)
                 piece_weights = weights[1:] if step == "reads" else weights[:-1]
@@ -69,10 +70,6 @@ def best_aligner(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Al
     if not any(reference.sure for reference in references):
         return None
     return min(links, key=lambda aligner: alignment_error_rate(links[aligner], references))
-
-
-def _heads(maps: np.ndarray) -> list[tuple[tuple[int, int], np.ndarray]]:
-    return [((layer, head), maps[layer, head]) for layer, head in np.ndindex(*maps.shape[:2])]
 
 
 def put_head_first(attention: CrossAttention, head: int) -> None:

@@ -7,9 +7,8 @@ missing from this list, and fonts that were deleted later are still in it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from seq2seq import console
@@ -24,8 +23,8 @@ COUNTRY_CODES = {"zh": ("SC", "CN", "TC", "TW", "HK"), "ja": ("JP",), "ko": ("KR
 def families_for(text: str, languages: Iterable[str]) -> list[str]:
     """Return font families that together have all characters of a text, matplotlib's default font first.
 
-    If the fonts in matplotlib's list lack a character, installed fonts that are missing from the list are added to it.
-    Print a warning about characters that no installed font has.
+    If the fonts in matplotlib's list lack a character, fonts that are missing from the list are searched for. Print a
+    warning about characters that no installed font has.
 
     Args:
         languages: codes of the languages of the text. Fonts for these languages are preferred.
@@ -33,12 +32,13 @@ def families_for(text: str, languages: Iterable[str]) -> list[str]:
     countries = [country for language in languages for country in COUNTRY_CODES.get(language[:2], ())]
     families: list[str] = []
     missing = {ord(character) for character in text if not character.isspace()}
-    with _without_font_log():
-        missing = _cover(missing, [DEFAULT_FONT], families)
-        if missing:
-            missing = _cover(missing, _listed_families(countries), families)
-        if missing and _add_new_fonts():
-            missing = _cover(missing, _listed_families(countries), families)
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)        # the warning below is better
+    missing = _cover(missing, [DEFAULT_FONT], families)
+    if missing:
+        missing = _cover(missing, _listed_families(countries), families)
+    if missing:
+        _add_new_fonts()
+        missing = _cover(missing, _listed_families(countries), families)
     if missing:
         console.warn(f"no installed font has {' '.join(map(chr, sorted(missing)))}: the picture shows frames instead. "
                      "Install a font with these characters, such as fonts-noto-cjk for Chinese, Japanese and Korean.")
@@ -84,34 +84,11 @@ def _listed_families(countries: list[str]) -> list[str]:
     return list(dict.fromkeys(font.name for font in sorted(fonts, key=order)))
 
 
-def _add_new_fonts() -> bool:
-    """Remove deleted fonts from matplotlib's list, and add new ones. If any is added, save the list and return True."""
-    import matplotlib
+def _add_new_fonts() -> None:
+    """Add installed fonts to matplotlib's list that are missing from it."""
     from matplotlib import font_manager
 
     manager = font_manager.fontManager
-    manager.ttflist = [font for font in manager.ttflist if Path(font.fname).exists()]
-    known = {str(font.fname) for font in manager.ttflist}
-    new = [path for path in font_manager.findSystemFonts() if path not in known]
-    for path in new:
-        try:
+    for path in {*font_manager.findSystemFonts()} - {str(font.fname) for font in manager.ttflist}:
+        with suppress(OSError, RuntimeError, ValueError):                       # damaged, or a bitmap font
             manager.addfont(path)
-        except (OSError, RuntimeError, ValueError):                             # damaged, or a bitmap font
-            continue
-    if added := len({str(font.fname) for font in manager.ttflist} - known):
-        cache = Path(matplotlib.get_cachedir(), f"fontlist-v{manager.__version__}.json")
-        font_manager.json_dump(manager, cache)
-        console.print_message(f"fonts added to matplotlib's font list: {added:,}")
-    return bool(added)
-
-
-@contextmanager
-def _without_font_log() -> Iterator[None]:
-    """Suppress matplotlib's warnings about fonts in the `with` block, because `families_for` prints a better one."""
-    logger = logging.getLogger("matplotlib.font_manager")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -31,10 +31,6 @@ CHARACTER_WIDTH = 6.6
 """Mean width of a character in pixels, used to place the names in the legend."""
 MAX_POINTS = 700
 """Approximate maximum number of points of a curve, one per pixel of width. Longer curves are downsampled."""
-MAX_VALUE = 1e300
-"""Only absolute values below this limit are drawn; larger values, infinity and NaN are omitted."""
-MIN_RANGE = 1e-300
-"""Minimum range of an axis. In a smaller range, the distance between ticks could round to 0, which has no logarithm."""
 RATE = "learning rate"
 TICKS = 6
 """Approximate number of ticks on an axis."""
@@ -159,11 +155,8 @@ def draw_curves(run: Path, metric: str, smoothed: bool) -> None:
     try:
         records = [record for _, record in log_records(run / LOG_FILE)]
         replace_file(path, learning_curves(records, run.absolute().name, metric, smoothed).encode())
-    except OSError as error:
-        console.warn(f"{path} cannot be written: {error.strerror}. The training continues. The metrics are in "
-                     f"{LOG_FILE}, and the curves are drawn again after the next validation.")
-    except CheckpointError as error:
-        console.warn(f"{path} cannot be drawn: {error} The training continues, because it does not use the log.")
+    except (OSError, CheckpointError) as error:
+        console.warn(f"{path} cannot be drawn, but the training continues: {error}")
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -173,8 +166,8 @@ def ticks(low: float, high: float) -> list[float]:
     a tenth of their value on both sides; if they are 0, the axis reaches from 0 to 1.
     """
     largest = max(abs(low), abs(high))
-    if high - low <= max(1e-9 * largest, MIN_RANGE):
-        margin = largest / 10 if largest > MIN_RANGE else 1.0
+    if high - low <= 1e-9 * largest:
+        margin = largest / 10 or 1.0
         low, high = (low - margin if low < 0 or low > margin else 0.0), high + margin
     min_distance = (high - low) / TICKS
     power = 10.0 ** math.floor(math.log10(min_distance))
@@ -209,7 +202,7 @@ def _curves(records: list[Mapping[str, Any]], value: str, **names: str) -> list[
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and abs(value) < MAX_VALUE
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _downsample(points: list[Point]) -> list[Point]:

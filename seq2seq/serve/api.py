@@ -9,7 +9,6 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from starlette.background import BackgroundTask
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -115,8 +114,6 @@ class Api:
         contents = await file.read()
         if format == "text":
             contents = contents.removeprefix(codecs.BOM_UTF8)
-            if b"\0" in contents:
-                raise invalid("the file is not text: it has bytes of value 0")
         if format == "tmx" and source.lower() == AUTO:
             raise invalid("the source language of a .tmx file cannot be detected. Give it in the parameter source")
         found = await unless_disconnected(request, self.service.translate_document(
@@ -141,8 +138,9 @@ class Api:
             raise ApiError(404, "There is no such file. A translated file is deleted after its download, or after "
                                 f"{LIFETIME_SECONDS // 60} minutes")
         quoted = "".join(character if character.isascii() else "_" for character in file.name)
-        deletion = None if request.method == "HEAD" else BackgroundTask(self.files.delete, key)
-        return Response(file.contents, media_type=content_type(file.name), background=deletion,
+        if request.method != "HEAD":
+            self.files.delete(key)
+        return Response(file.contents, media_type=content_type(file.name),
                         headers={"Content-Disposition": f'attachment; filename="{quoted}"',
                                  "X-Content-Type-Options": "nosniff"})
 

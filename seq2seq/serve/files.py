@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mimetypes
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,11 +30,12 @@ class StoredFile:
 
 
 class FileStore:
-    """Translated files in memory. Each has a download name of 256 random bits. No name from a client becomes a path."""
+    """Translated files in memory. Each has a download name of 256 random bits. No name from a client becomes a path.
+    All methods are called in the event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._files: dict[str, StoredFile] = {}
-        self._clock, self._lock = clock, threading.Lock()
+        self._clock = clock
 
     def add(self, name: str, contents: bytes) -> str:
         """Store a file and return the name for its download.
@@ -43,24 +43,21 @@ class FileStore:
         Raises:
             SlowdownError: too many translated files wait for their download.
         """
-        with self._lock:
-            self._forget_expired()
-            if sum(len(file.contents) for file in self._files.values()) + len(contents) > MAX_BYTES:
-                raise SlowdownError("too many translated files wait for their download. Try again later", 60)
-            key = secrets.token_urlsafe(32) + suffix_of(name)
-            self._files[key] = StoredFile(name, contents, self._clock() + LIFETIME_SECONDS)
-            return key
+        self._forget_expired()
+        if sum(len(file.contents) for file in self._files.values()) + len(contents) > MAX_BYTES:
+            raise SlowdownError("too many translated files wait for their download. Try again later", 60)
+        key = secrets.token_urlsafe(32) + suffix_of(name)
+        self._files[key] = StoredFile(name, contents, self._clock() + LIFETIME_SECONDS)
+        return key
 
     def get(self, key: str) -> StoredFile | None:
         """Return a file that has not expired, or None."""
-        with self._lock:
-            self._forget_expired()
-            return self._files.get(key)
+        self._forget_expired()
+        return self._files.get(key)
 
     def delete(self, key: str) -> None:
         """Delete a file, if it is still there."""
-        with self._lock:
-            self._files.pop(key, None)
+        self._files.pop(key, None)
 
     def _forget_expired(self) -> None:
         now = self._clock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +20,13 @@ from seq2seq.protection.protected_translation import ProtectedTranslator
 from seq2seq.recipe import DecodingSection
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.languages import Directions
-from seq2seq.storage.checkpoints import MODEL, RECIPE, TOKENIZER_FILES, resolve_model_path
+from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
 from seq2seq.tokenizers.context import context_sentences, split_context
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 
-Fingerprint = tuple[Any, ...]
+Fingerprint = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -46,19 +45,12 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Group:
-    """Direction and options that all sentences of one batch have in common."""
+    """Direction and options that all items of one batch have in common. options: None if the items are pairs (sentence,
+    translation) that are aligned."""
 
     source: str
     target: str
-    options: SearchOptions = SearchOptions()
-
-
-@dataclass(frozen=True)
-class AlignmentGroup:
-    """Languages of the pairs (sentence, translation) that are aligned in one batch."""
-
-    source: str
-    target: str
+    options: SearchOptions | None = SearchOptions()
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ class _Loaded:
     translators: translator of each direction of the model; all share the same weights."""
 
     path: Path
-    fingerprint: Fingerprint
+    fingerprint: Fingerprint | None
     translators: dict[tuple[str, str], Translator]
     aligner: Aligner
     terms_inline: bool
@@ -99,7 +91,6 @@ class Models:
     glossaries: dict[tuple[str, str, str], Glossary] = field(default_factory=dict)
     _loaded: list[_Loaded] = field(default_factory=list)
     _by_direction: dict[tuple[str, str], _Loaded] = field(default_factory=dict)
-    _reloading: threading.Lock = field(default_factory=threading.Lock)
     directions: Directions = field(default=Directions(()))
 
     @staticmethod
@@ -120,12 +111,12 @@ class Models:
         return [f"{source} to {target}: {one.path}, {translator.precision} on {translator.device}"
                 for one in self._loaded for (source, target), translator in one.translators.items()]
 
-    def translate(self, group: Group | AlignmentGroup, sentences: list[Any]) -> list[Any]:
+    def translate(self, group: Group, sentences: list[Any]) -> list[Any]:
         """Translate or align the sentences of a batch with the model of the group's direction.
 
-        For a `Group`, return the translations of each sentence, best first. For an `AlignmentGroup`, return the
-        attention between the units of each pair (see `attention_maps.unit_weights`). With sampling, the translation of
-        a sentence does not depend on the other sentences of the batch.
+        Return the translations of each sentence, best first, or the attention between the units of each pair (see
+        `attention_maps.unit_weights`). With sampling, the translation of a sentence does not depend on the other
+        sentences of the batch.
 
         Raises:
             SlowdownError: the direction is no longer served, because its model was replaced.
@@ -138,9 +129,8 @@ class Models:
         def align(pairs: Sequence[tuple[str, str]]) -> list[np.ndarray | None]:
             return unit_weights(translator, pairs, model.aligner)
 
-        if isinstance(group, AlignmentGroup):
+        if (options := group.options) is None:
             return align(sentences)
-        options = group.options
         requests = [Request(sentence, number=0) for sentence in sentences]
         if translator.context:                                                  # each sentence follows its context
             divided = map(split_context, sentences)
@@ -162,29 +152,28 @@ class Models:
 
         changed_only: if False, reload all models, and read the glossaries again. Returns messages for the log.
         """
-        with self._reloading:
-            messages, models = [], list(self._loaded)
-            if not changed_only:
-                try:
-                    self.glossaries = self._read_glossaries(models)
-                except UserError as error:
-                    messages.append(f"the old glossaries stay in use: {error}")
-            for index, old in enumerate(models):
-                fingerprint = _fingerprint(old.path)
-                if changed_only and fingerprint in (old.fingerprint, None):
-                    continue
-                try:
-                    new = self._load(old.path)
-                    changed = [*models[:index], new, *models[index + 1:]]
-                    self._use(changed)
-                except Exception as error:
-                    # With this fingerprint, the next check does not try the same files again.
-                    old.fingerprint = fingerprint or old.fingerprint
-                    messages.append(f"{old.path} cannot be loaded, the old model stays in use: {error}")
-                    continue
-                models = changed
-                messages.append(f"{old.path} was loaded again")
-            return messages
+        messages, models = [], list(self._loaded)
+        if not changed_only:
+            try:
+                self.glossaries = self._read_glossaries(models)
+            except UserError as error:
+                messages.append(f"the old glossaries stay in use: {error}")
+        for index, old in enumerate(models):
+            fingerprint = _fingerprint(old.path)
+            if changed_only and fingerprint in (old.fingerprint, None):
+                continue
+            try:
+                new = self._load(old.path)
+                changed = [*models[:index], new, *models[index + 1:]]
+                self._use(changed)
+            except Exception as error:
+                # With this fingerprint, the next check does not try the same files again.
+                old.fingerprint = fingerprint or old.fingerprint
+                messages.append(f"{old.path} cannot be loaded, the old model stays in use: {error}")
+                continue
+            models = changed
+            messages.append(f"{old.path} was loaded again")
+        return messages
 
     def _load(self, path: Path) -> _Loaded:
         fingerprint = _fingerprint(path)
@@ -198,7 +187,7 @@ class Models:
         by_direction = [translator.towards(each) for each in recipe.directions] if several else [translator]
         translators = {(canonical(source), canonical(target)): each
                        for each in by_direction for source, target in [each.languages.pair]}
-        return _Loaded(path, fingerprint or (), translators, measured_aligner(path), recipe.data.augmentation.terms > 0)
+        return _Loaded(path, fingerprint, translators, measured_aligner(path), recipe.data.augmentation.terms > 0)
 
     def _read_glossaries(self, models: Sequence[_Loaded]) -> dict[tuple[str, str, str], Glossary]:
         return {(name, *direction): Glossary.read(path, *direction)
@@ -219,21 +208,13 @@ class Models:
 
 
 def _fingerprint(path: Path) -> Fingerprint | None:
-    """Return the inode, size and modification time of each file of a model; None if there is no bundle.
-
-    metadata.json is included, because it may be copied last, and the model cannot be loaded before: it has the
-    checksums of the other files.
-    """
+    """Return the inode, size and modification time of a model's metadata.json, which has the checksums of the other
+    files; None if there is no bundle."""
     try:
-        bundle = resolve_model_path(path)
-        found = []
-        for name in (METADATA, MODEL, RECIPE, *TOKENIZER_FILES):
-            if (bundle / name).exists():
-                status = (bundle / name).stat()
-                found.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
-        return tuple(found)
+        status = (resolve_model_path(path) / METADATA).stat()
     except (OSError, UserError):
         return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _decoding(section: DecodingSection, machine: MachineOptions, options: SearchOptions) -> dict[str, Any]:

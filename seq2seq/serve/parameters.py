@@ -135,7 +135,7 @@ def number(parameters: Mapping[str, Any], name: str) -> int:
         return 0
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
-            return int(value) if not isinstance(value, str) or len(value) < 20 else int("no number")
+            return int(value)
         except (ValueError, OverflowError):
             pass
     raise invalid(f"{name} parameter is not a number")
@@ -162,6 +162,4 @@ def _require_text(value: Any, name: str) -> str:
         except UnicodeEncodeError:
             raise invalid(f"{name} parameter is not UTF-8") from None
         return value
-    kind = "a file" if isinstance(value, UploadFile) else {bool: "true or false", int: "a number", float: "a number",
-                                                           list: "a list", dict: "an object"}.get(type(value), "null")
-    raise invalid(f"{name} parameter must be a text, found {kind}")
+    raise invalid(f"{name} parameter must be a text")

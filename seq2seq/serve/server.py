@@ -58,12 +58,9 @@ async def _keep_models_current(service: Service, reload: asyncio.Event, seconds:
                 await reload.wait()
         asked = reload.is_set()
         reload.clear()
-        try:
-            for message in await asyncio.to_thread(service.models.reload, changed_only=not asked):
-                logger.info("%s", escape_control_characters(message))
-                service.metrics.count_reload()
-        except Exception:
-            logger.exception("the check for changed models failed")
+        for message in await asyncio.to_thread(service.models.reload, changed_only=not asked):
+            logger.info("%s", escape_control_characters(message))
+            service.metrics.count_reload()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -76,13 +73,9 @@ def listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         # Nagle's algorithm delays each response by 40 ms. asyncio turns it off only if the protocol is IPPROTO_TCP.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-            listening.listen(2048)
-        except OSError:
-            listening.close()
-            raise
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(2048)
     except OSError as error:
         raise UserError(f"The server cannot listen on {host}:{port}: {error.strerror}. Choose another --host or "
                         "--port.") from error

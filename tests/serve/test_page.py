@@ -30,6 +30,7 @@ ATTACK = "<script>window.attacked=1</script><img src=x onerror='window.attacked=
 
 # Without a browser
 
+
 async def answer_of(path, headers=()):
     sent = []
     app = Starlette(routes=page_routes())
@@ -105,6 +106,7 @@ def test_files_name_no_host_and_the_page_has_no_inline_code():
 
 
 # With a browser
+
 
 class Stub:
     """Server with fake translations: the target's code in brackets, then the source."""

@@ -14,7 +14,6 @@ from mixed_load import MixedLoad, resident
 from random_models import recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.cli import main
-from seq2seq.cli import serve as command
 from seq2seq.serve.server import listen
 
 RECIPE = recipe_text(
@@ -22,39 +21,10 @@ RECIPE = recipe_text(
     "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false")
 
 
-def run(capsys, *arguments):
-    code = main(["serve", *map(str, arguments)])
-    return code, capsys.readouterr().err
-
-
 def test_the_help_has_examples(capsys):
     assert main(["serve", "--help"]) == 0
     text = capsys.readouterr().out
     assert "seq2seq serve models/de_en models/en_fr" in text and "--require-key" in text
-
-
-def test_the_missing_extra_is_named(capsys, monkeypatch):
-    monkeypatch.setattr(command, "PACKAGES", {"uvicorn": "no_such_module", "starlette": "starlette"})
-    code, message = run(capsys, "model")
-    assert code == 2 and message == ("seq2seq serve needs packages that are not installed: uvicorn. Install the extra: "
-                                     "pip install 'seq2seq-mt[serve]'\n")
-
-
-def test_mistakes_of_the_command_line_are_named(capsys, tmp_path):
-    assert run(capsys, tmp_path, "--require-key") == (2, "--require-key needs keys. Add --api-keys FILE.\n")
-    code, message = run(capsys, tmp_path / "none", "--port", 0)
-    assert code == 2 and "does not exist" in message
-    code, message = run(capsys, tmp_path, "--api-keys", tmp_path / "keys")
-    assert code == 2 and "cannot be read: No such file" in message
-    code, message = run(capsys, tmp_path, "--suggestions", tmp_path / "none" / "suggestions")
-    assert code == 2 and "suggestions cannot be written: No such file or directory. Choose another file" in message
-    with listen("127.0.0.1", 0) as taken:
-        code, message = run(capsys, tmp_path, "--port", taken.getsockname()[1])
-    assert code == 2 and "Address already in use. Choose another --host or --port." in message
-    code, message = run(capsys, tmp_path, "--host", "192.0.2.1", "--port", 0)
-    assert code == 2 and "cannot listen on 192.0.2.1:0" in message
-    code, message = run(capsys, tmp_path, "--host", "no host", "--port", 0)
-    assert code == 2 and "cannot listen on no host:0" in message
 
 
 def test_answers_are_not_delayed_by_nagle_s_algorithm():

