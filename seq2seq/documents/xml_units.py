@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Literal
 
-from seq2seq.documents.block import Block, Tag, TagKind, require_block_size
+from seq2seq.documents.block import Block, DocumentError, Tag, TagKind, require_block_size
 from seq2seq.documents.spans import replace_spans
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
@@ -25,8 +25,8 @@ class XmlFile:
     ends: index of the last token of each element.
     """
 
-    def __init__(self, data: bytes) -> None:
-        """Raises DocumentError: the document is not well-formed XML."""
+    def __init__(self, data: bytes, root: str = "") -> None:
+        """Raises DocumentError: the document is not well-formed XML, or its root element is not `root`, if given."""
         self.text, self._encoding = decode_xml(data)
         self.tokens = xml_tokens(self.text)
         self._begins = list(accumulate((len(token.raw) for token in self.tokens), initial=0))
@@ -41,6 +41,10 @@ class XmlFile:
             elif token.kind == "close":
                 self.ends[stack.pop()] = index
         self.root = next(iter(index for index, token in enumerate(self.tokens) if token.kind in ("open", "alone")))
+        found = self.tokens[self.root]
+        if root and found.local_name != root:
+            raise DocumentError(f"line {found.line}: the root element is <{found.name}>, not <{root}>. Check the "
+                                "format of the file.")
 
     def children(self, parent: int, *names: str) -> Iterator[int]:
         """Yield the child elements of an element. If names are given, only children with these local names count."""

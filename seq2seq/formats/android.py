@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seq2seq.documents.block import Block, DocumentError, TagKind, pair_tags
+from seq2seq.documents.block import Block, TagKind, pair_tags
 from seq2seq.documents.spans import is_message, join_surrogates, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile
@@ -58,11 +58,7 @@ class AndroidDocument:
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or has no <resources>."""
-        self._xml = xml = XmlFile(data)
-        root = xml.tokens[xml.root]
-        if root.name != "resources":
-            raise DocumentError(f"line {root.line}: <{root.name}> is not <resources> of Android. Check the format of "
-                                "the file.")
+        self._xml = xml = XmlFile(data, "resources")
         self.blocks: list[Block] = []
         self._strings: list[_String] = []
         for element in xml.children(xml.root, "string", "string-array", "plurals", "item"):

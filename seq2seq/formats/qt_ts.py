@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.block import Block
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.documents.xml_tokens import XmlToken
@@ -27,11 +27,7 @@ class TsDocument:
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or not a catalogue of Qt."""
-        self._xml = XmlFile(data)
-        root = self._xml.tokens[self._xml.root]
-        if root.local_name != "TS":
-            raise DocumentError(f"line {root.line}: <{root.name}> is not <TS> of Qt Linguist. Check the format of the "
-                                "file.")
+        self._xml = XmlFile(data, "TS")
         self.blocks: list[Block] = []
         self._messages: list[tuple[int, int, bool, str]] = []                   # source, translation, numerus, key
         self._forms = 1                                                         # largest number of forms of a message

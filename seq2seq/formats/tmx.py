@@ -29,17 +29,14 @@ class TmxDocument:
         Raises:
             DocumentError: the document is not well-formed, not TMX, or has no text in the source language.
         """
-        self._xml = XmlFile(data)
-        root = self._xml.tokens[self._xml.root]
-        if root.local_name != "tmx":
-            raise DocumentError(f"line {root.line}: <{root.name}> is not TMX. Check the format of the file.")
+        self._xml = XmlFile(data, "tmx")
         self.blocks: list[Block] = []
         self._units: list[tuple[int, int, int]] = []                            # tu, tuv, seg of each block
         languages = sorted({_language(token) for token in self._xml.tokens if token.local_name == "tuv"
                             and token.kind == "open"})
         if source_language and languages and not any(_same_language(one, source_language) for one in languages):
-            raise DocumentError(f"line {root.line}: no unit has a text in the source language {source_language}; the "
-                                f"languages are {', '.join(languages[:20])}.")
+            raise DocumentError(f"no unit has a text in the source language {source_language}; the languages are "
+                                f"{', '.join(languages[:20])}.")
         for unit, token in enumerate(self._xml.tokens):
             if token.kind != "open" or token.local_name != "tu" or self._variant(unit, target_language) is not None:
                 continue

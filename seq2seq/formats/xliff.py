@@ -37,12 +37,11 @@ class XliffDocument:
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or not XLIFF 1 or 2."""
-        self._xml = XmlFile(data)
-        root = self._xml.tokens[self._xml.root]
-        self._version = root.attributes.get("version", "")[:1]
-        if root.local_name != "xliff" or self._version not in _TO_TRANSLATE:
-            raise DocumentError(f"line {root.line}: <{root.name}> of version '{root.attributes.get('version', '')}' is "
-                                "not XLIFF 1.2, 2.0 or 2.1. Check the format of the file.")
+        self._xml = XmlFile(data, "xliff")
+        version = self._xml.tokens[self._xml.root].attributes.get("version", "")
+        self._version = version[:1]
+        if self._version not in _TO_TRANSLATE:
+            raise DocumentError(f"the document is XLIFF '{version}', not 1.2, 2.0 or 2.1.")
         self.blocks: list[Block] = []
         self._units: list[_Unit] = []
         translated, preserved = [True], [False]

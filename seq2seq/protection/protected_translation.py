@@ -14,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from seq2seq.data.line_splitting import Span, split_margins
 from seq2seq.documents.block import Tag
@@ -26,9 +26,12 @@ from seq2seq.errors import RequestError
 from seq2seq.protection.glossary import FoundTerm, Glossary
 from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
-from seq2seq.translation.line_translator import ReportProgress, Translation
+from seq2seq.translation.line_translator import LineTranslator, ReportProgress, Translation
 from seq2seq.translation.requests import Request, number_requests
 from seq2seq.translation.word_confidence import Word
+
+if TYPE_CHECKING:
+    from seq2seq.translation.worker_processes import TranslatorPool
 
 STAND_INS = (37, 43, 58, 64, 73, 89, 92, 46, 57, 68, 79, 83, 94, 39, 52, 61)
 """Numbers that replace placeholders. Numbers that the sentence contains are not used. Models know two-digit numbers
@@ -36,19 +39,6 @@ best, and rarely write numbers of this size in words."""
 _QUOTES = ('""', "''", "``", "`'", "“”", "‘’", "„“", "‚‘", "«»", "»«", "()", "[]", "<>")
 _NUMBER = re.compile(r"\d+")
 _MARKERS = re.compile("|".join(TERM_MARKERS))
-
-
-class BlockTranslator(Protocol):
-    """Translator of blocks of lines: `LineTranslator` or `TranslatorPool`."""
-
-    @property
-    def context(self) -> int:
-        """Number of sentences before a line that the model reads as its context."""
-
-    def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
-                         ) -> Iterator[list[list[Translation]]]:
-        """See `LineTranslator.translate_blocks`."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +56,12 @@ class _Line:
 class ProtectedTranslator:
     """Translator whose translations keep all placeholders of their sources and, if possible, the terms of a glossary.
 
-    translator: a `LineTranslator` or `TranslatorPool`. terms_inline: True if the model was trained with terms in its
-    source text (`data.augmentation.terms`). align: function that aligns sentences with their translations; None:
-    placeholders are placed by position. retries: True to translate again if terms are lost; False to only report it.
+    terms_inline: True if the model was trained with terms in its source text (`data.augmentation.terms`). align:
+    function that aligns sentences with their translations; None: placeholders are placed by position. retries: True to
+    translate again if terms are lost; False to only report it.
     """
 
-    translator: BlockTranslator
+    translator: LineTranslator | TranslatorPool
     placeholders: Placeholders = Placeholders()
     glossary: Glossary | None = None
     terms_inline: bool = False

@@ -46,18 +46,13 @@ class Detector:
         self.languages = list(languages)
         self._lingua: Any = None
         self._codes: dict[Any, str] = {}
-        if is_installed():
-            self._load_lingua()
-
-    def _load_lingua(self) -> None:
-        import lingua
-
-        known = lingua_languages()
+        known = lingua_languages() if is_installed() else {}
         for code in self.languages:
-            language = known.get(main_language(code))
-            if language is not None:
+            if language := known.get(main_language(code)):
                 self._codes.setdefault(language, code)
         if len(self._codes) >= 2:
+            import lingua
+
             self._lingua = lingua.LanguageDetectorBuilder.from_languages(*self._codes).build()
 
     def detect(self, text: str) -> list[Detected]:

@@ -67,17 +67,15 @@ def test_a_pair_that_an_epoch_has_changed_has_no_labels():
     assert labels.gather(corpus([7], [9]), np.array([0, 1]), 2, 2).tolist() == [[[0, 0], [1, 0]], [[0, 0], [0, 0]]]
 
 
-@pytest.mark.parametrize("steps", [3, pytest.param(300, marks=pytest.mark.slow)])
-def test_the_trained_head_aligns_a_corpus_that_is_translated_word_by_word(tmp_path, quick_tensorboard, steps):
+@pytest.mark.slow
+def test_the_trained_head_aligns_a_corpus_that_is_translated_word_by_word(tmp_path, quick_tensorboard):
     write_corpus(tmp_path)
-    text = RECIPE.replace("max_steps: 11", f"max_steps: {steps}").replace("d_model: 16", "d_model: 32").replace(
-        "training:", "training:\n  guided_alignment: 0.5").replace("validate_every: 5", f"validate_every: {steps}")
+    text = RECIPE.replace("max_steps: 11", "max_steps: 300").replace("d_model: 16", "d_model: 32").replace(
+        "training:", "training:\n  guided_alignment: 0.5").replace("validate_every: 5", "validate_every: 300")
     (tmp_path / "recipe.yaml").write_text(text.replace("decoder_layers: 1", "decoder_layers: 2"))
     train(load_recipe(tmp_path / "recipe.yaml"), tmp_path / "run")
     aligner = measured_aligner(tmp_path / "run")
     assert aligner == Aligner(1, 1, "reads")
-    if steps < 100:
-        return
     lines = [(tmp_path / f"valid.{language}").read_text().splitlines() for language in ("en", "de")]
     translator = Translator.load(tmp_path / "run", precision="fp32")
     pairs = list(zip(*lines, strict=True))

@@ -88,14 +88,12 @@ def test_documents_of_each_format_are_translated_by_their_name(run, model, tmp_p
     assert found != documents()[name]
 
 
-@pytest.mark.parametrize(("name", "contents", "message"), [
-    ("page.html.gz", gzip.compress(PAGE), "page.html.gz is a compressed document. Decompress it, or add --document"),
-    ("a.pdf", b"%PDF-1.4\n%\xe2\xe3\n", "a.pdf: .pdf documents cannot be translated. Convert it to one of the formats"),
-    ("a.XLSX", b"PK\x03\x04", "a.XLSX: .XLSX documents cannot be translated.")])
-def test_documents_that_cannot_be_read_are_not_translated_as_lines(run, model, tmp_path, name, contents, message):
+@pytest.mark.parametrize(("name", "contents"), [
+    ("page.html.gz", gzip.compress(PAGE)), ("a.pdf", b"%PDF-1.4\n%\xe2\xe3\n"), ("a.XLSX", b"PK\x03\x04")])
+def test_documents_that_cannot_be_read_are_not_translated_as_lines(run, model, tmp_path, name, contents):
     (tmp_path / name).write_bytes(contents)
     code, out, err = run(model, tmp_path / name)
-    assert (code, out) == (2, b"") and message in err
+    assert (code, out) == (2, b"") and name in err
     (tmp_path / name).write_bytes(gzip.compress(b"eine Katze\n") if name.endswith(".gz") else b"eine Katze\n")
     code, out, _ = run(model, tmp_path / name, "--document", "lines")
     assert (code, out.count(b"\n")) == (0, 1)

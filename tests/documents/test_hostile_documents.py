@@ -73,21 +73,6 @@ def lying_archive(size):
     return bytes(data)
 
 
-def overlapping_archive(count):
-    """Many members of the directory that share the data of one."""
-    data = bytearray(office("docx", paragraph("docx", "one two")))
-    end = data.rfind(b"PK\x05\x06")
-    at = data.rfind(b"PK\x01\x02")
-    entry = data[at:end]
-    name_size = struct.unpack_from("<H", entry, 28)[0]
-    more = b"".join(entry[:46] + f"{number:0{name_size}}".encode() + entry[46 + name_size:] for number in range(count))
-    start, = struct.unpack_from("<I", data, end + 16)
-    tail = bytearray(data[end:])
-    total = min(65_535, 2 + count)
-    struct.pack_into("<HHII", tail, 8, total, total, end - start + len(more), start)
-    return bytes(data[:end] + more + tail)
-
-
 def cues(count):
     return "".join(f"{number}\n{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02},000 --> {number // 3600:02}:"
                    f"{number // 60 % 60:02}:{number % 60:02},900\none two\n\n" for number in range(count)).encode()
@@ -113,13 +98,12 @@ CASES = {
     "docx with nested archives": ("docx", nested_archive, 1, 3, None),
     "docx with a high ratio": ("docx", lambda size: office("docx", paragraph("docx", "one"), "", ("a", b"\0" * size)),
                                1_000_000, 90_000_000, ""),
-    "docx with a large member": ("docx", lambda size: office("docx", "", "", ("a", b"\0" * size)), 100_000_001,
+    "docx with a large member": ("docx", lambda size: office("docx", "", "", ("a", b"\0" * size)), 1_000_000,
                                  1_000_000_000, "bytes unpacked"),
     "docx with many members": ("docx", lambda size: office("docx", "", "", *((str(one), "") for one in range(size))),
-                               10_001, 65_000, "members"),
+                               100, 65_000, "members"),
     "docx with a lying size": ("docx", lying_archive, 1_000, 12_000_000,
                               "not an intact zip archive"),
-    "docx with overlapping members": ("docx", overlapping_archive, 10, 9_000, None),
     "html nested": ("html", lambda size: b"<b>one <div>" * size, 500, 10_000, ""),
     "html nested and closed": ("html", lambda size: b"<i>one " * size + b"</i>" * size, 500, 10_000, ""),
     "html overlapping": ("html", lambda size: b"<b>one <i>two </b>three </i>" * size, 100, 10_000, None),

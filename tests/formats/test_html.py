@@ -39,13 +39,6 @@ def tags(source):
     return found
 
 
-def test_a_byte_order_mark_is_kept_and_not_translated():
-    for encoding in ("utf-8", "utf-16-le"):
-        document = HtmlDocument("\ufeffein <b>Hund</b>".encode(encoding))
-        assert DividedDocument(document).sentences == ["ein Hund"]
-        assert document.render(document.blocks, "en") == "\ufeffein <b>Hund</b>".encode(encoding)
-
-
 @pytest.mark.parametrize(("source", "expected"), [
     ("<p>ein Hund</p>", "<p>EIN HUND</p>"),
     ("ein Hund", "EIN HUND"), ("", ""), ("  ", "  "), ("<br/>", "<br/>"),
@@ -112,11 +105,6 @@ def test_sentences_of_a_run_are_split():
     found = []
     translated("<p>Ein <b>Satz. Noch</b> einer.</p><p>Dritter.", lambda sentence: found.append(sentence) or sentence)
     assert found == ["Ein Satz.", "Noch einer.", "Dritter."]
-
-
-def test_blocks_have_text_without_markup_and_their_places():
-    document = HtmlDocument(b"<p class='english'>ein <b>Hund</b></p>\n<script>x</script><p>zwei</p>")
-    assert [(block.text, block.place) for block in document.blocks] == [("ein Hund", "line 1"), ("zwei", "line 2")]
 
 
 @pytest.mark.parametrize("seed", range(8))

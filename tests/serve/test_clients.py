@@ -1,8 +1,6 @@
 """Programs that speak LibreTranslate's or DeepL's interface, with real models of random weights."""
 
 import json
-import os
-import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -70,8 +68,8 @@ def test_deep_translator(url, expected):
     client = LibreTranslator(source="de", target="en", api_key="any key", custom_url=f"{url}/")
     assert client.translate("ein Hund läuft & schläft + 1 Ω") == expected("ein Hund läuft & schläft + 1 Ω")
     assert client.translate_batch(["der Hund", "die Katze"]) == [expected("der Hund"), expected("die Katze")]
-    long = "der Hund läuft\n" * 200                                            # 4,000 bytes of query string
-    assert client.translate(long) == f"{expected('der Hund läuft')}\n" * 200
+    long = "der Hund läuft\n" * 100                                            # 2,000 bytes of query string
+    assert client.translate(long) == f"{expected('der Hund läuft')}\n" * 100
 
 
 def test_deepl(url, expected):
@@ -117,17 +115,6 @@ def test_argos_translate_sends_forms(url, expected):
     assert request("detect", q="Ich weiß nicht, was soll es bedeuten")[0]["language"] == "de"
     with pytest.raises(urllib.error.HTTPError, match="405"):
         request("languages")
-
-
-@pytest.mark.slow
-def test_the_real_client_of_argos_translate(url, expected):
-    python = os.environ.get("SEQ2SEQ_ARGOS_PYTHON")
-    if not python:
-        pytest.skip("SEQ2SEQ_ARGOS_PYTHON does not name a Python with argostranslate")
-    program = ("import sys; from argostranslate.apis import LibreTranslateAPI; api = LibreTranslateAPI(sys.argv[1]);"
-               "print(api.translate('ein Hund', 'de', 'en')); print(api.detect('Ich weiß nicht')[0]['language'])")
-    done = subprocess.run([python, "-c", program, f"{url}/"], capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines() == [expected("ein Hund"), "de"], done.stderr
 
 
 def test_weblate(url, expected):

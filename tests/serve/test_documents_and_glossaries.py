@@ -71,7 +71,7 @@ LAUGHS = b'<!DOCTYPE x [<!ENTITY a "ha">' + ENTITIES + b"]><resources>&t;</resou
 @pytest.mark.parametrize(("name", "contents", "message"), [
     ("a.docx", BOMB, "a.docx"), ("strings.xml", LAUGHS, "strings.xml"), ("a.docx", b"PK\x03\x04 no archive", "a.docx"),
     ("a.json", b'{"a": \n}', "a.json:2"),
-    ("a.html", b"<b>" * 2_000 + b"eins" + b"</b>" * 2_000, None)])
+    ("a.html", b"<b>" * 500 + b"eins" + b"</b>" * 500, None)])
 def test_hostile_files_are_refused_with_their_place_while_others_are_answered(echo, name, contents, message):
     answers = []
     other = threading.Thread(target=lambda: answers.append(requests.post(

@@ -1,10 +1,12 @@
 """The benchmark of servers: its table, and its errors."""
 
+import pytest
 from served import serving
 
 from benchmarks.serving import Load, Sentences, main
 
 
+@pytest.mark.slow
 def test_the_table_has_a_row_per_server_and_load(echo, capsys, tmp_path):
     (tmp_path / "text").write_text("ein Hund\n\nzwei Katzen\n")
     with serving() as (other, _, models):

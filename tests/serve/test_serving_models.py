@@ -7,7 +7,6 @@ import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 from served import wait_until
 
-from seq2seq.errors import UserError
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.models import Group, MachineOptions, Models, SearchOptions
@@ -50,11 +49,6 @@ def test_models_are_found_by_their_direction(save):
     assert models.directions.direct == (("de", "en"), ("en", "zh-Hans"))
     assert [line.split(":")[0] for line in models.describe()] == ["de to en", "en to zh-Hans"]
     assert texts(models) != texts(models, Group("en", "zh-Hans"))
-
-
-def test_two_models_of_one_direction_are_an_error(save):
-    with pytest.raises(UserError):
-        Models.load([save(), save("other", 3)], MACHINE)
 
 
 @pytest.mark.parametrize("decoding", [DECODING, DECODING + ", mbr: 2", DECODING + ", sampling: true, seed: 3",
