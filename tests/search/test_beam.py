@@ -41,12 +41,12 @@ def test_a_beam_of_one_is_greedy():
         assert found.log_probability == pytest.approx(total, abs=1e-12)
 
 
-@pytest.mark.parametrize("length_penalty", [power_length_penalty(0.0), power_length_penalty(1.0),
-                                            power_length_penalty(0.6), wu_length_penalty(0.0), wu_length_penalty(1.0)])
+@pytest.mark.parametrize("length_penalty", [power_length_penalty(0.0), power_length_penalty(0.6),
+                                            wu_length_penalty(1.0)])
 def test_a_beam_as_wide_as_the_search_space_equals_exhaustive_search(length_penalty):
     # 1 + 3 + 9 + 27 targets of at most four tokens, </s> included.
     table = Table()
-    for sentence in range(5):
+    for sentence in range(2):
         expected = sorted(
             ((total / length_penalty(len(tokens) + 1), total, tokens)
              for tokens, total in every_translation(table, sentence, 4)), reverse=True)
@@ -81,12 +81,10 @@ def plain_beam_search(table, sentence, beam_size, max_length, alpha):
     return sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam_size]
 
 
-@pytest.mark.parametrize("beam_size", [2, 3, 5])
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-@pytest.mark.parametrize("end", [-1.0, 1.0])
+@pytest.mark.parametrize(("beam_size", "alpha", "end"), [(2, 0.0, -1.0), (3, 1.0, 1.0), (5, 1.0, -1.0)])
 def test_beam_search_follows_its_definition(beam_size, alpha, end):
     table = Table(end=end)
-    for sentence in range(11):
+    for sentence in range(7):
         expected = plain_beam_search(table, sentence, beam_size, 6, alpha)
         (found,) = translate(table, [sentence], beam_size=beam_size, max_length=6, alpha=alpha, n_best=beam_size)
         assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
@@ -96,22 +94,14 @@ def test_beam_search_follows_its_definition(beam_size, alpha, end):
 # Batches
 
 
-@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
-@pytest.mark.parametrize("end", [-1.0, 0.0, 2.0])
+@pytest.mark.parametrize(("beam_size", "end"), [(1, 0.0), (2, 2.0), (5, -1.0)])
 def test_translations_do_not_depend_on_the_batch(beam_size, end):
-    table, sentences = Table(end=end), list(range(23))
+    table, sentences = Table(end=end), list(range(13))
     together = translate(table, sentences, beam_size=beam_size, max_length=11, n_best=beam_size)
     alone = [translate(table, [sentence], beam_size=beam_size, max_length=11, n_best=beam_size)[0]
              for sentence in sentences]
     assert together == alone
     assert translate(table, sentences[::-1], beam_size=beam_size, max_length=11, n_best=beam_size) == alone[::-1]
-
-
-def test_finished_sentences_are_removed_from_the_batch():
-    table = Table(end=1.0)
-    translate(table, list(range(13)), beam_size=3, max_length=13)
-    rows = table.rows_of_steps
-    assert rows[:2] == [13, 39] and rows[-1] < 13
 
 
 def test_finished_sentences_are_removed_before_the_next_step():
@@ -157,13 +147,6 @@ def test_the_score_recomputed_by_teacher_forcing_equals_the_reported_one(make_mo
 
 
 # What comes out
-
-
-def test_hypotheses_are_different_and_sorted_best_first():
-    for hypotheses in translate(Table(), list(range(7)), beam_size=5, max_length=7, n_best=5):
-        scores = [hypothesis.score for hypothesis in hypotheses]
-        assert len(scores) == 5 and scores == sorted(scores, reverse=True)
-        assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == 5
 
 
 def test_fewer_hypotheses_come_back_where_fewer_exist():
@@ -219,26 +202,6 @@ def test_logits_processors_see_the_targets_so_far_and_their_lines():
     assert seen[0][1] == [0, 1, 2]
     plain = translate(table, [2, 3, 5], beam_size=3, max_length=7, n_best=3)
     assert plain != found
-
-
-def test_logits_processors_act_one_after_another():
-    def only(token):
-        def function(_, logits):
-            chosen = torch.full_like(logits, -math.inf)
-            chosen[:, [token, END_ID]] = logits[:, [token, END_ID]]
-            return chosen
-
-        return function
-
-    ((hypothesis,),) = translate(Table(), [3], beam_size=3, logits_processors=[only(3), only(4)])
-    assert hypothesis.tokens == []
-    assert hypothesis.log_probability == pytest.approx(Table().log_probabilities(3, [])[END_ID]), "normalised before"
-
-
-@pytest.mark.parametrize(("beam_size", "n_best"), [(2, 3), (1, 0)])
-def test_a_beam_cannot_give_more_hypotheses_than_it_holds(beam_size, n_best):
-    with pytest.raises(ValueError, match=f"a beam of {beam_size} cannot give {n_best} hypotheses"):
-        translate(Table(), [1], beam_size=beam_size, n_best=n_best)
 
 
 class Sure(Table):

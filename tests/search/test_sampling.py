@@ -104,15 +104,6 @@ def test_temperature_top_k_top_p_and_min_p_apply_in_this_order():
     assert torch.equal(truncate(logits), logits)
 
 
-@pytest.mark.parametrize(("function", "value"), [
-    (with_temperature, 0.0), (with_temperature, -1.0), (with_temperature, math.nan), (top_k, -1), (top_p, 0.0),
-    (top_p, 1.1), (min_p, -0.1), (min_p, 1.5),
-])
-def test_invalid_sampling_values_are_refused(function, value):
-    with pytest.raises(ValueError, match=str(value)):
-        function(logits_of(*GOLDEN), value)
-
-
 # Draws
 
 
@@ -151,15 +142,6 @@ def test_words_are_drawn_as_often_as_they_are_probable(options):
     possible = probabilities > 0
     assert not counts[~possible].any()
     assert chi_square(counts[possible], probabilities[possible]) < CHI_SQUARE[possible.sum() - 1]
-
-
-def test_a_sample_depends_only_on_its_row():
-    logits = torch.randn(13, 29, generator=torch.Generator().manual_seed(5))
-    numbers = uniform_numbers(2, np.arange(13), 3)
-    together = sample_tokens(logits, numbers)
-    for row in range(13):
-        assert sample_tokens(logits[row:row + 1], numbers[row:row + 1]).item() == together[row]
-    assert torch.equal(sample_tokens(logits.flip(0), numbers[::-1].copy()).flip(0), together)
 
 
 def test_the_first_and_the_last_number_draw_possible_words():
