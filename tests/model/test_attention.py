@@ -75,27 +75,6 @@ def test_every_sentence_attends_to_its_own_keys_only(causal, training):
     torch.testing.assert_close(attended.detach(), torch.from_numpy(expected), rtol=0, atol=1e-12)
 
 
-def test_self_attention_with_one_stacked_projection_equals_separate_projections():
-    projected = torch.randn(13, 3, HEADS, HEAD_SIZE, dtype=torch.float64, requires_grad=True)
-    sentences, arriving = sentences_of(QUERY_LENGTHS), torch.randn(13, HEADS, HEAD_SIZE, dtype=torch.float64)
-    ours = attention((projected,), sentences, sentences, SCALED_DOT, causal=True)
-    theirs = attend_to(*projected.unbind(1), sentences, sentences, causal=True)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-    for gradient, expected in zip(torch.autograd.grad(ours, projected, arriving),
-                                  torch.autograd.grad(theirs, projected, arriving), strict=True):
-        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
-
-
-def test_gradients_reach_queries_keys_and_values_of_the_right_sentence():
-    lengths = [QUERY_LENGTHS, KEY_LENGTHS, KEY_LENGTHS]
-    inputs = [random_heads(each, seed, requires_grad=True) for seed, each in enumerate(lengths)]
-    sides = sentences_of(QUERY_LENGTHS), sentences_of(KEY_LENGTHS)
-    assert torch.autograd.gradcheck(lambda *heads: attend_to(*heads, *sides, causal=False), inputs, fast_mode=True)
-    causal = [random_heads(QUERY_LENGTHS, seed, requires_grad=True) for seed in range(3)]
-    assert torch.autograd.gradcheck(lambda *heads: attend_to(*heads, sides[0], sides[0], causal=True), causal,
-                                    fast_mode=True)
-
-
 def padded_inputs():
     random = torch.Generator().manual_seed(1)
     shapes = (2, HEADS, 7, HEAD_SIZE), (2, HEADS, 11, HEAD_SIZE), (2, HEADS, 11, HEAD_SIZE)

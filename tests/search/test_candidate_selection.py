@@ -192,20 +192,6 @@ def test_one_group_is_plain_beam_search_and_so_is_each_group_without_strength():
     assert [each[::2] for each in twice] == [each[1::2] for each in twice] == plain
 
 
-def test_diverse_translations_differ_more_and_do_not_depend_on_the_batch():
-    table, sentences = Table(end=-1.0), list(range(13))
-    options = {"beam_size": 6, "n_best": 6, "max_length": 7}
-
-    def first_words(found):
-        return np.mean([len({tuple(hypothesis.tokens[:1]) for hypothesis in each}) for each in found])
-
-    diverse = translate(table, sentences, groups=3, candidate_selection=DiverseBeams(3.0), **options)
-    assert first_words(diverse) > first_words(translate(table, sentences, **options))
-    for sentence in sentences:
-        alone = translate(table, [sentence], groups=3, candidate_selection=DiverseBeams(3.0), **options)
-        assert alone == [diverse[sentence]]
-
-
 # Samples
 
 

@@ -60,25 +60,6 @@ def test_search_finds_the_best_hypotheses_that_satisfy_a_constraint(name):
     assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([total for total, _ in expected])
 
 
-def test_constraints_add_up():
-    table = Table()
-    expected = sorted(((total, tokens) for tokens, total in every_translation(table, 3, 5)
-                       if len(tokens) >= 3 and tokens[0] == 6 and not repeats(tokens, 1)), reverse=True)
-    (found,) = translate(table, [3], beam_size=121, max_length=5, n_best=121, alpha=0.0,
-                         logits_processors=[min_length(3), force_prefix([[6]]), no_repeat_ngram(1)])
-    assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_no_ngram_is_repeated_in_long_targets(size, beam_size):
-    for (hypothesis,) in translate(Table(end=-3.0), list(range(7)), beam_size=beam_size, max_length=29,
-                                   logits_processors=[no_repeat_ngram(size)]):
-        assert not repeats(hypothesis.tokens, size)
-    free = translate(Table(end=-3.0), list(range(7)), beam_size=beam_size, max_length=29)
-    assert any(repeats(hypothesis.tokens, size) for (hypothesis,) in free)
-
-
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_each_line_has_its_own_prefix_independently_of_the_batch(beam_size):
     table, prefixes = Table(end=1.0), [[], [4], [6, 3, 4, 3], [3, 3], []]

@@ -87,16 +87,6 @@ def test_banned_tokens_stay_banned_and_the_others_share_their_probability():
     assert kept(truncate(logits, temperature=3.0, k=4, p=0.999, min_share=1e-9)) <= {1, 2, 3, 4}
 
 
-def test_logits_processors_change_only_their_rows_and_no_argument():
-    logits = torch.randn(5, 23, generator=torch.Generator().manual_seed(7))
-    before = logits.clone()
-    options = {"temperature": 0.7, "k": 11, "p": 0.8, "min_share": 0.05}
-    together = truncate(logits, **options)
-    assert torch.equal(logits, before)
-    for row in range(5):
-        assert torch.equal(truncate(logits[row:row + 1], **options)[0], together[row])
-
-
 def test_temperature_top_k_top_p_and_min_p_apply_in_this_order():
     logits = logits_of(*GOLDEN)
     one_by_one = min_p(top_p(top_k(with_temperature(logits, 2.0), 4), 0.7), 0.6)

@@ -416,27 +416,3 @@ def test_every_line_is_drawn_equally_often():
     hits = Counter(chain.from_iterable(_reservoir_sample(pairs_to(29), 5, random.Random(seed)) for seed in range(2000)))
     assert len(hits) == 29
     assert all(abs(count - 345) < 5 * 17 for count in hits.values())
-
-
-def test_the_text_is_read_once_and_not_kept():
-    def endless():
-        for number in range(10_000):
-            yield Counted(str(number), "")
-            alive.append(Counted.alive)
-
-    alive: list[int] = []
-    _reservoir_sample(endless(), 13, random.Random(1))
-    assert max(alive) <= 13 + 1
-
-
-class Counted(tuple):
-    """Pair that counts its living instances."""
-
-    alive = 0
-
-    def __new__(cls, *texts):
-        cls.alive += 1
-        return super().__new__(cls, texts)
-
-    def __del__(self):
-        type(self).alive -= 1
