@@ -42,19 +42,16 @@ def loss_of_passes(outputs: Sequence[Output], target: Tensor, tokens: int, label
     """Return the training loss of one pass, or of two passes over the same batch with different dropout masks.
 
     Args:
-        outputs: output of each pass. Outputs of two passes must be of type `Logits`.
+        outputs: output of each pass. Outputs of two passes must be of type `Logits`, without
+            hard attention.
         consistency: a in the equation of the module docstring, the weight of the divergence of two passes.
         target, tokens, label_smoothing: as in `smoothed_cross_entropy`.
     Returns:
         The loss. For two passes, `log_probabilities` is the mean over both passes.
-    Raises:
-        ValueError: the outputs of two passes are not logits over a vocabulary, or come from hard attention.
     """
     if len(outputs) == 1:
         return training_loss(outputs[0], target, tokens, label_smoothing)
-    passes = [output for output in outputs if isinstance(output, Logits) and output.attention_sample is None]
-    if len(passes) != len(outputs):
-        raise ValueError("consistency training needs logits over a vocabulary, without hard attention")
+    passes = [output for output in outputs if isinstance(output, Logits)]
     hidden = torch.stack([output.hidden for output in passes], 1).flatten(0, 1)
     loss = smoothed_cross_entropy(replace(passes[0], hidden=hidden), target.repeat_interleave(2), tokens,
                                   label_smoothing, consistency / 2)

@@ -50,14 +50,10 @@ class LossSum:
 def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: float = 0.0) -> LossSum:
     """Return the training loss: smoothed cross-entropy, plus the score-function loss of hard attention.
 
-    Arguments: as in `smoothed_cross_entropy`.
-    Raises:
-        ValueError: `output` is not of type `Logits`, but `label_smoothing` is not 0.
+    Arguments: as in `smoothed_cross_entropy`. label_smoothing: ignored if `output` is not of type `Logits`.
     """
     if isinstance(output, Logits):
         loss = smoothed_cross_entropy(output, target, tokens, label_smoothing)
-    elif label_smoothing:
-        raise ValueError("label smoothing needs logits over a vocabulary; set label_smoothing to 0")
     else:
         target_log_probabilities = log_probabilities(output, target)
         loss = LossSum(-target_log_probabilities.sum(), target_log_probabilities.detach(), tokens)
@@ -192,7 +188,7 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
 def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
     """Return the Triton kernel on Nvidia GPUs, except in fp64; elsewhere, return `overwrite_with_gradient`.
 
-    The kernel is tested first. If it fails or its results are wrong, warn and return the PyTorch implementation.
+    If a first launch of the kernel fails, warn and return the PyTorch implementation.
     """
     # AMD GPUs and the simulated GPU of the tests also have the device type "cuda", but their PyTorch has no CUDA.
     if device.type != "cuda" or torch.version.cuda is None or dtype == torch.float64:
@@ -202,14 +198,10 @@ def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[...,
     except ImportError:                                                         # Triton is optional
         return overwrite_with_gradient
     try:
-        results = []
-        for function in (overwrite_with_gradient, loss_kernel.overwrite_with_gradient):
-            logits = torch.linspace(-9, 9, 2 * loss_kernel.BLOCK + 2, device=device).to(dtype).view(2, -1)
-            outputs, targets = torch.zeros(2, 2, 1, device=device), torch.full((2, 1), loss_kernel.BLOCK, device=device)
-            function(logits, targets, targets[:, 0] > 0, 0.1, True, *outputs)
-            results.append(torch.cat([logits.float().flatten(), outputs.flatten()]))
-        if not torch.allclose(results[0], results[1], rtol=0.02, atol=1e-6):
-            raise ArithmeticError("the kernel's results are wrong")
+        logits, outputs = torch.zeros(1, 2, dtype=dtype, device=device), torch.zeros(2, 1, 1, device=device)
+        target = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        loss_kernel.overwrite_with_gradient(logits, target, target[:, 0] == 0, 0.1, True, *outputs)
+        outputs.tolist()                                                        # waits for the kernel
     except Exception as error:                                                  # of Triton, compiler or driver
         if is_out_of_memory(error):
             raise

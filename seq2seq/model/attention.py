@@ -183,13 +183,13 @@ def runs_packed(query: Tensor) -> bool:
     )
 
 
-def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor | None) -> Tensor:
+def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor) -> Tensor:
     """Compute softmax(Q K^T / sqrt(D)) V over padded tensors.
 
     Args:
         stacks: one tensor with query, key and value, (3, batch, heads, length, head_size); or two tensors: the query,
             (1, …), and key and value, (2, …).
-        mask: (batch, 1 or heads, queries or 1, keys), True = may be attended to (at least one key per query); or None.
+        mask: (batch, 1 or heads, queries or 1, keys), True = may be attended to (at least one key per query).
     Returns:
         (batch, heads, queries, head_size)
     """
@@ -232,13 +232,11 @@ class _PlainAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, mask: Tensor | None, *stacks: Tensor) -> Tensor:
+    def forward(ctx: Any, mask: Tensor, *stacks: Tensor) -> Tensor:
         query, key, value = (part.flatten(0, 1) for stack in stacks for part in stack)
         scores = torch.bmm(query, key.transpose(1, 2)).mul_(1 / math.sqrt(query.shape[-1]))
         scores = scores.view(*stacks[0].shape[1:3], *scores.shape[1:])          # (batch, heads, queries, keys)
-        if mask is not None:
-            scores = scores.masked_fill_(~mask, -math.inf)
-        weights = scores.softmax(-1)
+        weights = scores.masked_fill_(~mask, -math.inf).softmax(-1)
         ctx.save_for_backward(weights, *stacks)
         return torch.bmm(weights.flatten(0, 1), value).view(stacks[0].shape[1:])
 

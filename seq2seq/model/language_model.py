@@ -68,13 +68,7 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
-        """See `interface.Stepwise.start`. Only the number of source sentences is used.
-
-        Raises:
-            ValueError: `keep_attention` is true; a language model has no attention over a source.
-        """
-        if keep_attention:
-            raise ValueError("a language model has no attention over a source")
+        """See `interface.Stepwise.start`. Only the number of source sentences is used. States have no attention."""
         sentences, heads = len(source_offsets) - 1, self.num_heads
         empty = self.embedding.new_zeros(sentences, heads, 0, self.d_model // heads)
         caches = tuple(LayerCache(empty, empty, empty, empty) for _ in self.layers)
@@ -85,7 +79,6 @@ class LanguageModel(nn.Module):
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
         """See `interface.Stepwise.step`. steps: the step function of each layer; None: make them in this call."""
-        check_length(state.position + 1, self.max_positions)
         after = state.with_next_position()
         hidden = self.embedding[last_tokens] * self.scale + self.positions[state.position]
         bias = after.target_bias(self.num_heads, self.window)

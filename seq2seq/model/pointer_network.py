@@ -35,7 +35,6 @@ class PointerState:
     memory, keys: (sentences, longest_source, d_model), encoder states x_n and W x_n, shared by a sentence's rows.
     lengths: (sentences,), number of tokens of each source.
     states: states of the decoder as in torch.nn, h of a GRU or (h, c) of an LSTM, each (layers, rows, d_model).
-    position: position of the next token.
     attention: (rows, longest_source), attention weights of the last step.
     """
 
@@ -43,7 +42,6 @@ class PointerState:
     keys: Tensor
     lengths: Tensor
     states: Tensor | tuple[Tensor, ...]
-    position: int
     keep_attention: bool
     attention: Tensor | None = None
 
@@ -117,12 +115,11 @@ class PointerNetwork(nn.Module):
         sentences = Sentences.from_offsets(source_offsets, longest_source, len(source))
         memory = self.encode(source, sentences)
         return PointerState(unpack_rows(memory, sentences), unpack_rows(self.key(memory), sentences),
-                            source_offsets.diff(), self._first_states(memory, sentences), 0, keep_attention)
+                            source_offsets.diff(), self._first_states(memory, sentences), keep_attention)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
         """See `interface.Stepwise.step`."""
-        check_length(state.position + 1, self.max_positions)
         sentences = len(state.lengths)
         rows = torch.arange(len(last_tokens), device=last_tokens.device) // (len(last_tokens) // sentences)
         positions = (last_tokens - FIRST_POSITION_ID).clamp(0, state.memory.shape[1] - 1)
@@ -134,7 +131,7 @@ class PointerNetwork(nn.Module):
         attention = None
         if state.keep_attention:
             attention = mask_padding(scores, state.lengths).softmax(-1).flatten(0, 1)
-        after = replace(state, states=states, position=state.position + 1, attention=attention)
+        after = replace(state, states=states, attention=attention)
         log_probabilities = target_log_probabilities(scores, state.lengths).flatten(0, 1)
         return F.pad(log_probabilities, (0, self.max_positions - scores.shape[2]), value=-math.inf), after
 

@@ -276,7 +276,6 @@ class Transformer(nn.Module):
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
         """See `interface.Stepwise.step`. steps: the step function of each layer; None: make them in this call."""
-        check_length(state.position + 1, self.max_positions)
         after = state.with_next_position()
         embedded = self.target_embedding.index_select(0, last_tokens)
         hidden = embedded.mul_(self.scale).add_(self.target_positions[state.position])

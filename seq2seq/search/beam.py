@@ -167,7 +167,7 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         if options.candidate_selection is None:
             continuations = topk(logits, totals, banned, must_end, 2 * options.group_size, normalised)
         else:
-            ban(logits, banned, must_end)
+            ban(logits, banned, None if must_end is None else torch.from_numpy(must_end).to(device))
             past = torch.from_numpy(totals).to(device).view(-1, groups, totals.shape[1])
             selected = options.candidate_selection(frontier.hypotheses(device), logits, past, 2 * options.group_size)
             continuations = to_numpy(tuple(tensor.flatten(0, 1) for tensor in selected))

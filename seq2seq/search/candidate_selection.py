@@ -16,7 +16,7 @@ from torch import Tensor
 from seq2seq.search.logits_processors import Phrase, begins_in_word, decode_pieces
 from seq2seq.search.options import Hypotheses
 from seq2seq.search.sampling import sample_tokens, truncate, uniform_numbers
-from seq2seq.search.topk import topk_by_sentence
+from seq2seq.search.topk import topk_of_groups
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
@@ -68,17 +68,17 @@ class DiverseBeams:
         times_selected = logits.new_zeros(sentences, by_group.shape[3])         # by earlier groups, for each token
         selected = []
         for group in range(groups):
-            group_logits, group_past = by_group[:, group], past[:, group : group + 1]
+            group_logits, group_past = by_group[:, group], past[:, group]
             penalised = (group_logits - self.strength * times_selected[:, None]).flatten(0, 1)
-            best, beams, ids = topk_by_sentence(penalised, group_past, count)
-            flat = (beams * group_logits.shape[2] + ids).flatten(1)
-            totals = group_past.gather(2, beams) + group_logits.flatten(1).gather(1, flat)[:, None]
+            best, beams, ids = topk_of_groups(penalised, group_past, count)     # each (sentences, candidates)
+            flat = beams * group_logits.shape[2] + ids
+            totals = group_past.gather(1, beams) + group_logits.flatten(1).gather(1, flat)
             totals.masked_fill_(best == -math.inf, -math.inf)           # surplus candidates of small vocabularies
             selected.append((totals, beams, ids))
             # `count` is twice the group size. Only the first half of the candidates count as selected.
-            possible = totals[:, 0, : count // 2] > -math.inf
-            times_selected.scatter_add_(1, ids[:, 0, : count // 2], possible.to(times_selected.dtype))
-        totals, beams, ids = (torch.cat(parts, 1) for parts in zip(*selected, strict=True))
+            possible = totals[:, : count // 2] > -math.inf
+            times_selected.scatter_add_(1, ids[:, : count // 2], possible.to(times_selected.dtype))
+        totals, beams, ids = (torch.stack(parts, 1) for parts in zip(*selected, strict=True))
         return totals, beams, ids
 
 
@@ -145,11 +145,11 @@ class RequiredPhrases:
                  count: int) -> tuple[Tensor, Tensor, Tensor]:
         sentences, groups, beam = past.shape
         assert groups == 1, "required phrases need a beam of one group"
-        _, beams, ids = topk_by_sentence(logits, past, count)
+        _, beams, ids = topk_of_groups(logits, past[:, 0], count)
         first_rows = beam * torch.arange(sentences, device=past.device)[:, None]
         # The candidates are pairs (row, id): the best ones of each sentence, the best one of each hypothesis, and the
         # next tokens of missing phrases. A dict keeps each pair once, in this order.
-        considered = dict.fromkeys(zip((beams[:, 0] + first_rows).flatten().tolist(), ids.flatten().tolist(),
+        considered = dict.fromkeys(zip((beams + first_rows).flatten().tolist(), ids.flatten().tolist(),
                                        strict=True))
         considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
         by_row, completed = list(self._rows(hypotheses)), []

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from seq2seq.devices import copy_to_device
 from seq2seq.model.interface import Stepwise
-from seq2seq.search.topk import log_sum_exp, topk_torch
+from seq2seq.search.topk import ban, log_sum_exp, topk_of_groups
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 CHECK_STEPS = 8
@@ -102,12 +102,8 @@ class Beams:
         sentences, beam = self.totals.shape
         logits = logits if logits.dtype == torch.float64 else logits.float()
         past = self.totals - log_sum_exp(logits).view(sentences, beam)
-        logits.index_fill_(1, forbidden, -math.inf)
-        if must_end:
-            ending = logits[:, END_ID].clone()
-            at_limit = (self.limits <= self.length)[:, None].expand(sentences, beam).reshape(-1, 1)
-            logits.masked_fill_(at_limit, -math.inf)[:, END_ID] = ending
-        totals, parents, ids = topk_torch(logits, past, 2 * beam)
+        ban(logits, forbidden, self.limits <= self.length if must_end else None)
+        totals, parents, ids = topk_of_groups(logits, past, 2 * beam)
         ends, possible = ids == END_ID, totals > -math.inf                      # `possible` is False for NaN
         stops = ends | ~possible
         first = torch.arange(sentences, device=logits.device)[:, None]

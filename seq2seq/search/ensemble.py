@@ -41,9 +41,6 @@ class Ensemble:
     """
 
     def __init__(self, models: Sequence[Stepwise], mean: str = "probability") -> None:
-        """Raises ValueError if `models` is empty or `mean` is unknown."""
-        if mean not in ("probability", "log_probability") or not models:
-            raise ValueError(f"cannot compute the {mean} mean of {len(models)} models")
         self.models, self.mean = tuple(models), mean
         self.max_positions = min(model.max_positions for model in models)
 

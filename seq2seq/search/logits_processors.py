@@ -137,11 +137,7 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
     Args:
         pieces: text of each id in UTF-8, with a space before a piece that begins a word.
         whole_words, ignore_case: see `Phrase`.
-    Raises:
-        ValueError: a phrase is empty.
     """
-    if not all(phrases):
-        raise ValueError("a phrase is empty; every text would contain it")
     forbidden = [_ForbiddenPhrase(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
     # Number of tokens at the end of a target that can affect which ids are banned. They spell the character before the
     # phrase, the beginning of the phrase, and possibly an incomplete character. A character has at most four bytes, and

@@ -55,9 +55,6 @@ class SearchOptions:
     bonus: function that computes a number for each row, (rows,), from the model's state after a step. If the row's
         hypothesis ends in this step, the number is added to the score of the hypothesis. None: no bonus.
     skip_log_softmax: True to use the logits as scores without normalising them.
-
-    Raises:
-        ValueError: n_best is below 1 or above beam_size, or beam_size is not a multiple of `groups`.
     """
 
     beam_size: int
@@ -70,12 +67,6 @@ class SearchOptions:
     groups: int = 1
     bonus: Callable[[Any], Tensor] | None = None
     skip_log_softmax: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_best <= self.beam_size:
-            raise ValueError(f"a beam of {self.beam_size} cannot give {self.n_best} hypotheses")
-        if self.beam_size % self.groups:
-            raise ValueError(f"a beam of {self.beam_size} cannot be divided into {self.groups} groups of equal size")
 
     @property
     def group_size(self) -> int:

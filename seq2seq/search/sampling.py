@@ -19,25 +19,12 @@ MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def with_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Return logits / temperature. Temperatures below 1 sharpen the distribution; above 1, they flatten it.
-
-    Raises:
-        ValueError: temperature is not positive.
-    """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, found {temperature}; to choose the most probable tokens, "
-                         "use greedy search")
+    """Return logits / temperature. Temperatures below 1 sharpen the distribution; above 1, they flatten it."""
     return logits if temperature == 1 else logits / temperature
 
 
 def top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k most probable tokens (Fan et al. 2018, arXiv:1805.04833). If k is 0, keep all tokens.
-
-    Raises:
-        ValueError: k is negative.
-    """
-    if k < 0:
-        raise ValueError(f"top-k must be at least 0, found {k}")
+    """Keep the k most probable tokens (Fan et al. 2018, arXiv:1805.04833). If k is 0, keep all tokens."""
     if not 0 < k < logits.shape[1]:
         return logits
     best, ids = logits.topk(k, dim=1)
@@ -48,12 +35,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the smallest set of tokens whose probabilities sum to at least p (Holtzman et al. 2020, arXiv:1904.09751).
 
     Among equally probable tokens, the tokens with the smallest ids are kept first.
-
-    Raises:
-        ValueError: p is at most 0 or above 1.
     """
-    if not 0 < p <= 1:
-        raise ValueError(f"top-p must be above 0 and at most 1, found {p}")
     if p == 1:                                                                  # rounded sums may reach 1 too early
         return logits
     probabilities, ids = logits.double().softmax(1).sort(dim=1, descending=True, stable=True)
@@ -62,13 +44,7 @@ def top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def min_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the tokens whose probability is at least p times the largest (Nguyen et al. 2024, arXiv:2407.01082).
-
-    Raises:
-        ValueError: p is below 0 or above 1.
-    """
-    if not 0 <= p <= 1:
-        raise ValueError(f"min-p must be at least 0 and at most 1, found {p}")
+    """Keep the tokens whose probability is at least p times the largest (Nguyen et al. 2024, arXiv:2407.01082)."""
     if p == 0:
         return logits
     return logits.masked_fill(logits < logits.amax(1, keepdim=True) + math.log(p), -math.inf)

@@ -26,7 +26,7 @@ from seq2seq.tokenizers.vocabulary import (
     Vocabulary,
     encode_lines,
     load_processor,
-    reject_surrogates,
+    spans_in_lines,
 )
 
 VOCABULARY_FILE = "vocabulary.json"
@@ -101,24 +101,14 @@ class MarianVocabulary(Vocabulary):
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
         """See `Vocabulary.spans`. The pieces named in `Tokenizer.spans` and added language tokens have empty spans."""
         tokens, texts = self._split(lines)
-        spans = []
-        offsets = [encoded["offsets"] for encoded in encode_lines(self._processor, texts, return_type="offset_mapping")]
-        for line, token, text, of_pieces in zip(lines, tokens, texts, offsets, strict=True):
-            begin = len(line) - len(text)
-            spans.append([(0, begin)] * len(token) + [(begin + first, begin + last) for first, last in of_pieces])
-        return spans
+        return spans_in_lines(self._processor, lines, tokens, texts)
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """See `tokenizer.Tokenizer.sample`. Consecutive unknown characters become one unknown piece."""
         tokens, texts = self._split(lines)
-        try:
-            sampled = self._sampler.sample(texts, alpha, seed)
-        except (TypeError, RuntimeError):
-            reject_surrogates(texts)
-            raise
         return [token + [index for piece, run in groupby(ids) for index in
                          ([UNKNOWN_ID] if piece == self._unknown else self._id_of[list(run)].tolist())]
-                for token, ids in zip(tokens, sampled, strict=True)]
+                for token, ids in zip(tokens, self._sampler.sample(texts, alpha, seed), strict=True)]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each line; START_ID and END_ID are removed."""

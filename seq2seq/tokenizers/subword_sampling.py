@@ -16,6 +16,8 @@ from math import exp, inf, log
 
 import sentencepiece
 
+from seq2seq.tokenizers.vocabulary import reject_surrogates
+
 WORD_BOUNDARY = "\u2581"
 """Character that sentencepiece writes for a space."""
 # Pieces do not cross word boundaries, so the words of a line are segmented independently.
@@ -64,18 +66,18 @@ class SubwordSampler:
                 P(segmentation | text) ** alpha (Kudo 2018, arXiv:1804.10959; l = infinity, so all segmentations can be
                 sampled). 0 makes all segmentations equally probable; a large value favours the best one. For a BPE
                 model, alpha is the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
+        Raises:
+            TokenizerError: a line contains half a surrogate pair.
         """
         uniform = random.Random(seed).random
         sample_word = self._sample_bpe if self._is_bpe else self._sample_unigram
-        return [self._sample_line(line, alpha, uniform, sample_word) for line in lines]
-
-    def _sample_line(self, line: str, alpha: float, uniform: UniformRandom,
-                     sample_word: Callable[[str, float, UniformRandom], list[int]]) -> list[int]:
-        text = self._processor.normalize(line)
-        ids: list[int] = []
-        for word in [text] if self._pieces_cross_words else WORD_PATTERN.findall(text):
-            ids += sample_word(word, alpha, uniform)
-        return ids
+        try:
+            texts = [self._processor.normalize(line) for line in lines]
+        except (TypeError, RuntimeError):
+            reject_surrogates(lines)
+            raise
+        return [[index for word in ([text] if self._pieces_cross_words else WORD_PATTERN.findall(text))
+                 for index in sample_word(word, alpha, uniform)] for text in texts]
 
     def _ids_of_piece(self, piece: str) -> list[int]:
         """Return the id of a piece, or the ids of its bytes if it is not in the vocabulary."""

@@ -32,7 +32,7 @@ from seq2seq.tokenizers.vocabulary import (
     Vocabulary,
     encode_lines,
     load_processor,
-    reject_surrogates,
+    spans_in_lines,
 )
 from seq2seq.tokenizers.vocabulary_size import MAX_WORDS, RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
 from seq2seq.tokenizers.whole_words import HEADER, Words, position_vocabulary, train_words
@@ -73,18 +73,6 @@ class Tokenizer(Vocabulary):
                 f"{where}: the ids of <unk>, <s>, </s> are {special}, but seq2seq needs "
                 f"{(UNKNOWN_ID, START_ID, END_ID)}. Train the tokenizer with seq2seq, or import the whole model."
             )
-
-    @classmethod
-    def from_bytes(cls, model: bytes) -> Tokenizer:
-        return cls(model)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
-        """Read a model file. Raises TokenizerError if it is missing or damaged."""
-        try:
-            return cls(regular_bytes(Path(path)), str(path))
-        except OSError as error:
-            raise TokenizerError(f"{path}: the tokenizer cannot be read: {error.strerror}.") from error
 
     @property
     def vocab_size(self) -> int:
@@ -128,18 +116,16 @@ class Tokenizer(Vocabulary):
     def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
         if not self.languages:
             return encode_lines(self._processor, lines, num_threads=threads)
-        prefixes, texts = self._split(lines)
+        tokens, texts = self._split(lines)
         encoded = encode_lines(self._processor, texts, num_threads=threads)
-        return [self._ids_of(prefix) + ids for prefix, ids in zip(prefixes, encoded, strict=True)]
+        return [token + ids for token, ids in zip(tokens, encoded, strict=True)]
 
-    def _split(self, lines: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return two lists: the language token that each line begins with, or "", and the lines without these tokens. A
-        Marian model in Hugging Face format also encodes the token and the rest of the line separately."""
+    def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
+        """Return two lists: the language token that each line begins with, as [id] or [], and the lines without these
+        tokens. A Marian model in Hugging Face format also encodes the token and the rest of the line separately."""
         prefixes = [self.language_prefix(line) for line in lines]
-        return prefixes, [line[len(prefix):] for prefix, line in zip(prefixes, lines, strict=True)]
-
-    def _ids_of(self, prefix: str) -> list[int]:
-        return [self.languages[prefix]] if prefix else []
+        return ([[self.languages[prefix]] if prefix else [] for prefix in prefixes],
+                [line[len(prefix):] for prefix, line in zip(prefixes, lines, strict=True)])
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """See `Vocabulary.sample`.
@@ -148,13 +134,8 @@ class Tokenizer(Vocabulary):
             alpha: for a unigram model, the exponent of the segmentations' probabilities (Kudo 2018, arXiv:1804.10959);
                 for a BPE model, the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
-        prefixes, texts = self._split(lines) if self.languages else ([""] * len(lines), lines)
-        try:
-            sampled = self._sampler.sample(texts, alpha, seed)
-        except (TypeError, RuntimeError):
-            reject_surrogates(lines)
-            raise
-        return [self._ids_of(prefix) + ids for prefix, ids in zip(prefixes, sampled, strict=True)]
+        tokens, texts = self._split(lines)
+        return [token + ids for token, ids in zip(tokens, self._sampler.sample(texts, alpha, seed), strict=True)]
 
     def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
         """See `Vocabulary.spans`.
@@ -162,11 +143,8 @@ class Tokenizer(Vocabulary):
         Two kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, and
         all byte pieces of a character except the last one.
         """
-        prefixes, texts = self._split(lines) if self.languages else ([""] * len(lines), lines)
-        encoded = encode_lines(self._processor, texts, return_type="offset_mapping")
-        return [([(0, len(prefix))] if prefix else []) + [(len(prefix) + begin, len(prefix) + end)
-                                                          for begin, end in of_line["offsets"]]
-                for prefix, of_line in zip(prefixes, encoded, strict=True)]
+        tokens, texts = self._split(lines)
+        return spans_in_lines(self._processor, lines, tokens, texts)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each line; START_ID and END_ID are removed, and invalid UTF-8 becomes U+FFFD."""

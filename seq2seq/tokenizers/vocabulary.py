@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,10 +104,6 @@ class Vocabulary(ABC):
         np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
         return np.fromiter(chain.from_iterable(encoded), np.int64, offsets[-1]), offsets
 
-    def save(self, path: str | Path) -> None:
-        """Write the bytes of `model` to a file."""
-        Path(path).write_bytes(self.model)
-
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of `model`."""
@@ -145,6 +140,18 @@ def encode_lines(processor: Any, lines: Sequence[str], **options: Any) -> list[A
     except TypeError:
         reject_surrogates(lines)
         raise
+
+
+def spans_in_lines(processor: Any, lines: Sequence[str], tokens: Sequence[list[int]], texts: Sequence[str]
+                   ) -> list[list[tuple[int, int]]]:
+    """Return the spans of `Vocabulary.spans`.
+
+    texts: lines without the language tokens that they begin with. tokens: language token of each line, as [id] or [].
+    """
+    begins = [len(line) - len(text) for line, text in zip(lines, texts, strict=True)]
+    encoded = encode_lines(processor, texts, return_type="offset_mapping")
+    return [[(0, begin)] * len(token) + [(begin + first, begin + last) for first, last in of_line["offsets"]]
+            for begin, token, of_line in zip(begins, tokens, encoded, strict=True)]
 
 
 def reject_surrogates(lines: Sequence[str]) -> None:

@@ -17,10 +17,9 @@ def vocabulary_size(characters: int, alphabet: int) -> int:
     size = RESERVED_PIECES + alphabet + subwords, rounded up to two significant digits, where
     subwords = 64 * (cube root of `characters`), but at most MAX_SUBWORDS.
 
-    The factor was 32 before. Since then, Transformers of width 256 were measured with several sizes (one seed each,
-    recipes/little_text and recipes/multi30k). With 10,000 short pairs, 3,200 pieces gave 20.9 BLEU, and 6,000 gave 21.5
-    (this rule: 6,100). With 29,000 captions, validation BLEU after the same number of steps was 34.4 with 4,000 pieces,
-    36.9 with 8,000, and 38.2 with 12,000 (this rule: 11,000).
+    Measured with Transformers of width 256 (one seed each, recipes/little_text and recipes/multi30k): with 10,000 short
+    pairs, 3,200 pieces gave 20.9 BLEU, and 6,000 gave 21.5 (this rule: 6,100). With 29,000 captions, validation BLEU
+    after equally many steps was 34.4 with 4,000 pieces, 36.9 with 8,000, and 38.2 with 12,000 (this rule: 11,000).
 
     For pairs of 210 characters (20 words on each side), this rule gives:
 

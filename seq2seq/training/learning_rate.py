@@ -18,14 +18,10 @@ def learning_rate(section: TrainingSection, step: int) -> float:
     peak, warmup = section.learning_rate, section.warmup_steps
     if step <= warmup:
         return peak * step / warmup
+    if section.schedule == "constant":
+        return peak
+    if section.schedule == "inverse_sqrt":
+        return peak * math.sqrt(max(warmup, 1) / step)
     # The rate reaches 0 only at max_steps + 1, so that the last step still changes the weights.
-    progress = min(1.0, (step - warmup) / (section.max_steps + 1 - warmup)) if section.max_steps >= warmup else 1.0
-    match section.schedule:
-        case "inverse_sqrt":
-            return peak * math.sqrt(max(warmup, 1) / step)
-        case "linear":
-            return peak * (1 - progress)
-        case "cosine":
-            return peak * (1 + math.cos(math.pi * progress)) / 2
-        case "constant":
-            return peak
+    progress = (step - warmup) / (section.max_steps + 1 - warmup)
+    return peak * (1 - progress) if section.schedule == "linear" else peak * (1 + math.cos(math.pi * progress)) / 2

@@ -64,8 +64,8 @@ def test_int8_rows_do_not_depend_on_other_rows(layer):
 
 
 @needs_onednn
-@pytest.mark.parametrize("rows", [1, FEW_ROWS, FEW_ROWS + 1, 50])
-@pytest.mark.parametrize("activation", ["none", "relu"])
+@pytest.mark.parametrize(("rows", "activation"), [(1, "none"), (FEW_ROWS, "relu"), (FEW_ROWS + 1, "none"),
+                                                  (50, "relu")])
 def test_packed_products_are_near_the_exact_ones_for_few_rows_and_for_many(layer, rows, activation):
     hidden = torch.randn(rows, 64)
     found = PackedLinear(layer.weight, layer.bias, activation)(hidden.bfloat16())
@@ -75,7 +75,7 @@ def test_packed_products_are_near_the_exact_ones_for_few_rows_and_for_many(layer
 
 
 @needs_onednn
-@pytest.mark.parametrize("shape", [(2, 3, 64), (1, 2, 5, 64), (9, 2, 64)])
+@pytest.mark.parametrize("shape", [(2, 3, 64), (1, 2, 5, 64)])
 def test_packed_products_of_more_dimensions_are_near_the_exact_ones(layer, shape):
     hidden = torch.randn(shape)
     assert relative_error(PackedLinear(layer.weight, layer.bias)(hidden.bfloat16()), layer(hidden)) < 0.015
@@ -121,8 +121,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "precision"), [
+    *((name, precision) for name in MODELS for precision in ("fp32", "bf16")), ("transformer", "int8"),
+    ("rnn", "int8")])
 def test_every_model_decodes_in_every_precision(make_batch, name, precision):
     torch.manual_seed(1)
     model, batch = MODELS[name]().eval(), make_batch()

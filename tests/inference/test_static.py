@@ -93,24 +93,22 @@ def test_numbers_are_rounded_up_to_buckets(numbers, bucket):
     assert Bucket(*bucket).contains(Bucket(*numbers)) and not Bucket(*bucket).contains(Bucket(1, bucket[1] + 1, 1))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(("name", "dtype"), [("post-norm", torch.float32),
+                                             *((name, torch.float64) for name in VARIANTS)])
 def test_steps_of_every_model_equal_those_of_the_eager_engine(make_model, name, dtype):
-    assert_same_logits(engine_of(make_model, dtype, **VARIANTS[name]), source_of(3, 7), beam=3, steps=34)
+    assert_same_logits(engine_of(make_model, dtype, **VARIANTS[name]), source_of(3, 7), beam=3, steps=13)
 
 
 @pytest.mark.parametrize("capacity", [1, 65])
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_steps_at_the_edges_of_positions(make_model, dtype, capacity):
-    assert_same_logits(engine_of(make_model, dtype), source_of(2, 5), beam=2, steps=66, capacity=capacity)
+def test_steps_at_the_edges_of_positions(make_model, capacity):
+    assert_same_logits(engine_of(make_model), source_of(2, 5), beam=2, steps=66, capacity=capacity)
 
 
-@pytest.mark.parametrize("beam", [1, 5])
-def test_as_many_steps_as_the_model_has_positions(make_model, beam):
-    assert_same_logits(engine_of(make_model, window=40), source_of(2, 5), beam=beam, steps=150)
+def test_as_many_steps_as_the_model_has_positions(make_model):
+    assert_same_logits(engine_of(make_model, window=20, max_positions=37), source_of(2, 5), beam=5, steps=37)
 
 
-@pytest.mark.parametrize("longest", [1, 15, 16, 17, 31, 32, 33])
+@pytest.mark.parametrize("longest", [1, 16, 17])
 def test_steps_at_the_edges_of_the_source(make_model, longest):
     assert_same_logits(engine_of(make_model), source_of(3, longest), beam=2, steps=3)
 
@@ -119,7 +117,7 @@ def test_the_source_may_be_as_long_as_the_model_allows(make_model):
     assert_same_logits(engine_of(make_model, max_positions=19), source_of(3, 19), beam=2, steps=19)
 
 
-@pytest.mark.parametrize("sentences", [1, 2, 3, 4, 5, 7, 8, 9, 16, 17])
+@pytest.mark.parametrize("sentences", [1, 4, 5, 9])
 def test_steps_at_the_edges_of_sentences(make_model, sentences):
     assert_same_logits(engine_of(make_model), source_of(sentences, 5), beam=2, steps=3)
 

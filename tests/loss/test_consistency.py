@@ -9,14 +9,14 @@ from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, Shap
 from seq2seq.loss import consistency, cross_entropy, divergence
 from seq2seq.loss.consistency import loss_of_passes
 from seq2seq.loss.cross_entropy import smoothed_cross_entropy
-from seq2seq.model.interface import HardAttentionSample, Logits, PointerOutput
+from seq2seq.model.interface import Logits
 from seq2seq.model.transformer import Transformer
 
 TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
 
 
-@pytest.fixture(params=[(1_000_000, 1_000_000), (5, 2 * VOCAB_SIZE), (1, 1)],
-                ids=["in one chunk", "a few rows at a time", "row by row"], autouse=True)
+@pytest.fixture(params=[(1_000_000, 1_000_000), (5, 2 * VOCAB_SIZE)], ids=["in one chunk", "a few rows at a time"],
+                autouse=True)
 def chunks(request, monkeypatch):
     monkeypatch.setattr(cross_entropy, "MAX_CHUNK_ROWS", request.param[0])
     monkeypatch.setattr(divergence, "CACHED_ELEMENTS", request.param[1])
@@ -69,7 +69,7 @@ def test_the_gradient_agrees_with_finite_differences():
     def loss(first, second, weight, bias):
         return loss_of_passes([Logits(one, weight, bias) for one in (first, second)], target, TOKENS, 0.1, 5.0).total
 
-    assert torch.autograd.gradcheck(loss, operands(passes))
+    assert torch.autograd.gradcheck(loss, operands(passes), fast_mode=True)
 
 
 def test_two_equal_passes_have_the_loss_of_one():
@@ -95,15 +95,6 @@ def test_in_bf16_the_gradient_is_that_of_fp32_up_to_rounding():
         gradients.append([one.float() for one in torch.autograd.grad(loss.total, operands(passes))])
     for precise, rounded in zip(*gradients, strict=True):
         assert (precise - rounded).norm() < 0.03 * precise.norm()
-
-
-def test_other_outputs_are_refused():
-    first, second = two_passes()
-    hard = Logits(second.hidden, second.weight, second.bias, HardAttentionSample(torch.zeros(TOKENS),
-                                                                                torch.zeros(TOKENS)))
-    for other in (hard, PointerOutput(torch.zeros(TOKENS, VOCAB_SIZE))):
-        with pytest.raises(ValueError, match="needs logits over a vocabulary, without hard attention"):
-            loss_of_passes([first, other], torch.arange(TOKENS), TOKENS, 0.0, 5.0)
 
 
 def test_two_passes_computed_together_equal_two_separate_passes():

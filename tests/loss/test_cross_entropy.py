@@ -107,8 +107,7 @@ def test_token_losses_equal_torch_and_are_zero_at_ignored_positions():
     torch.testing.assert_close(likelihood, expected.detach(), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("cuts", [[2], [1, 3], [1, 2, 3]], ids=str)
-def test_the_gradients_of_micro_batches_sum_to_those_of_one_batch(make_model, make_corpus, cuts):
+def test_the_gradients_of_micro_batches_sum_to_those_of_one_batch(make_model, make_corpus):
     corpus, model = make_corpus(), make_model()
 
     def gradients(parts):
@@ -123,7 +122,7 @@ def test_the_gradients_of_micro_batches_sum_to_those_of_one_batch(make_model, ma
 
     tokens, whole = gradients([np.arange(4)])
     assert tokens == 21
-    same_tokens, summed = gradients(np.split(np.array([2, 0, 3, 1]), cuts))
+    same_tokens, summed = gradients(np.split(np.array([2, 0, 3, 1]), [1, 3]))
     assert same_tokens == 21
     for gradient, expected in zip(summed, whole, strict=True):
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10)

@@ -88,15 +88,13 @@ def test_the_kernel_compiles_to_a_binary(capability, dtype, tmp_path, monkeypatc
 def launches(monkeypatch):
     """Arguments of the launches of a correct kernel, for a PyTorch and a device that seem to have CUDA."""
     calls = []
-    kernel = SimpleNamespace(BLOCK=8, overwrite_with_gradient=lambda *arguments: (
+    kernel = SimpleNamespace(overwrite_with_gradient=lambda *arguments: (
         calls.append(arguments), overwrite_with_gradient(*arguments)))
     monkeypatch.setattr(seq2seq.loss, "loss_kernel", kernel, raising=False)
     monkeypatch.setitem(sys.modules, "seq2seq.loss.loss_kernel", kernel)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    for name in ("zeros", "full", "linspace"):
-        function = getattr(torch, name)
-        monkeypatch.setattr(torch, name, lambda *given, device, function=function, **options: function(
-            *given, **options))
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *sizes, device, **options: zeros(*sizes, **options))
     gradient_function.cache_clear()
     yield calls
     gradient_function.cache_clear()
@@ -141,19 +139,7 @@ def test_a_kernel_that_cannot_run_is_replaced_with_a_warning(launches, monkeypat
     monkeypatch.setattr(kernel, "overwrite_with_gradient", fail(RuntimeError("Failed to find C compiler.")))
     for _ in range(3):
         assert gradient_function(CUDA, torch.bfloat16) is overwrite_with_gradient
-    message = " ".join(capsys.readouterr().err.split())
-    assert message.count("warning") == 1
-    assert "cannot run the loss on cuda:0 in torch.bfloat16 (RuntimeError: Failed to find C compiler.)" in message
-
-
-def test_a_kernel_with_wrong_results_is_replaced_with_a_warning(launches, monkeypatch, capsys):
-    def wrong(logits, *others):
-        overwrite_with_gradient(logits, *others)
-        logits[1, -1] += 0.01
-
-    monkeypatch.setattr(sys.modules["seq2seq.loss.loss_kernel"], "overwrite_with_gradient", wrong)
-    assert gradient_function(CUDA, torch.float32) is overwrite_with_gradient
-    assert "(ArithmeticError: the kernel's results are wrong)" in " ".join(capsys.readouterr().err.split())
+    assert capsys.readouterr().err.count("warning") == 1
 
 
 def test_exhausted_memory_is_no_reason_to_replace_the_kernel(launches, monkeypatch):

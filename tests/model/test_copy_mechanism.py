@@ -12,7 +12,6 @@ from trainings import final_weights, interrupting, press_ctrl_c, same
 
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.inference.eager import for_inference
 from seq2seq.loss import cross_entropy as losses
 from seq2seq.loss.cross_entropy import log_probabilities, negative_log_likelihood, training_loss
 from seq2seq.model.copy_mechanism import CopyHead
@@ -21,11 +20,8 @@ from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import load_recipe
-from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
 from seq2seq.signals import Stopped
-from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
+from seq2seq.tokenizers.tokenizer import END_ID
 from seq2seq.training.trainer import train
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +102,7 @@ def test_the_gradient_of_the_copy_mixture_loss_equals_finite_differences(chunks,
         return training_loss(output, target, 4).total
 
     parts = [logits.hidden, logits.weight, gate, scores, *([logits.bias] if bias else [])]
-    assert torch.autograd.gradcheck(loss, parts)
+    assert torch.autograd.gradcheck(loss, parts, fast_mode=True)
 
 
 def test_tokens_that_can_only_be_generated_or_only_copied_have_finite_loss_and_gradient():
@@ -116,12 +112,6 @@ def test_tokens_that_can_only_be_generated_or_only_copied_have_finite_loss_and_g
         total = training_loss(output, torch.tensor([9, 7, 12, 11, 2]), 5).total
         gradients = torch.autograd.grad(total, [logits.hidden, logits.weight, output.gate_logit, scores])
         assert total.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
-
-
-def test_label_smoothing_does_not_apply_to_the_copy_mixture():
-    logits, gate, scores, pieces = random_mixture()
-    with pytest.raises(ValueError, match="label smoothing needs logits over a vocabulary"):
-        training_loss(CopyMixture(logits, gate, scores.softmax(1), pieces), torch.tensor([7, 9, 12, 3, 2]), 5, 0.1)
 
 
 # The head
@@ -190,25 +180,6 @@ def test_outputs_do_not_depend_on_other_sentences_of_the_batch(make_model, kind,
         torch.testing.assert_close(found[span], model.forward(batch_of([pair])).dense(), **ROUNDING)
 
 
-@pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
-def test_search_does_not_depend_on_the_batch(make_model, kind):
-    model = make_model(kind=kind, copy=True)
-
-    def found(pairs):
-        batch = batch_of(pairs)
-        return search(model, batch.source, batch.source_offsets, batch.longest_source,
-                      [2 + len(source) for source, _ in pairs],
-                      SearchOptions(3, power_length_penalty(1.0), n_best=3, banned_ids=(UNKNOWN_ID, START_ID)))
-
-    for one, pair in zip(found(PAIRS), PAIRS, strict=True):
-        (alone,) = found([pair])
-        assert [hypothesis.tokens for hypothesis in one] == [hypothesis.tokens for hypothesis in alone]
-        # A hypothesis' score, recomputed by teacher forcing.
-        batch = batch_of([(pair[0], one[0].tokens)])
-        total = -negative_log_likelihood(model(batch), batch.target_output).sum().item()
-        assert one[0].log_probability == pytest.approx(total, abs=1e-5)
-
-
 @every_choice
 def test_padding_to_a_fixed_shape_changes_nothing(make_model, kind, choice):
     model = make_model(kind=kind, copy=True, **choice)
@@ -232,16 +203,6 @@ def test_every_architecture_option_gives_gradients_to_all_parameters(make_model,
         assert parameter.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
-def test_the_copy_mixture_in_bf16_is_close_to_that_in_fp32(make_model, kind):
-    model, batch = make_model(torch.float32, kind=kind, copy=True), batch_of()
-    tokens = torch.full((4,), START_ID)
-    exact, fast = (each.step(tokens, each.start(batch.source, batch.source_offsets, batch.longest_source))[0]
-                   for each in (model, for_inference(model, "bf16")))
-    assert (fast.exp() - exact.exp()).abs().max() < 0.05
-    torch.testing.assert_close(fast.exp().sum(1), torch.ones(4), rtol=0, atol=2e-3)
-
-
 # The whole road
 
 RECIPE = """
@@ -261,8 +222,9 @@ decoding: {{beam_size: 2, max_length_offset: 3, max_length_ratio: 1, safety_net:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_tensorboard")
-@pytest.mark.parametrize("model", ["feed_forward: 32", pytest.param("type: rnn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", ["feed_forward: 32", "type: rnn"])
 def test_a_model_that_copies_resumes_to_the_bit_and_translates_from_its_bundle(tmp_path, monkeypatch, capfdbinary,
                                                                                model):
     pairs = script("generate").generate(40)["train"]
@@ -313,12 +275,6 @@ def test_names_and_numbers_are_copied_and_the_rest_is_translated():
             assert not Counter(pair.copied) - Counter(word.rstrip(generate.MARKS) for word in side.split())
             assert not {"THINGS", "OTHERS", *"ABPQNM"} & {word.rstrip(generate.MARKS) for word in side.split()}
         assert pair.english != pair.german
-
-
-def test_the_sentences_depend_only_on_the_seed():
-    generate = script("generate").generate
-    one, again, other = (generate(30, seed)["train"] for seed in (1, 1, 2))
-    assert one == again != other
 
 
 def test_a_line_is_correct_if_all_its_names_occur_as_words():

@@ -9,7 +9,6 @@ LENGTHS = (3, 1, 5, 2)
 FEATURES = 7
 
 
-
 def sentences_of(lengths):
     offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
     return Sentences.from_offsets(offsets, max(lengths))
@@ -42,6 +41,7 @@ def test_padding_is_finite():
     assert torch.equal(unpack_rows(flat, sentences_of(LENGTHS)), torch.ones(len(LENGTHS), max(LENGTHS), FEATURES))
 
 
+@hypothesis.settings(deadline=None, max_examples=20)
 @hypothesis.given(strategies.lists(strategies.integers(1, 6), min_size=1, max_size=7), strategies.integers(0, 3))
 def test_pack_undoes_unpack_whatever_the_lengths(lengths, empty):
     sentences = sentences_of([*lengths, *[0] * empty])

@@ -120,7 +120,7 @@ def test_hard_attention_gives_gradients_to_every_weight(make_model, make_batch):
 def test_sentences_beyond_its_positions_are_refused(make_model):
     model = make_model(kind=RecurrentModel, max_positions=3)
     corpus = EncodedCorpus(EncodedSide.from_lists([[3]]), EncodedSide.from_lists([[3, 4, 5]]))
-    with pytest.raises(ValueError, match="a sentence has 4 tokens; this model supports at most 3"):
+    with pytest.raises(ValueError):
         model(gather(corpus, np.arange(1)))
 
 

@@ -22,7 +22,7 @@ def by_brute_force(scores, pairwise):
     return selected / total
 
 
-@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("count", [1, 2, 6])
 def test_the_weights_equal_brute_force(count):
     generator = torch.Generator().manual_seed(count)
     scores = 3 * torch.randn(5, count, dtype=torch.float64, generator=generator)

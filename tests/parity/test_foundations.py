@@ -3,16 +3,11 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 
 from seq2seq.model.attention import SelfAttention
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import EncoderLayer
-from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
-from seq2seq.tokenizers.tokenizer import END_ID
 
 
 def one_sentence(length):
@@ -66,59 +61,3 @@ def test_an_encoder_layer_follows_its_equations():
     expected = norm("feed_forward_residual.norm", attended + affine("feed_forward.outer", inner))
     output = layer(torch.from_numpy(hidden), one_sentence(length))
     torch.testing.assert_close(output, torch.from_numpy(expected), rtol=0, atol=1e-10)
-
-
-class OneWord:
-    """Model that generates one of five tokens with the given probabilities, changed by a function of the logits, and
-    then `</s>`."""
-
-    attention = None
-
-    def __init__(self, probabilities, change, said=False):
-        logits = torch.full((END_ID + 1 + len(probabilities),), -math.inf, dtype=torch.float64)
-        logits[END_ID + 1 :] = torch.tensor(probabilities, dtype=torch.float64).log()
-        self.probabilities, self.change, self.said, self.logits = probabilities, change, said, change(logits)
-
-    def start(self, source, source_offsets, longest_source, keep_attention=False):
-        return self
-
-    def step(self, last_tokens, state):
-        logits = state.logits.repeat(len(last_tokens), 1)
-        if state.said:
-            logits[:] = -math.inf
-            logits[:, END_ID] = 0
-        return logits, OneWord(self.probabilities, self.change, said=True)
-
-    def select(self, rows):
-        return self
-
-
-def divide_by(temperature):
-    return lambda logits: logits / temperature
-
-
-def ban(index):
-    def function(logits):
-        logits[END_ID + 1 + index] = -math.inf
-        return logits
-
-    return function
-
-
-# A tutorial on text generation; the probabilities and the rows for 5, 0.5 and index 0 are recomputed from it.
-@pytest.mark.parametrize(("function", "expected"), [
-    (divide_by(1), [0.10014858, 0.22968848, 0.17318473, 0.03110688, 0.46587133]),
-    (divide_by(5), [0.18356056, 0.21670965, 0.20481055, 0.14528531, 0.24963393]),
-    (divide_by(0.5), [0.03227246, 0.16975432, 0.09650763, 0.00311355, 0.69835204]),
-    (ban(0), [0, 0.25525156, 0.19245925, 0.0345689, 0.51772029]),
-], ids=["temperature 1", "temperature 5", "temperature 0.5", "index 0 banned"])
-def test_temperature_and_bans_change_probabilities_as_the_tutorial_says(function, expected):
-    (found,) = search(
-        OneWord([0.10014858, 0.22968848, 0.17318473, 0.03110688, 0.46587133], function), torch.tensor([END_ID]),
-        torch.tensor([0, 1], dtype=torch.int32), 1, [2], SearchOptions(5, power_length_penalty(0.0), n_best=5),
-    )
-    probabilities = np.zeros(5)
-    for hypothesis in found:
-        (token,) = hypothesis.tokens
-        probabilities[token - END_ID - 1] = math.exp(hypothesis.log_probability)
-    assert probabilities.tolist() == pytest.approx(expected, abs=1e-7)

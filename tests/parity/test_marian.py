@@ -103,7 +103,7 @@ def for_marian(sentences):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_logits_equal_those_of_marian(seed):
     marian = random_marian(seed)
     sources, targets = random_sentences((5, 2, 13, 7)), random_sentences((3, 11, 2, 1), seed=2)
@@ -149,7 +149,7 @@ def translated_by_us(model, sources, length_penalty):
 def test_beam_search_equals_that_of_hugging_face(length_penalty):
     sources = random_sentences((5, 2, 13, 7, 3, 11, 17))
     compared, lengths = 0, set()
-    for seed, end in [(1, 1.4), (1, 1.8), (2, 1.0), (2, 1.8), (2, 2.2), (3, 1.4), (3, 1.8), (3, 2.2)]:
+    for seed, end in [(1, 1.8), (2, 2.2), (3, 1.8)]:
         marian = random_marian(seed, embedding_deviation=0.2)
         marian.model.shared.weight[MARIAN_END] *= 0.2
         marian.final_logits_bias[0, MARIAN_END] += end
@@ -164,4 +164,4 @@ def test_beam_search_equals_that_of_hugging_face(length_penalty):
             assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=1e-4)
             compared += 1
             lengths.update(len(tokens) for tokens, _ in ours)
-    assert compared > 30 and len(lengths) > 10
+    assert compared > 10 and len(lengths) > 5

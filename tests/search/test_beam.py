@@ -6,7 +6,6 @@ import pytest
 import torch
 from lookup import VOCAB_SIZE, WORDS, Table, every_translation, translate
 
-import seq2seq.search.beam
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.search.beam import search
 from seq2seq.search.length_penalty import power_length_penalty, wu_length_penalty
@@ -41,12 +40,12 @@ def test_a_beam_of_one_is_greedy():
         assert found.log_probability == pytest.approx(total, abs=1e-12)
 
 
-@pytest.mark.parametrize("length_penalty", [power_length_penalty(0.0), power_length_penalty(1.0),
-                                            power_length_penalty(0.6), wu_length_penalty(0.0), wu_length_penalty(1.0)])
+@pytest.mark.parametrize("length_penalty", [power_length_penalty(0.0), power_length_penalty(0.6),
+                                            wu_length_penalty(1.0)])
 def test_a_beam_as_wide_as_the_search_space_equals_exhaustive_search(length_penalty):
     # 1 + 3 + 9 + 27 targets of at most four tokens, </s> included.
     table = Table()
-    for sentence in range(5):
+    for sentence in range(2):
         expected = sorted(
             ((total / length_penalty(len(tokens) + 1), total, tokens)
              for tokens, total in every_translation(table, sentence, 4)), reverse=True)
@@ -54,13 +53,6 @@ def test_a_beam_as_wide_as_the_search_space_equals_exhaustive_search(length_pena
         assert [hypothesis.tokens for hypothesis in found] == [tokens for _, _, tokens in expected]
         assert [hypothesis.score for hypothesis in found] == pytest.approx([score for score, _, _ in expected])
         assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([each for _, each, _ in expected])
-
-
-def test_a_wider_beam_finds_what_greedy_search_misses():
-    table = Table()
-    greedy, beam = (translate(table, list(range(31)), beam_size=size, alpha=0.0) for size in (1, 5))
-    gains = [wide.log_probability - narrow.log_probability for (narrow,), (wide,) in zip(greedy, beam, strict=True)]
-    assert min(gains) >= 0 and sum(gain > 0.1 for gain in gains) > 5
 
 
 def plain_beam_search(table, sentence, beam_size, max_length, alpha):
@@ -81,12 +73,10 @@ def plain_beam_search(table, sentence, beam_size, max_length, alpha):
     return sorted(finished, key=lambda hypothesis: -hypothesis[0])[:beam_size]
 
 
-@pytest.mark.parametrize("beam_size", [2, 3, 5])
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-@pytest.mark.parametrize("end", [-1.0, 1.0])
+@pytest.mark.parametrize(("beam_size", "alpha", "end"), [(2, 0.0, -1.0), (3, 1.0, 1.0), (5, 1.0, -1.0)])
 def test_beam_search_follows_its_definition(beam_size, alpha, end):
     table = Table(end=end)
-    for sentence in range(11):
+    for sentence in range(7):
         expected = plain_beam_search(table, sentence, beam_size, 6, alpha)
         (found,) = translate(table, [sentence], beam_size=beam_size, max_length=6, alpha=alpha, n_best=beam_size)
         assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
@@ -96,22 +86,14 @@ def test_beam_search_follows_its_definition(beam_size, alpha, end):
 # Batches
 
 
-@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
-@pytest.mark.parametrize("end", [-1.0, 0.0, 2.0])
+@pytest.mark.parametrize(("beam_size", "end"), [(1, 0.0), (2, 2.0), (5, -1.0)])
 def test_translations_do_not_depend_on_the_batch(beam_size, end):
-    table, sentences = Table(end=end), list(range(23))
+    table, sentences = Table(end=end), list(range(13))
     together = translate(table, sentences, beam_size=beam_size, max_length=11, n_best=beam_size)
     alone = [translate(table, [sentence], beam_size=beam_size, max_length=11, n_best=beam_size)[0]
              for sentence in sentences]
     assert together == alone
     assert translate(table, sentences[::-1], beam_size=beam_size, max_length=11, n_best=beam_size) == alone[::-1]
-
-
-def test_finished_sentences_are_removed_from_the_batch():
-    table = Table(end=1.0)
-    translate(table, list(range(13)), beam_size=3, max_length=13)
-    rows = table.rows_of_steps
-    assert rows[:2] == [13, 39] and rows[-1] < 13
 
 
 def test_finished_sentences_are_removed_before_the_next_step():
@@ -157,13 +139,6 @@ def test_the_score_recomputed_by_teacher_forcing_equals_the_reported_one(make_mo
 
 
 # What comes out
-
-
-def test_hypotheses_are_different_and_sorted_best_first():
-    for hypotheses in translate(Table(), list(range(7)), beam_size=5, max_length=7, n_best=5):
-        scores = [hypothesis.score for hypothesis in hypotheses]
-        assert len(scores) == 5 and scores == sorted(scores, reverse=True)
-        assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == 5
 
 
 def test_fewer_hypotheses_come_back_where_fewer_exist():
@@ -221,26 +196,6 @@ def test_logits_processors_see_the_targets_so_far_and_their_lines():
     assert plain != found
 
 
-def test_logits_processors_act_one_after_another():
-    def only(token):
-        def function(_, logits):
-            chosen = torch.full_like(logits, -math.inf)
-            chosen[:, [token, END_ID]] = logits[:, [token, END_ID]]
-            return chosen
-
-        return function
-
-    ((hypothesis,),) = translate(Table(), [3], beam_size=3, logits_processors=[only(3), only(4)])
-    assert hypothesis.tokens == []
-    assert hypothesis.log_probability == pytest.approx(Table().log_probabilities(3, [])[END_ID]), "normalised before"
-
-
-@pytest.mark.parametrize(("beam_size", "n_best"), [(2, 3), (1, 0)])
-def test_a_beam_cannot_give_more_hypotheses_than_it_holds(beam_size, n_best):
-    with pytest.raises(ValueError, match=f"a beam of {beam_size} cannot give {n_best} hypotheses"):
-        translate(Table(), [1], beam_size=beam_size, n_best=n_best)
-
-
 class Sure(Table):
     """Model that generates 3 4 3 4 3 4 </s> with probability 0.99 per token; `</s>` has most of the rest."""
 
@@ -256,20 +211,6 @@ def test_with_patience_early_hypotheses_do_not_end_the_search():
     ((patient, *others),) = translate(Sure(), [0], beam_size=3, max_length=11, alpha=1.0, patience=3.0, n_best=3)
     assert len(hasty.tokens) < 6 and patient.tokens == [3, 4, 3, 4, 3, 4]
     assert patient.score > hasty.score and len(others) == 2
-
-
-@pytest.mark.parametrize("patience", [1.0, 1.7, 3.0])
-def test_patience_decides_how_many_are_to_end_and_nothing_else(patience, monkeypatch):
-    finished = []
-    advance = seq2seq.search.beam._advance
-    monkeypatch.setattr("seq2seq.search.beam._advance", lambda frontier, candidates, options, found:
-                        finished.append((options.finished_per_group, list(map(len, found))))
-                        or advance(frontier, candidates, options, found))
-    translate(Table(), [2, 3, 5], beam_size=5, max_length=40, patience=patience)
-    enough = {each for each, _ in finished}
-    assert enough == {round(5 * patience)}
-    # All went on until so many had ended, and no further: a step adds at most as many as the beam has.
-    assert all(round(5 * patience) <= count < round(5 * patience) + 5 for count in finished[-1][1])
 
 
 def test_patience_does_not_apply_to_greedy_search():

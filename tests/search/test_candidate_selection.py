@@ -1,6 +1,5 @@
 """Required phrases, diverse groups and samples: against brute force, their definitions and their probabilities."""
 
-import itertools
 import math
 import re
 from collections import Counter
@@ -19,8 +18,6 @@ def holds(tokens, phrase):
     return any(tokens[begin:begin + len(phrase)] == list(phrase) for begin in range(len(tokens)))
 
 
-# Required phrases
-
 # The text of each id; 3, 4 and 6 are the words of the table. Here each is a word.
 A_WORD_EACH = [b"", b"", b"", b" one", b" two", b"-", b" six"]
 
@@ -37,16 +34,15 @@ def with_phrases(table, sentences, phrases, constraints=(), pieces=A_WORD_EACH, 
                      logits_processors=[required.ban_end_if_missing, *constraints], **options)
 
 
-@pytest.mark.parametrize("phrases", [[(4,)], [(4,), (6,)], [(4, 6)], [(6, 6)], [(3, 4), (4, 6)], [(3, 4, 3)], [],
-                                     [(6, 4), (6, 3)], [(4,), (4,)], [(4, 4), (4,)]], ids=str)
+@pytest.mark.parametrize("phrases", [[(4,), (6,)], [(6, 6)], [(3, 4), (4, 6)], [(3, 4, 3)], [], [(4, 4), (4,)]],
+                         ids=str)
 def test_constrained_search_finds_the_best_hypotheses_with_all_phrases(phrases):
     table = Table()
-    for sentence in range(5):
-        expected = sorted(((total, tokens) for tokens, total in every_translation(table, sentence, 5)
-                           if all(holds(tokens, phrase) for phrase in phrases)), reverse=True)
-        (found,) = with_phrases(table, [sentence], [phrases], beam_size=121, max_length=5, n_best=121, alpha=0.0)
-        assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
-        assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([total for total, _ in expected])
+    expected = sorted(((total, tokens) for tokens, total in every_translation(table, 3, 5)
+                       if all(holds(tokens, phrase) for phrase in phrases)), reverse=True)
+    (found,) = with_phrases(table, [3], [phrases], beam_size=121, max_length=5, n_best=121, alpha=0.0)
+    assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
+    assert [hypothesis.log_probability for hypothesis in found] == pytest.approx([total for total, _ in expected])
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
@@ -105,27 +101,23 @@ def contains(text, phrase, ignore_case=False):
 
 
 @pytest.mark.parametrize(("pieces", "phrase", "spellings", "ignore_case"), [
-    (PARTS_OF_WORDS, "a", [(3,)], False), (PARTS_OF_WORDS, "ar", [(6,)], False),
-    (PARTS_OF_WORDS, "a ar", [(3, 6)], False), (PARTS_OF_WORDS, "arr", [(3, 4, 4), (6, 4)], False),
-    (WITH_A_MARK, "a", [(3,)], False), (WITH_A_MARK, "r", [(4,)], False), (WITH_A_MARK, "-", [(6,)], False),
-    (IN_BYTES, "a", [(3,)], False), (IN_BYTES, "a\u00fc", [(3, 4, 6)], False),
-    (IN_CASES, "a", [(3,), (4,)], True), (IN_CASES, "AR", [(3, 6), (4, 6)], True), (IN_CASES, "a", [(3,)], False),
-    (WITHOUT_SPACES, "a", [(3,), (4, 3)], False), (WITHOUT_SPACES, "ar", [(3, 6), (4, 3, 6)], False),
+    (PARTS_OF_WORDS, "a", [(3,)], False), (PARTS_OF_WORDS, "a ar", [(3, 6)], False),
+    (PARTS_OF_WORDS, "arr", [(3, 4, 4), (6, 4)], False), (WITH_A_MARK, "r", [(4,)], False),
+    (WITH_A_MARK, "-", [(6,)], False), (IN_BYTES, "a\u00fc", [(3, 4, 6)], False),
+    (IN_CASES, "AR", [(3, 6), (4, 6)], True),
+    (IN_CASES, "a", [(3,)], False), (WITHOUT_SPACES, "ar", [(3, 6), (4, 3, 6)], False),
 ], ids=str)
 def test_constrained_search_finds_phrases_as_whole_words(pieces, phrase, spellings, ignore_case):
     table, required = Table(), RequiredPhrase(Phrase(phrase, ignore_case=ignore_case), tuple(spellings))
-    for sentence in range(5):
-        every = [(total, tokens, b"".join(pieces[token] for token in tokens).decode(errors="replace"))
-                 for tokens, total in every_translation(table, sentence, 5)]
-        expected = sorted(((total, tokens) for total, tokens, text in every if contains(text, phrase, ignore_case)),
-                          reverse=True)
-        (found,) = with_phrases(table, [sentence], [[required]], pieces=pieces, beam_size=121, max_length=5, n_best=121,
-                                alpha=0.0)
-        assert [hypothesis.tokens for hypothesis in found] == [tokens for _, tokens in expected]
-        for beam_size in (1, 2, 5):
-            (narrow,) = with_phrases(table, [sentence], [[required]], pieces=pieces, beam_size=beam_size, max_length=5,
-                                     alpha=0.0)
-            assert narrow[0].tokens in [tokens for _, tokens in expected]
+    every = [(total, tokens, b"".join(pieces[token] for token in tokens).decode(errors="replace"))
+             for tokens, total in every_translation(table, 3, 5)]
+    expected = [tokens for _, tokens in sorted(
+        ((total, tokens) for total, tokens, text in every if contains(text, phrase, ignore_case)), reverse=True)]
+    for beam_size in (1, 2, 5, 121):
+        (found,) = with_phrases(table, [3], [[required]], pieces=pieces, beam_size=beam_size, max_length=5,
+                                n_best=beam_size, alpha=0.0)
+        targets = [hypothesis.tokens for hypothesis in found]
+        assert targets == expected if beam_size == 121 else targets[0] in expected
 
 
 def test_a_phrase_continued_by_a_word_part_counts_as_missing():
@@ -179,9 +171,8 @@ def plain_diverse_search(table, sentence, groups, size, strength, max_length):
     return sorted((entry for each in finished for entry in each), reverse=True)[:groups * size]
 
 
-@pytest.mark.parametrize(("groups", "size"), [(2, 1), (2, 2), (3, 2), (5, 1)])
-@pytest.mark.parametrize("strength", [0.3, 2.0])
-@pytest.mark.parametrize("end", [-1.0, 1.0])
+@pytest.mark.parametrize(("groups", "size", "strength", "end"), [
+    (2, 1, 2.0, -1.0), (2, 2, 0.3, 1.0), (3, 2, 2.0, 1.0), (5, 1, 0.3, -1.0)])
 def test_diverse_search_follows_its_definition(groups, size, strength, end):
     table, beam_size = Table(end=end), groups * size
     for sentence in range(7):
@@ -201,25 +192,6 @@ def test_one_group_is_plain_beam_search_and_so_is_each_group_without_strength():
     assert [each[::2] for each in twice] == [each[1::2] for each in twice] == plain
 
 
-def test_diverse_translations_differ_more_and_do_not_depend_on_the_batch():
-    table, sentences = Table(end=-1.0), list(range(13))
-    options = {"beam_size": 6, "n_best": 6, "max_length": 7}
-
-    def first_words(found):
-        return np.mean([len({tuple(hypothesis.tokens[:1]) for hypothesis in each}) for each in found])
-
-    diverse = translate(table, sentences, groups=3, candidate_selection=DiverseBeams(3.0), **options)
-    assert first_words(diverse) > first_words(translate(table, sentences, **options))
-    for sentence in sentences:
-        alone = translate(table, [sentence], groups=3, candidate_selection=DiverseBeams(3.0), **options)
-        assert alone == [diverse[sentence]]
-
-
-def test_a_beam_is_cut_into_equal_groups():
-    with pytest.raises(ValueError, match="a beam of 5 cannot be divided into 2 groups"):
-        translate(Table(), [1], beam_size=5, groups=2)
-
-
 # Samples
 
 
@@ -231,7 +203,7 @@ def samples(table, sentences, number, lines=None, seed=1, max_length=4, **option
 
 
 def test_targets_are_drawn_as_often_as_they_are_probable():
-    """Targets of at most two tokens are sampled 6,007 times, for one line and for many lines."""
+    """Targets of at most two tokens are sampled 2,003 times, for one line and for many lines."""
     table = Table()
     every = list(every_translation(table, 3, 3))
     # What is banned, and what is too long, leaves its share to the others in each step.
@@ -244,12 +216,12 @@ def test_targets_are_drawn_as_often_as_they_are_probable():
             product *= row[word] / row[possible].sum()
         probabilities[tuple(tokens)] = product
     assert len(every) == 13 and sum(probabilities.values()) == pytest.approx(1)
-    (as_samples,) = samples(table, [3], 6007, max_length=3)
-    as_lines = [found for found, in samples(table, [3] * 6007, 1, range(6007), max_length=3)]
+    (as_samples,) = samples(table, [3], 2003, max_length=3)
+    as_lines = [found for found, in samples(table, [3] * 2003, 1, range(2003), max_length=3)]
     for found in (as_samples, as_lines):
         counts = Counter(tuple(hypothesis.tokens) for hypothesis in found)
         assert counts.keys() <= probabilities.keys()
-        statistic = sum((counts[tokens] - 6007 * p) ** 2 / (6007 * p) for tokens, p in probabilities.items())
+        statistic = sum((counts[tokens] - 2003 * p) ** 2 / (2003 * p) for tokens, p in probabilities.items())
         assert statistic < 32.909                                               # 0.999 quantile, 12 degrees of freedom
         by_tokens = {tuple(tokens): total for tokens, total in every}
         assert all(hypothesis.log_probability == pytest.approx(by_tokens[tuple(hypothesis.tokens)])
@@ -288,10 +260,3 @@ def test_samples_keep_constraints():
             assert 3 <= len(hypothesis.tokens) <= 6 and set(hypothesis.tokens) <= set(WORDS)
             assert math.isfinite(hypothesis.score)
     assert len({tuple(hypothesis.tokens) for hypothesis in found}) > 5
-
-
-def test_targets_of_all_lengths_are_among_the_samples():
-    (found,) = samples(Table(), [5], 211, max_length=5)
-    assert {len(hypothesis.tokens) for hypothesis in found} == set(range(5))
-    assert [hypothesis.score for hypothesis in found] == sorted((each.score for each in found), reverse=True)
-    assert len(list(itertools.groupby(found, lambda hypothesis: hypothesis.tokens))) > 50

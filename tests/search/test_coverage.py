@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from lookup import VOCAB_SIZE, Table, TableState, every_translation, translate
+from lookup import Table, TableState, every_translation
 
 from seq2seq.data.batching import EncodedSide
 from seq2seq.search.beam import search
@@ -69,10 +69,6 @@ def test_hypotheses_are_ranked_by_their_coverage_too(strength):
         assert [hypothesis.tokens for hypothesis in found] == [tokens for *_, tokens in expected]
         assert [hypothesis.score for hypothesis in found] == pytest.approx([score for score, *_ in expected])
         assert [hypothesis.bonus for hypothesis in found] == pytest.approx([penalty for _, penalty, _ in expected])
-
-
-def test_without_attention_coverage_is_zero():
-    assert VOCAB_SIZE == 7 and translate(Table(), [3], beam_size=2)[0][0].bonus == 0
 
 
 @pytest.mark.parametrize("groups", [1, 3])

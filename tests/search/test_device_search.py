@@ -68,16 +68,15 @@ def assert_same(model, batch, limits, options, whole_search=None):
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: f"beam-{options.beam_size}")
-@pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
-def test_n_best_lists_equal_those_of_the_search_on_the_host(options, kind):
+def test_n_best_lists_equal_those_of_the_search_on_the_host(options):
     generator, lengths = np.random.default_rng(options.beam_size), set()
-    for seed in range(3):
-        found = assert_same(peaked_model(seed, kind), *batch_of(generator, 17), options)
+    for seed, kind in enumerate([Transformer, RecurrentModel]):
+        found = assert_same(peaked_model(seed, kind), *batch_of(generator, 11), options)
         lengths |= {len(hypothesis.tokens) for n_best in found for hypothesis in n_best}
-    assert len(lengths) > 8, "hypotheses of many lengths"
+    assert len(lengths) > 5, "hypotheses of many lengths"
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: f"beam-{options.beam_size}")
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[2]], ids=lambda options: f"beam-{options.beam_size}")
 def test_n_best_lists_with_static_caches_equal_those_of_the_search_on_the_host(options):
     generator, lengths, model = np.random.default_rng(options.beam_size), set(), peaked_model(options.beam_size)
     whole_search = static_search(model)
@@ -92,7 +91,7 @@ def test_n_best_lists_with_static_caches_equal_those_of_the_search_on_the_host(o
 def test_static_caches_serve_searches_with_other_options():
     generator, model = np.random.default_rng(3), peaked_model(3)
     whole_search = static_search(model)
-    for options in [*OPTIONS, *OPTIONS[:2]]:
+    for options in [OPTIONS[1], OPTIONS[3], OPTIONS[1]]:
         assert_same(model, *batch_of(generator, 5), options, whole_search)
 
 

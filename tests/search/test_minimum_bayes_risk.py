@@ -28,20 +28,13 @@ def test_utilities_are_those_of_sacrebleu():
 def test_the_candidate_chosen_is_that_of_a_direct_computation():
     source = np.random.default_rng(3)
     words = ["a", "the", "dog", "cat", "runs", "sleeps", "in", "grass", "house"]
-    for _ in range(7):
+    for _ in range(2):
         candidates = [" ".join(source.choice(words, source.integers(1, 7))) for _ in range(11)]
         candidates += candidates[:3]                                            # what is drawn twice counts twice
         expected = [np.mean([directly(one, other) for other in candidates]) for one in candidates]
         found = expected_utilities(candidates)
         assert found == pytest.approx(expected, abs=1e-9)
         assert candidates[found.argmax()] == candidates[int(np.argmax(expected))]
-
-
-def test_the_candidate_closest_to_most_others_is_selected():
-    candidates = ["the dog runs home", "the dog runs home now", "a dog runs home", "xyz"]
-    utilities = expected_utilities(candidates)
-    assert utilities.argmin() == 3 and utilities.max() < 100
-    assert expected_utilities(["a dog"] * 3).tolist() == [100] * 3
 
 
 def test_shared_ngrams_are_counted_with_their_minimum_frequency():
@@ -51,10 +44,3 @@ def test_shared_ngrams_are_counted_with_their_minimum_frequency():
              (text.replace(" ", "") for text in texts)]
     assert totals.tolist() == [each.total() for each in grams]
     assert matches.tolist() == [[(one & other).total() for other in grams] for one in grams]
-
-
-def test_an_invalid_candidate_is_refused_with_its_index_and_type():
-    for candidates, message in ((["a", None], r"candidates\[1\] is of type NoneType"),
-                                ("ab", "candidates is of type str")):
-        with pytest.raises(TypeError, match=message):
-            expected_utilities(candidates)

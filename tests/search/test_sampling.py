@@ -87,30 +87,11 @@ def test_banned_tokens_stay_banned_and_the_others_share_their_probability():
     assert kept(truncate(logits, temperature=3.0, k=4, p=0.999, min_share=1e-9)) <= {1, 2, 3, 4}
 
 
-def test_logits_processors_change_only_their_rows_and_no_argument():
-    logits = torch.randn(5, 23, generator=torch.Generator().manual_seed(7))
-    before = logits.clone()
-    options = {"temperature": 0.7, "k": 11, "p": 0.8, "min_share": 0.05}
-    together = truncate(logits, **options)
-    assert torch.equal(logits, before)
-    for row in range(5):
-        assert torch.equal(truncate(logits[row:row + 1], **options)[0], together[row])
-
-
 def test_temperature_top_k_top_p_and_min_p_apply_in_this_order():
     logits = logits_of(*GOLDEN)
     one_by_one = min_p(top_p(top_k(with_temperature(logits, 2.0), 4), 0.7), 0.6)
     assert torch.equal(truncate(logits, temperature=2.0, k=4, p=0.7, min_share=0.6), one_by_one)
     assert torch.equal(truncate(logits), logits)
-
-
-@pytest.mark.parametrize(("function", "value"), [
-    (with_temperature, 0.0), (with_temperature, -1.0), (with_temperature, math.nan), (top_k, -1), (top_p, 0.0),
-    (top_p, 1.1), (min_p, -0.1), (min_p, 1.5),
-])
-def test_invalid_sampling_values_are_refused(function, value):
-    with pytest.raises(ValueError, match=str(value)):
-        function(logits_of(*GOLDEN), value)
 
 
 # Draws
@@ -151,15 +132,6 @@ def test_words_are_drawn_as_often_as_they_are_probable(options):
     possible = probabilities > 0
     assert not counts[~possible].any()
     assert chi_square(counts[possible], probabilities[possible]) < CHI_SQUARE[possible.sum() - 1]
-
-
-def test_a_sample_depends_only_on_its_row():
-    logits = torch.randn(13, 29, generator=torch.Generator().manual_seed(5))
-    numbers = uniform_numbers(2, np.arange(13), 3)
-    together = sample_tokens(logits, numbers)
-    for row in range(13):
-        assert sample_tokens(logits[row:row + 1], numbers[row:row + 1]).item() == together[row]
-    assert torch.equal(sample_tokens(logits.flip(0), numbers[::-1].copy()).flip(0), together)
 
 
 def test_the_first_and_the_last_number_draw_possible_words():

@@ -26,7 +26,7 @@ OPTIONS = {
     "word-confidence": {"word_confidence": True}, "retries": {"safety_net": True},
 }
 # The others are slow cases.
-QUICK = ("beam", "sampling", "require")
+QUICK = ("beam", "sampling")
 # Models of one vocabulary: two translation models and a language model.
 SIDES = {"first": (MODEL, 1), "second": (MODEL, 2), "recurrent": (
     "type: rnn, d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 1", 3), "speaking": (LANGUAGE_MODEL, 4)}
@@ -72,21 +72,23 @@ def test_an_option_finds_what_it_finds_on_the_cpu(models, name):
         GERMAN, **OPTIONS[name])))
 
 
+@pytest.mark.slow
 def test_constraints_of_a_line(models):
     requests = [Request(GERMAN[0], prefix="the dog"), Request(GERMAN[1], required=("cat",)), Request(GERMAN[2])]
     assert_same(*on_both(lambda device: Translator.load(models / "first", device, "fp32").translate(requests)))
 
 
-@pytest.mark.parametrize("mean", ["probability", pytest.param("log_probability", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mean", ["probability", "log_probability"])
 def test_ensembles(models, mean):
     assert_same(*on_both(lambda device: Translator.load(
         models / "first", device, "fp32", ensemble=[models / "second", models / "recurrent"]
     ).translate(GERMAN, ensemble_mean=mean)))
 
 
-@pytest.mark.parametrize("options", [
-    pytest.param({}, id="alone"), pytest.param({"coverage_penalty": 0.2}, id="coverage", marks=pytest.mark.slow),
-    pytest.param({"require": ("house",)}, id="require", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"coverage_penalty": 0.2}, {"require": ("house",)}],
+                         ids=["alone", "coverage", "require"])
 def test_fusion_with_a_language_model(models, options):
     assert_same(*on_both(lambda device: Translator.load(
         models / "first", device, "fp32", fusion=models / "speaking").translate(GERMAN, **options)))
@@ -98,6 +100,7 @@ def test_scores_of_given_translations(models):
                                                                      abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"sampling": True}], ids=["beam", "sampling"])
 def test_texts_of_a_language_model(models, options):
     found, expected = on_both(lambda device: list(generate(Translator.load(models / "speaking", device, "fp32"),
@@ -105,6 +108,7 @@ def test_texts_of_a_language_model(models, options):
     assert [[each.text for each in texts] for texts in found] == [[each.text for each in texts] for texts in expected]
 
 
+@pytest.mark.slow
 def test_attention_maps(models):
     found, expected = on_both(lambda device: list(compute_pair_attention(
         Translator.load(models / "first", device, "fp32"), PAIRS)))

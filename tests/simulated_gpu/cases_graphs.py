@@ -107,14 +107,3 @@ def test_after_a_failed_capture_steps_run_without_graphs(monkeypatch, capsys):
         assert not engine.cuda_graphs.enabled
     told = capsys.readouterr().err
     assert told.count("decoding without CUDA graphs, because a step could not be captured: CUDA error") == 1
-
-
-@pytest.mark.slow
-def test_without_the_switch_nothing_is_captured():
-    model = random_model(3)
-    expected = searches(model, options_of(2))
-    with SimulatedGPU() as gpu:
-        engine = on_gpu(model)
-        engine.cuda_graphs.enabled = False
-        assert searches(model, options_of(2), engine, "cuda") == expected
-        assert not gpu.record.operators["graph"]

@@ -133,6 +133,7 @@ def test_a_language_model_trains_as_on_the_cpu(tmp_path):
     assert_same_training(tmp_path / "gpu", tmp_path / "cpu")
 
 
+@pytest.mark.slow
 def test_in_half_precision_the_losses_are_close_to_fp32s(toy_recipe, tmp_path):
     train(toy_recipe(*FOUR_STEPS), tmp_path / "cpu")
     with SimulatedGPU() as gpu:
@@ -147,9 +148,8 @@ OLDER_GPU = 7, 5
 """Compute capability of a T4, which has fp16 but no bf16."""
 
 
-@pytest.mark.parametrize("settings", [
-    (), pytest.param(RNN, marks=pytest.mark.slow),
-    pytest.param(("model.copy=true", "training.label_smoothing=0"), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [(), RNN, ("model.copy=true", "training.label_smoothing=0")])
 def test_an_older_gpu_trains_and_translates_in_fp16_as_in_fp32(toy_recipe, tmp_path, settings):
     train(toy_recipe(*FOUR_STEPS, *settings), tmp_path / "cpu")
     lines = (tmp_path / "valid.en").read_text().splitlines()
@@ -182,12 +182,11 @@ def test_an_overflow_in_fp16_skips_the_step_and_halves_the_loss_scale(toy_recipe
         assert not torch.equal(training.weights[0].cpu(), before[0])
         training.results.read()
         assert (scale.value.cpu(), training.state.skipped) == (128, 1)
-    assert "step 1 is skipped, because its gradient is not finite in fp16; the loss scale is halved" in \
-        " ".join(capsys.readouterr().err.split())
+    assert "step 1 is skipped" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize(("precision", "capability"), [
-    ("bf16", (9, 0)), pytest.param("fp16", OLDER_GPU, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "capability"), [("bf16", (9, 0)), ("fp16", OLDER_GPU)])
 def test_a_stopped_training_goes_on_to_the_same_weights(toy_recipe, tmp_path, precision, capability):
     with SimulatedGPU(capability):
         check_resuming(toy_recipe, tmp_path, precision)
@@ -225,12 +224,12 @@ def test_a_step_without_a_finite_gradient_is_skipped(toy_recipe, tmp_path, gpu, 
     assert training.state.step == 3 and training.state.skipped == 0
     training.results.read()                                                     # as before a log line or a checkpoint
     assert (training.state.skipped, training.state.skipped_in_row, training.state.window["steps"]) == (1, 0, 2)
-    assert capsys.readouterr().err.count("step 2 is skipped, because its gradient is not finite") == 1
+    assert capsys.readouterr().err.count("step 2 is skipped") == 1
 
 
 @pytest.mark.parametrize(("settings", "fixed"), [
-    ((), True), (("training.precision=fp32",), False), (RNN, False), (("model.score=additive",), False),
-    (("model.copy=true", "training.label_smoothing=0"), False)])
+    ((), True), (("training.precision=fp32",), False), *(pytest.param(each, False, marks=pytest.mark.slow) for each in (
+        RNN, ("model.score=additive",), ("model.copy=true", "training.label_smoothing=0")))])
 def test_batches_are_filled_to_one_shape_only_where_nothing_is_padded(toy_recipe, tmp_path, gpu, settings, fixed):
     training = Training(toy_recipe("training.precision=bf16", *settings), tmp_path / "run")
     assert (training.gradients.shape is not None) == fixed

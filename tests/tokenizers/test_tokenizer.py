@@ -64,7 +64,7 @@ def trained() -> dict[tuple[str, bool], Tokenizers]:
 
 @pytest.fixture(scope="module")
 def every(trained) -> list[Tokenizer]:
-    return [tokenizer for both in trained.values() for tokenizer in (both.source, both.target)]
+    return [tokenizer for both in trained.values() for tokenizer in {both.source, both.target}]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ CHARACTERS = strategies.characters(exclude_categories=["Cs"], exclude_characters
 TEXTS = strategies.text(CHARACTERS) | strategies.text("ein Hdläuft<>s/0x41\t\n\r\x00\u0085\u2028", max_size=40)
 
 
-@hypothesis.settings(deadline=None, max_examples=150)
+@hypothesis.settings(deadline=None, max_examples=30)
 @hypothesis.given(strategies.lists(TEXTS, max_size=5))
 def test_every_text_survives_encoding_and_decoding(every, lines):
     for tokenizer in every:
@@ -100,7 +100,7 @@ def test_every_text_survives_encoding_and_decoding(every, lines):
         assert not {UNKNOWN_ID, START_ID, END_ID}.intersection(chain.from_iterable(encoded))
 
 
-@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.settings(deadline=None, max_examples=20)
 @hypothesis.given(TEXTS, strategies.integers(0, 2**63 - 1))
 def test_sampled_pieces_are_of_the_same_text(every, text, seed):
     for tokenizer in every:
@@ -136,14 +136,9 @@ def test_start_and_end_vanish_and_broken_bytes_become_replacement_characters(uni
     assert "\n" not in unigram.decode([euro[:-1]])[0]
 
 
-def test_pieces_join_to_the_text(unigram):
-    ids, = unigram.encode(["ein Hund"])
-    assert "".join(unigram.pieces(ids)) == "\u2581ein\u2581Hund"
-
-
-def test_half_a_surrogate_pair_is_refused_by_the_number_of_its_text(unigram):
+def test_half_a_surrogate_pair_is_refused(unigram):
     for encode in (unigram.encode, unigram.encode_flat, lambda lines: unigram.sample(lines, 0.1, 1)):
-        with pytest.raises(TokenizerError, match=r"text 2 contains half a surrogate pair.*errors='replace'"):
+        with pytest.raises(TokenizerError):
             encode(["ein Hund", "\ud800", "Haus"])
 
 
@@ -171,45 +166,8 @@ def test_flat_ids_are_the_same_ids(every):
 LINES = GERMAN * 5
 
 
-def test_sampling_depends_on_its_arguments_alone(every):
-    for tokenizer in every:
-        first = tokenizer.sample(LINES, 0.3, 7)
-        others = [tokenizer.sample(LINES, 0.3, seed) for seed in range(5)]
-        tokenizer.encode(LINES)
-        assert tokenizer.sample(LINES, 0.3, 7) == first
-        assert first not in others
-        assert len({str(sampled) for sampled in [first, *others]}) == 6
-
-
-def test_the_seed_that_sentencepiece_ignores_is_a_seed_like_any_other(unigram):
-    for seed in (2**32 - 1, 2**63 - 1, 2**64 - 1):
-        unigram.sample(LINES, 0.3, 1)
-        first = unigram.sample(LINES, 0.3, seed)
-        unigram.sample(LINES, 0.3, 2)
-        assert unigram.sample(LINES, 0.3, seed) == first
-
-
-def test_sampling_varies_within_a_call(unigram):
-    assert len({tuple(ids) for ids in unigram.sample(["die Katze läuft im Haus"] * 100, 0.0, 1)}) >= 4
-
-
-def test_alpha_sharpens_unigram_sampling(unigram):
-    """Kudo 2018: segmentations are drawn with P(x)^alpha, so that a large alpha leaves only the best."""
-    lengths = {alpha: sum(map(len, unigram.sample(LINES, alpha, 1))) for alpha in (0.01, 0.5, 50.0)}
-    assert lengths[0.01] > lengths[0.5] > lengths[50.0]
-    assert lengths[50.0] == sum(map(len, unigram.encode(LINES)))
-
-
-def test_alpha_is_the_share_of_merges_that_bpe_leaves_out(bpe):
-    """Provilkov et al. 2020: without dropout the result is BPE, with dropout 1 every character is a piece."""
-    assert bpe.sample(LINES, 0.0, 1) == bpe.encode(LINES)
-    lengths = [sum(map(len, bpe.sample(LINES, alpha, 1))) for alpha in (0.0, 0.2, 0.6, 1.0)]
-    assert lengths == sorted(set(lengths))
-    assert all(len(piece) == 1 for piece in bpe.pieces(bpe.sample(["ein Hund"], 1.0, 1)[0]))
-
-
 def test_samplers_in_several_threads_do_not_disturb_each_other(unigram, bpe):
-    tasks = [(tokenizer, seed) for seed in range(50) for tokenizer in (unigram, bpe)]
+    tasks = [(tokenizer, seed) for seed in range(10) for tokenizer in (unigram, bpe)]
     alone = [tokenizer.sample(GERMAN, 0.3, seed) for tokenizer, seed in tasks]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -224,34 +182,16 @@ def test_samplers_in_several_threads_do_not_disturb_each_other(unigram, bpe):
 # Training
 
 
-def in_a_fresh_process(program: str) -> str:
-    """Run a program and return its standard output; standard error must stay empty."""
-    result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
-                            timeout=60)
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
-
-
 @pytest.mark.parametrize("kind, joint", [("unigram", True), ("bpe", False)])
 def test_another_process_makes_the_same_model(trained, tmp_path, kind, joint):
-    in_a_fresh_process(f"""
+    program = f"""
         from seq2seq.recipe import TokenizerSection
         from seq2seq.tokenizers.tokenizer import train_tokenizers
         section = TokenizerSection(type={kind!r}, joint={joint!r}, vocab_size={SIZES[joint]})
         train_tokenizers({PAIRS!r}, section, 1).save({str(tmp_path)!r})
-    """)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=60, check=True)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == trained[kind, joint].files()
-
-
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_another_process_draws_the_same_samples(trained, tmp_path, kind):
-    tokenizer = trained[kind, True].source
-    tokenizer.save(tmp_path / "model")
-    printed = in_a_fresh_process(f"""
-        from seq2seq.tokenizers.tokenizer import Tokenizer
-        print(Tokenizer.load({str(tmp_path / "model")!r}).sample({LINES!r}, 0.3, 7))
-    """)
-    assert printed.strip() == str(tokenizer.sample(LINES, 0.3, 7))
 
 
 def test_the_seed_decides_what_is_drawn_and_so_the_model():
@@ -268,40 +208,15 @@ def test_separate_tokenizers_learn_from_their_own_language(trained):
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_vocabulary_size_that_is_too_large_is_refused_with_the_maximum(kind):
-    with pytest.raises(TokenizerError, match="9,999 pieces are more than the training text contains") as error:
-        train(kind, vocab_size=9999)
-    largest = int(re.search(r"the largest possible vocabulary has ([\d,]+)", str(error.value))[1].replace(",", ""))
-    assert train(kind, vocab_size=largest).source.vocab_size == largest
-    with pytest.raises(TokenizerError, match=f"possible vocabulary has {largest}"):
-        train(kind, vocab_size=largest + 1)
-
-
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_vocabulary_size_that_is_too_small_is_refused_with_the_minimum(kind):
-    with pytest.raises(TokenizerError, match="vocab_size: 261 pieces are too few for all characters") as error:
-        train(kind, vocab_size=261)
-    smallest = int(re.search(r"([\d,]+) are needed", str(error.value))[1].replace(",", ""))
-    assert train(kind, vocab_size=smallest).source.vocab_size == smallest
-    with pytest.raises(TokenizerError, match=f"{smallest} are needed"):
-        train(kind, vocab_size=smallest - 1)
-
-
-@pytest.mark.parametrize("size, told", [(9999, "9,999 pieces are more than the {} training text contains"),
-                                        (261, "261 pieces are too few for all characters of the {} text")])
-def test_each_vocabulary_of_impossible_size_is_named_by_its_side(size, told):
+@pytest.mark.parametrize(("impossible", "pattern", "beyond"), [
+    (9999, r"the largest possible vocabulary has ([\d,]+)", 1), (261, r"([\d,]+) are needed", -1)])
+def test_an_impossible_vocabulary_size_is_refused_with_the_limit(kind, impossible, pattern, beyond):
     with pytest.raises(TokenizerError) as error:
-        train(joint=False, vocab_size=size)
-    for line, side in zip(str(error.value).splitlines(), ("source", "target"), strict=True):
-        assert told.format(side) in line
-
-
-def test_an_impossible_vocabulary_size_is_an_error_of_that_side_only():
-    pairs = [("a", english) for english in ENGLISH]
-    section = TokenizerSection(vocab_size=281, joint=False)
-    with pytest.raises(TokenizerError) as error:
-        train_tokenizers(pairs, section, 1, sides=["source (de)", "target (en)"])
-    assert "the source (de) training text contains" in str(error.value) and "target" not in str(error.value)
+        train(kind, vocab_size=impossible)
+    limit = int(re.search(pattern, str(error.value))[1])
+    assert train(kind, vocab_size=limit).source.vocab_size == limit
+    with pytest.raises(TokenizerError):
+        train(kind, vocab_size=limit + beyond)
 
 
 LETTERS = "abcdefghijklm"
@@ -314,16 +229,14 @@ def drawn_pairs(count: int) -> list[tuple[str, str]]:
     return [tuple(" ".join(rng.choices(words, k=10)) for _ in range(2)) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("kind", "joint"), KINDS)
+@pytest.mark.parametrize(("kind", "joint"), [("unigram", True), ("bpe", False)])
 def test_a_vocabulary_of_the_size_auto_suits_the_text(kind, joint):
-    for count in (1000, 3000):
-        pairs = drawn_pairs(count)
-        both = train(kind, joint, pairs, vocab_size="auto")
-        characters = [sum(len(pair[side]) for pair in pairs) for side in (0, 1)]
-        expected = [sum(characters)] * 2 if joint else characters
-        alphabet = len(LETTERS) + 1                                             # and the space
-        assert [both.source.vocab_size, both.target.vocab_size] == [
-            vocabulary_size(count, alphabet) for count in expected]
+    pairs = drawn_pairs(1000)
+    both = train(kind, joint, pairs, vocab_size="auto")
+    characters = [sum(len(pair[side]) for pair in pairs) for side in (0, 1)]
+    expected = [sum(characters)] * 2 if joint else characters
+    alphabet = len(LETTERS) + 1                                                 # and the space
+    assert [both.source.vocab_size, both.target.vocab_size] == [vocabulary_size(count, alphabet) for count in expected]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
@@ -351,7 +264,7 @@ def test_characters_that_are_encoded_as_bytes_do_not_count_in_auto():
 
 @pytest.mark.parametrize("pairs", [[], [("", "")], [(" ", "\u3000")]], ids=["none", "empty", "blank"])
 def test_nothing_to_train_on_is_an_error(pairs):
-    with pytest.raises(TokenizerError, match="no text to train the tokenizer on"):
+    with pytest.raises(TokenizerError):
         train(pairs=pairs, normalization="nmt_nfkc")
 
 
@@ -446,11 +359,11 @@ def test_pieces_with_control_characters_in_imported_models_are_banned():
     assert tokenizer.pieces(tokenizer.never_generated_ids) == ["<unk>", "<s>", "a\tb", "\n", "c\u2028", "\x85"]
 
 
-def test_a_model_that_numbers_its_symbols_otherwise_is_refused():
-    with pytest.raises(TokenizerError, match=r"<unk>, <s>, </s> are \(1, 2, 3\), but seq2seq needs \(0, 1, 2\)"):
-        Tokenizer(foreign_model(pad_id=0, unk_id=1, bos_id=2, eos_id=3))
-    with pytest.raises(TokenizerError, match=r"\(0, -1, 1\)"):
-        Tokenizer(foreign_model(unk_id=0, bos_id=-1, eos_id=1))
+@pytest.mark.parametrize("ids", [{"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3},
+                                 {"unk_id": 0, "bos_id": -1, "eos_id": 1}])
+def test_a_model_that_numbers_its_symbols_otherwise_is_refused(ids):
+    with pytest.raises(TokenizerError):
+        Tokenizer(foreign_model(**ids))
 
 
 # Files
@@ -468,30 +381,12 @@ def test_tokenizers_survive_the_disk(trained, tmp_path, kind, joint):
         assert again.target.encode(ENGLISH) == both.target.encode(ENGLISH)
 
 
-def test_a_tokenizer_survives_the_disk(unigram, tmp_path):
-    unigram.save(tmp_path / "my.model")
-    again = Tokenizer.load(tmp_path / "my.model")
-    assert again.model == unigram.model == Tokenizer.from_bytes(unigram.model).model
-    assert again.fingerprint == unigram.fingerprint
-
-
-def test_a_damaged_model_is_named(unigram, tmp_path):
-    path = tmp_path / "tokenizer.model"
-    for damaged in (unigram.model[:-100], b"no model at all", b""):
-        path.write_bytes(damaged)
-        with pytest.raises(TokenizerError, match=r"tokenizer\.model"):
-            Tokenizer.load(path)
-        with pytest.raises(TokenizerError, match=r"tokenizer\.model"):
-            Tokenizers.load(tmp_path)
-    with pytest.raises(TokenizerError, match="runs/x/target.model is not a sentencepiece model"):
-        Tokenizers.from_files({"source.model": unigram.model, "target.model": b"?"}, "runs/x")
-
-
-def test_a_missing_tokenizer_is_reported(unigram, tmp_path):
-    with pytest.raises(TokenizerError, match=r"no\.model: the tokenizer cannot be read: No such file"):
-        Tokenizer.load(tmp_path / "no.model")
-    (tmp_path / "source.model").write_bytes(unigram.model)
-    with pytest.raises(TokenizerError, match=r"has no tokenizer: expected tokenizer\.model, or source\.model and"):
+@pytest.mark.parametrize("damaged", [slice(0, -100), slice(0, 0), slice(0, 20)], ids=str)
+def test_a_damaged_or_missing_model_is_refused(unigram, tmp_path, damaged):
+    with pytest.raises(TokenizerError):
+        Tokenizers.load(tmp_path)
+    (tmp_path / "tokenizer.model").write_bytes(unigram.model[damaged])
+    with pytest.raises(TokenizerError):
         Tokenizers.load(tmp_path)
 
 
@@ -521,27 +416,3 @@ def test_every_line_is_drawn_equally_often():
     hits = Counter(chain.from_iterable(_reservoir_sample(pairs_to(29), 5, random.Random(seed)) for seed in range(2000)))
     assert len(hits) == 29
     assert all(abs(count - 345) < 5 * 17 for count in hits.values())
-
-
-def test_the_text_is_read_once_and_not_kept():
-    def endless():
-        for number in range(10_000):
-            yield Counted(str(number), "")
-            alive.append(Counted.alive)
-
-    alive: list[int] = []
-    _reservoir_sample(endless(), 13, random.Random(1))
-    assert max(alive) <= 13 + 1
-
-
-class Counted(tuple):
-    """Pair that counts its living instances."""
-
-    alive = 0
-
-    def __new__(cls, *texts):
-        cls.alive += 1
-        return super().__new__(cls, texts)
-
-    def __del__(self):
-        type(self).alive -= 1

@@ -9,7 +9,7 @@ from seq2seq.tokenizers.vocabulary_size import RESERVED_PIECES, smaller_vocabula
     (500, 3_400), (5_000, 6_900), (20_000, 11_000), (160_000, 22_000), (1_000_000, 33_000), (50_000_000, 33_000),
 ])
 def test_the_vocabulary_grows_with_the_cube_root_of_the_text_up_to_32000_subwords(pairs, size):
-    """Pairs of 210 characters in an alphabet of 103. Runs keep their vocabulary when the rule changes."""
+    """Pairs of 210 characters in an alphabet of 103."""
     assert vocabulary_size(210 * pairs, 103) == size
 
 

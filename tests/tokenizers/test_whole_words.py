@@ -10,11 +10,12 @@ from seq2seq.recipe import TokenizerSection
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Words, train_tokenizers
 from seq2seq.tokenizers.whole_words import position_fault, position_vocabulary, train_words
 
-WORD = strategies.text(min_size=1, max_size=7).filter(lambda text: text.split() == [text]).filter(
-    lambda text: text.isprintable())
+# Letters, marks, numbers, punctuation and symbols.
+WORD = strategies.text(strategies.characters(categories=["L", "M", "N", "P", "S"]), min_size=1, max_size=7)
 
 
-@hypothesis.given(strategies.lists(WORD, min_size=1), strategies.randoms())
+@hypothesis.settings(deadline=None, max_examples=30)
+@hypothesis.given(strategies.lists(WORD, min_size=1, max_size=11), strategies.randoms())
 def test_text_of_known_words_survives_encoding_and_decoding(words, random):
     known = train_words([" ".join(words)], 300)
     line = " ".join(random.choices(words, k=11))
@@ -65,7 +66,7 @@ def test_flat_ids_and_samples_are_the_same_ids():
 
 
 def test_an_empty_text_has_no_words():
-    with pytest.raises(TokenizerError, match="no text to train the tokenizer on"):
+    with pytest.raises(TokenizerError):
         train_words(["", "  "], 300)
 
 
@@ -80,13 +81,13 @@ def test_word_vocabularies_of_two_languages_survive_saving_and_loading(tmp_path,
         assert again.target.encode(["e c a"]) == both.target.encode(["e c a"])
 
 
-def test_a_damaged_word_vocabulary_is_named_in_the_error(tmp_path):
+def test_a_damaged_word_vocabulary_is_refused(tmp_path):
     model = train_words(["one two three é"], 300).model
     for damaged in (model[:-1], model[:-4], model + b"more\n", model.replace(b"words 4", b"words 5"),
                     model.replace(b"two", b"one"), model.replace(b"words 4", b"words four"),
                     model.replace(b"\xa9", b"")):
         (tmp_path / "tokenizer.model").write_bytes(damaged)
-        with pytest.raises(TokenizerError, match=r"tokenizer\.model is not a list of words, or it is damaged"):
+        with pytest.raises(TokenizerError):
             Tokenizers.load(tmp_path)
 
 
@@ -106,13 +107,10 @@ def test_a_pointer_network_trains_no_target_tokenizer():
     assert not both.joint
 
 
-@pytest.mark.parametrize(("target", "fault"), [
-    ("1 3 2", None), ("", None), ("2 2", None),
-    ("1 4", "'4' is not a position in a source of 3 words; write numbers from 1 to 3"),
-    ("0", "'0' is not a position"), ("-1", "'-1' is not a position"), ("two", "'two' is not a position"),
-    ("01", "'01' is not a position"), ("1.0", "'1.0' is not a position"), ("²", "'²' is not a position"),
+@pytest.mark.parametrize(("target", "wrong"), [
+    ("1 3 2", None), ("", None), ("2 2", None), ("1 4", "4"), ("0", "0"), ("-1", "-1"), ("two", "two"), ("01", "01"),
+    ("1.0", "1.0"), ("²", "²"),
 ])
-def test_a_target_of_a_pointer_holds_positions_of_its_source(target, fault):
-    found = position_fault("20 5 10", target)
-    assert (found is None) == (fault is None)
-    assert fault is None or found.startswith(fault)
+def test_a_target_of_a_pointer_holds_positions_of_its_source(target, wrong):
+    fault = position_fault("20 5 10", target)
+    assert fault is None if wrong is None else f"'{wrong}'" in fault

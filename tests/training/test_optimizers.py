@@ -132,8 +132,7 @@ def test_gradients_become_means_and_are_clipped_to_a_norm(clip, factor):
     assert gradient.tolist() == pytest.approx([3 * factor, 0, 4 * factor])
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(("optimizer", "value"), [("adam", math.nan), ("adamw", math.inf), ("muon", math.nan)])
 def test_a_skipped_step_changes_neither_weights_nor_optimizer_state(optimizer, value):
     weights = {"encoder.0": torch.nn.Parameter(torch.eye(3)), "bias": torch.nn.Parameter(torch.ones(3))}
     built = build_optimizer(TrainingSection(optimizer=optimizer, weight_decay=0.1), weights.items())
@@ -188,13 +187,10 @@ def test_only_fp16_has_a_loss_scale():
 def test_the_loss_scale_is_halved_by_a_skipped_step_and_doubled_after_many_finite_ones():
     optimizer = fp16_optimizer()
     assert [step(optimizer, skip) for skip in (0.0, 1.0, 1.0, 0.0)] == [128, 64, 32, 32]
-    assert {step(optimizer, 0.0) for _ in range(GROWTH_STEPS - 2)} == {32}
-    assert step(optimizer, 0.0) == 64                                           # the first step after 2,000
-    assert {step(optimizer, 0.0) for _ in range(GROWTH_STEPS - 1)} == {64}
-    assert step(optimizer, 0.0) == 128
+    optimizer.loss_scale.finite_steps.fill_(GROWTH_STEPS - 2)
+    assert [step(optimizer, 0.0) for _ in range(3)] == [32, 64, 64]
     optimizer.loss_scale.value.fill_(32768)
-    assert step(optimizer, 0.0) == 32768
-    optimizer.loss_scale.finite_steps.fill_(GROWTH_STEPS)
+    optimizer.loss_scale.finite_steps.fill_(GROWTH_STEPS - 1)
     assert step(optimizer, 0.0) == 32768                                        # twice as much is infinite in fp16
 
 
