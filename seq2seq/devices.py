@@ -223,11 +223,10 @@ def free_memory(device: torch.device) -> int | None:
     less, in bytes; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = MEMORY.read_text().splitlines()
-        free = [next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))]
-    except (OSError, StopIteration):
+    available = re.search(r"^MemAvailable:\s*(\d+) kB", _text(MEMORY), re.MULTILINE)
+    if not available:
         return None
+    free = [1024 * int(available[1])]
     for group in _control_groups("memory"):
         for limit_name, used_name in (("max", "current"), ("limit_in_bytes", "usage_in_bytes")):   # versions 2 and 1
             limit, used = (_text(group / f"memory.{name}").strip() for name in (limit_name, used_name))
@@ -270,21 +269,14 @@ def _text(file: Path) -> str:
 
 def cpu_flags() -> set[str]:
     """Return the CPU flags in /proc/cpuinfo; an empty set if there are none, as on systems other than Linux."""
-    for line in _cpu_info():
-        if line.startswith(("flags", "Features")):
-            return set(line.split(":", 1)[1].split())
-    return set()
+    return set(_cpu_info("flags|Features").split())
 
 
 def _cpu_name() -> str:
-    for line in _cpu_info():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
+    return _cpu_info("model name") or platform.machine()
 
 
-def _cpu_info() -> list[str]:
-    try:
-        return Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return []
+def _cpu_info(field: str) -> str:
+    """Return the first value of a field in /proc/cpuinfo; "" if there is none. field: pattern of its name."""
+    found = re.search(rf"^(?:{field})\s*:\s*(.*)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    return found[1] if found else ""

@@ -44,6 +44,8 @@ class Catalogue:
         """Compare the message of a case with the text file. The path of `folder` is written as DIR."""
         try:
             message = str(self.cases[name](folder))
+        except AssertionError:
+            raise
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
         message = message.replace(str(folder.resolve()), "DIR").replace(str(folder), "DIR").strip("\n")

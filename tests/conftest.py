@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from toy import RECIPE, write_corpus
 from trainings import WRITER, NoTensorBoard
 
@@ -31,6 +32,13 @@ MakeBatch = Callable[..., Batch]
 SLOWEST_FIRST = ("test_simulated_gpu.py", "test_exports.py", "test_trainer.py", "test_kernels.py", "test_cli.py",
                  "test_family.py", "test_unfinished_output.py", "test_hostile.py", "test_killing.py",
                  "test_killed_ranks.py", "test_search_setup.py", "test_check.py", "test_damaged_runs.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the quick tests draw few random inputs, and `make test-all` as many as hypothesis does by default."""
+    settings.register_profile("quick", max_examples=10, deadline=None)
+    settings.register_profile("all", deadline=None)
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "all")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

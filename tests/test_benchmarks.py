@@ -3,9 +3,7 @@
 import functools
 import json
 import random
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ import torch
 
 from benchmarks import cleaning, starting
 from benchmarks.__main__ import benchmark_recipe, main
-from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory, version_of
+from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory
 from seq2seq.errors import RecipeError, UserError
 from seq2seq.loss.cross_entropy import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
@@ -99,37 +97,6 @@ def test_the_memory_of_a_system_excludes_that_of_the_parent_process():
     assert memory < peak_memory() / 2
 
 
-def test_a_system_that_fails_ends_the_benchmark(capfd):
-    with pytest.raises(SystemExit, match="failed"):
-        SystemProcess(divmod, 1, 0)
-    assert "ZeroDivisionError" in capfd.readouterr().err
-
-
-def test_a_killed_system_is_reported_and_ends_the_benchmark():
-    program = """if __name__ == "__main__":
-        import functools, os, signal
-        from benchmarks.measuring import SystemProcess
-        other, system = (SystemProcess(functools.partial, divmod, 17) for _ in range(2))
-        os.kill(system.process.pid, signal.SIGKILL)
-        system.process.join()
-        system.round(5)
-    """
-    process = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
-                             timeout=60, cwd=ROOT)
-    assert process.returncode == 1
-    assert "ended by signal 9" in process.stderr and "Traceback" not in process.stderr
-
-
-def test_wrong_arguments_are_refused(monkeypatch, capsys, tmp_path):
-    assert run(monkeypatch, "--data", tmp_path / "nowhere") == 2
-    assert "nowhere" in capsys.readouterr().err
-    for arguments, message in ((("speed",), "no benchmark speed"), (("--steps", "0"), "must be at least 1")):
-        with pytest.raises(SystemExit) as stopped:
-            run(monkeypatch, *arguments)
-        assert stopped.value.code == 2
-        assert message in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_all_benchmarks_run_and_write_their_results(data, tmp_path, monkeypatch, capsys):
     output = tmp_path / "benchmarks"
@@ -199,10 +166,6 @@ def test_the_gpu_benchmark_runs_on_a_cpu(tmp_path, monkeypatch):
     assert results["training, captions"]["tokens a second"] > 0 and results["two trainings have the same weights"]
     assert results["distance of bf16 gradients to fp32"] < 0.05
     assert results["beam 4, batches of 8,192"]["later"] > 0
-
-
-def test_a_package_that_is_not_installed_has_no_version():
-    assert version_of("pytest") == pytest.__version__ and version_of("no_such_package") == "not installed"
 
 
 def test_the_cleaning_benchmark_needs_labelled_pairs(tmp_path, monkeypatch, capsys):

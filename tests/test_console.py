@@ -96,15 +96,6 @@ def test_a_job_whose_length_nobody_knows_shows_count_and_rate(monkeypatch, clock
     assert line[2:].startswith("reading a/long") and "\x1b" not in line and "…" in line
 
 
-def test_before_the_first_step_there_is_no_rate(monkeypatch, clock):
-    def job():
-        with console.progress("training", 11, 3, "steps"):
-            pass
-
-    line, = shown_on_terminal(monkeypatch, 80, job)
-    assert line.rstrip().endswith("3/11 steps")
-
-
 def test_items_are_counted_as_they_pass(monkeypatch, clock):
     def job():
         for number in console.with_progress("reading", range(2_500), "pairs"):
@@ -148,14 +139,6 @@ def test_a_log_has_a_line_a_minute_of_a_job_without_figures(monkeypatch, clock):
                                         "translating  600/700 lines  4 lines/s  25 s left"]
 
 
-def test_short_jobs_leave_nothing_in_a_log(monkeypatch, clock):
-    def job():
-        with console.progress("translating", 700) as advance:
-            advance(700)
-
-    assert logged(monkeypatch, job) == []
-
-
 def test_the_rate_is_that_of_the_last_ten_minutes(clock):
     state = console._ProgressState("training", 10_000, 0, "steps", clock)
     for _ in range(1000):
@@ -165,14 +148,6 @@ def test_the_rate_is_that_of_the_last_ten_minutes(clock):
         clock.now += 1
         state.advance(3)
     assert state.rate() == pytest.approx(3) and len(state._samples) < 700
-
-
-def test_many_updates_a_second_are_one_sample(clock):
-    state = console._ProgressState("translating", None, 0, "lines", clock)
-    for _ in range(5000):
-        clock.now += 0.01
-        state.advance(2)
-    assert state.rate() == pytest.approx(200) and len(state._samples) < 60
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (99, "99 s"), (100, "2 min"), (5940, "99 min"),

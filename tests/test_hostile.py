@@ -16,9 +16,8 @@ import pytest
 from toy import RECIPE, write_corpus
 
 from seq2seq.cli import main
-from seq2seq.data.parallel_text import require_as_many_lines, zip_parallel
+from seq2seq.data.parallel_text import zip_parallel
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError
-from seq2seq.files.compressed_files import bounded_lines
 from seq2seq.recipe import load_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.text_io import Input
@@ -78,11 +77,6 @@ def test_a_name_too_long_for_the_file_system_is_the_users_error(tmp_path, monkey
     assert "File name too long" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("longest", [2**63 - 1, 2**63, 10**30])
-def test_the_limit_of_a_line_may_exceed_any_file_size(longest):
-    assert list(bounded_lines(io.BytesIO(b"dog\ncat"), "animals", longest, "")) == [b"dog\n", b"cat"]
-
-
 class Endless(io.RawIOBase):
     def readable(self):
         return True
@@ -100,11 +94,7 @@ def test_a_text_that_never_ends_beside_a_short_one_is_not_counted_to_its_end():
         list(zip_parallel(["endless", "few"], endless, few))
 
 
-def test_lines_that_were_counted_to_their_end_are_exact():
-    with pytest.raises(CorpusError, match="^long: 200,003 lines; short: 3 lines"):
-        require_as_many_lines(["long", "a pipe", "short"], 200_003, None, 3)
-
-
+@pytest.mark.slow
 def test_hostile_input_ends_with_a_result_or_a_clear_error(valid_files, tmp_path):
     found = outcomes(valid_files, tmp_path / "directory", "all", 0, 3 * len(hostile.KINDS))
     assert not found["failures"] and found["inputs"] == 3 * len(hostile.KINDS)

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import importlib.util
 import random
-import re
 import subprocess
 import sys
 from collections import Counter
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
@@ -80,12 +79,6 @@ def test_different_numbers_have_different_chinese_names():
     assert len({phrasebook.chinese_number(number) for number in range(1, 100000)}) == 99999
 
 
-def test_a_drawn_number_keeps_its_bounds():
-    rng = random.Random(1)
-    numbers = {phrasebook.draw_number(13, 999, rng) for _ in range(2000)}
-    assert min(numbers) >= 13 and max(numbers) <= 999 and len(numbers) > 300
-
-
 @pytest.mark.parametrize(
     ("kind", "english", "chinese"),
     [("Clock", "half past two", "两点半"), ("Clock", "a quarter to nine", "差一刻九点"),
@@ -131,28 +124,7 @@ def test_the_files_do_not_depend_on_the_hash_seed(tmp_path, splits):
             assert (tmp_path / f"{name}.{suffix}").read_text(encoding="utf-8").splitlines() == lines
 
 
-def test_too_few_pairs_are_refused():
-    with pytest.raises(ValueError, match="increase --pairs"):
-        phrasebook.generate(pairs=100)
-
-
-def test_another_seed_gives_other_sentences(grammar):
-    first, second = ([pair.english for pair in islice(phrasebook.sentences(grammar, seed), 20)] for seed in (1, 2))
-    assert first != second
-
-
-def test_two_translations_of_one_sentence_are_refused():
-    rules = "rules Sentence\n  a Fruit = 一 Fruit\n  a Fruit = Fruit\n"
-    grammar = phrasebook.Grammar("words Fruit: one | zh\n  pear | 梨\n" + rules)
-    with pytest.raises(ValueError, match="two translations of 'A pear'"):
-        list(islice(phrasebook.sentences(grammar, 1), 2))
-
-
-def test_an_unknown_category_is_named():
-    with pytest.raises(ValueError, match="Fruit is not defined"):
-        phrasebook.Grammar("rules Sentence\n  a Fruit = 一 Fruit\n").draw("Sentence", random.Random(1))
-
-
+@pytest.mark.slow
 def test_splits_have_their_sizes_and_no_sentence_stands_twice(splits):
     assert {name: len(pairs) for name, pairs in splits.items()} == {"train": 30000, "valid": 500, "test": 500}
     english = [pair.english for pairs in splits.values() for pair in pairs]
@@ -161,12 +133,14 @@ def test_splits_have_their_sizes_and_no_sentence_stands_twice(splits):
     assert all(chinese[a].isdisjoint(chinese[b]) for a, b in combinations(chinese, 2))
 
 
+@pytest.mark.slow
 def test_valid_and_test_have_words_that_never_meet_in_train(splits):
     met = {couple for pair in splits["train"] for couple in combinations(pair.words, 2)}
     for pair in splits["valid"] + splits["test"]:
         assert any(couple not in met for couple in combinations(pair.words, 2)), pair.english
 
 
+@pytest.mark.slow
 def test_every_word_of_test_is_common_in_train(splits):
     words = Counter(word for pair in splits["train"] for word in phrasebook.spoken(pair))
     assert len(words) >= 400
@@ -175,21 +149,17 @@ def test_every_word_of_test_is_common_in_train(splits):
     assert min(characters[character] for pair in splits["test"] for character in pair.chinese) >= phrasebook.COMMON
 
 
+@pytest.mark.slow
 def test_every_word_of_the_grammar_is_used(grammar, splits):
     used = {word for pair in splits["train"] for word in pair.words}
     assert used == {word.name for words in grammar.words.values() for word in words}
 
 
+@pytest.mark.slow
 def test_links_join_tokens_of_the_sentence(splits):
     for pair in splits["train"]:
         assert pair.links
         assert all(i < len(pair.english_tokens) and j < len(pair.chinese_tokens) for i, j in pair.links)
-
-
-def test_a_relative_clause_is_linked_across_its_noun():
-    pair = built("Known[Print]", "the book that I bought yesterday")
-    assert pair.chinese_tokens == ["我", "昨天", "买", "的", "书"]
-    assert pair.links == [(1, 4), (3, 0), (4, 2), (5, 1)]
 
 
 @pytest.mark.parametrize(
@@ -207,14 +177,7 @@ def test_words_are_aligned_with_characters(kind, english, chinese, alignment):
     assert pair.alignment == alignment
 
 
-def test_every_character_that_the_grammar_links_has_a_word(splits):
-    for pair in splits["test"]:
-        linked = [re.split("[-?]", link) for link in pair.alignment.split()]
-        assert all(int(word) < len(pair.english.split()) and int(character) < len(pair.chinese)
-                   for word, character in linked)
-        assert any(link.endswith(f"-{len(pair.chinese) - 1}") for link in pair.alignment.split()), "the full stop"
-
-
+@pytest.mark.slow
 def test_generated_sentences_match_the_expected_ones(splits):
     for pairs in splits.values():
         for pair in pairs:

@@ -47,8 +47,9 @@ from seq2seq.errors import UserError
 from seq2seq.signals import Stopped
 from seq2seq.translation.text_io import OutputClosed
 
-# Errors of the file system that the user can fix: no space or quota left, no permission, a read-only file system.
-FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+# Errors of the file system that the user can fix: no space or quota left, no permission, a read-only file system, a
+# name that is too long.
+FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 # The subcommands, in the order of the help.
 COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, report, align, attention,
             average, import_, export, verify_resume)
@@ -116,13 +117,9 @@ def _exit_code(command: Callable[[], None]) -> int:
         return 141
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FILE_SYSTEM_ERRORS:
-            message = (f"{error.filename or 'A file'}: {error.strerror}. Free disk space or check the permissions, and "
-                       "run the same command again.")
+            message = (f"{error.filename or 'A file'}: {error.strerror}. Free disk space, check the permissions, or "
+                       "choose a shorter name, and run the command again.")
             print(console.escape_control_characters(message), file=sys.stderr)
-            return 2
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            print(console.escape_control_characters(f"{error.filename}: {error.strerror}. Choose a shorter name."),
-                  file=sys.stderr)
             return 2
         if _is_out_of_memory(error):
             print(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model or smaller "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import bar, json_line, load_translator, number_or, require_model_first, too_long
+from seq2seq.cli.common import bar, json_line, load_translator, number_or, too_long
 from seq2seq.cli.options import (
     FORMAT,
     Device,
@@ -88,7 +88,6 @@ def align(
     link if it attends most to the end-of-sentence token or to an added language token. If the model's attention has no
     softmax, a target word can also attend to nothing; then it has no link either.
     """
-    require_model_first("align", model, source, target)
     options = {"layer": layer, "head": number_or(["mean"], head, "--head"), "step": step and step.value,
                "rule": rule and rule.value}
     with reading(source) as sources, reading(target) as targets, writing(None) as output:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,31 +29,14 @@ if TYPE_CHECKING:
 def load_recipe(path: Path, settings: Sequence[str] | None, **training: Any) -> Recipe:
     """Load a recipe with the overrides of `--set`.
 
-    training: value of each flag, by key of the `training` section; None: the flag was not given.
-    Raises:
-        UserError: a key is set both by its flag and by `--set`, or the recipe has mistakes.
+    training: value of each flag, by key of the `training` section; None: the flag was not given. A flag overrides a
+        `--set` option of the same key.
     """
     from seq2seq import recipe
 
-    flags = _require_set_once("training", training, settings or ())
-    from_flags = [f"training.{key}={json.dumps(value)}" for key, value in flags.items()]
+    from_flags = [f"training.{key}={json.dumps(value)}" for key, value in training.items() if value is not None]
     # In a distributed training, only the main rank reads the training text, so it need not exist on other machines.
     return recipe.load_recipe(path, [*(settings or ()), *from_flags], check_files=os.environ.get("RANK", "0") == "0")
-
-
-def _require_set_once(section: str, flags: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Return the flags that were given.
-
-    flags: value of each flag, by key of the section; None: the flag was not given.
-    Raises:
-        UserError: a key is set both by its flag and by `--set`.
-    """
-    given = {key: value for key, value in flags.items() if value is not None}
-    for key in given:
-        if any(setting.partition("=")[0].strip() == f"{section}.{key}" for setting in settings):
-            raise UserError(f"{_flag(key)} is short for --set {section}.{key}, which is also given. Remove one of "
-                            "them.")
-    return given
 
 
 def _flag(key: str) -> str:
@@ -77,20 +59,20 @@ class DecodingOverrides:
 
         Args:
             settings: KEY=VALUE of each `--set` option.
-            flags: value of each flag, by key of the section; None: the flag was not given.
+            flags: value of each flag, by key of the section; None: the flag was not given. A flag overrides a `--set`
+                option of the same key.
         Raises:
-            UserError: a key is set both by its flag and by `--set`, or a `--set` option has a mistake.
+            RecipeError: a `--set` option has a mistake.
         """
-        settings = settings or ()
-        given = _require_set_once("decoding", flags, settings)
+        given = {key: value for key, value in flags.items() if value is not None}
+        names = {key: _flag(key) for key in given}
         if not settings:
-            return DecodingOverrides(given, {key: _flag(key) for key in given})
+            return DecodingOverrides(given, names)
         from seq2seq import recipe
 
-        names = {setting.partition("=")[0].strip().removeprefix("decoding."): f"--set {setting}"
+        named = {setting.partition("=")[0].strip().removeprefix("decoding."): f"--set {setting}"
                  for setting in settings}
-        return DecodingOverrides({**given, **recipe.read_decoding_overrides(settings)},
-                                 {**{key: _flag(key) for key in given}, **names})
+        return DecodingOverrides(given | recipe.read_decoding_overrides(settings) | given, named | names)
 
     def name(self, key: str) -> str:
         """Return the option by which the user set a key, for messages: `--beam-size` or `--set decoding.mbr=32`."""
@@ -141,19 +123,6 @@ def require_code(option: str, language: str | None) -> None:
     """
     if language is not None and (code := code_for(language)):
         raise UserError(f"{option} {language}: expected the code of the language, {code}.")
-
-
-def require_model_first(command: str, model: Path, *texts: Path | None) -> None:
-    """Raise UserError if the model and a text were given in the wrong order."""
-    if not model.is_file():
-        return
-    from seq2seq.storage.checkpoints import is_model
-
-    for text in texts:
-        if text is not None and text.is_dir() and is_model(text):
-            others = [model, *(other for other in texts if other not in (None, text))]
-            order = shlex.join(map(str, ["seq2seq", command, text, *others]))
-            raise UserError(f"{model} is a file and {text} is a model, but the model comes first: {order}")
 
 
 def require_no_bundle(output: Path, overwrite: bool) -> None:

@@ -42,7 +42,6 @@ def evaluate(
     model: Annotated[Path | None, typer.Argument(
         metavar="MODEL", help="A bundle, or a run (its best model). If no files are given, the model is evaluated on "
         "the test sets of its recipe.", show_default=False)] = None,
-    others: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
     source: Annotated[Path | None, typer.Option(
         metavar="F", help="Text for the model to translate.", show_default=False)] = None,
     hypothesis: Annotated[Path | None, typer.Option(
@@ -87,9 +86,6 @@ def evaluate(
     """
     references = reference or []
     hypothesis = Path("/dev/stdin") if hypothesis == Path("-") else hypothesis
-    if model is not None and (others or references and source is None and model.is_file()):
-        fault = f"one MODEL is expected, found {len(others) + 1} names" if others else f"{model} is a file, not a model"
-        raise UserError(f"{fault}. To score translations: seq2seq evaluate --hypothesis FILE --reference FILE")
     _require_consistent_options(model, source, hypothesis, references, text, language, baseline)
     require_code("--language", language)
     if baseline is None and (paired or samples):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import DecodingOverrides, bar, json_line, load_translator, require_model_first
+from seq2seq.cli.common import DecodingOverrides, bar, json_line, load_translator
 from seq2seq.cli.options import (
     FORMAT,
     SAMPLING,
@@ -69,7 +69,6 @@ def generate(
     prompt. In JSONL, log_probability is the log-probability of the whole text, including its prompt and its end. It is
     computed from the model's distribution before temperature, top-p and similar options change this distribution.
     """
-    require_model_first("generate", model, input)
     overrides = DecodingOverrides.read(settings, temperature=temperature, top_p=top_p, seed=seed)
     useless = [overrides.name(key) for key in overrides.values if key in (*GREEDY, "seed", "sampling")]
     if greedy and (useless := [*useless, *["--samples"] * (samples > 1)]):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seq2seq.cli.common import bar, json_line, load_translator, require_model_first, too_long
+from seq2seq.cli.common import bar, json_line, load_translator, too_long
 from seq2seq.cli.options import (
     FORMAT,
     Device,
@@ -56,7 +56,6 @@ def score(
     and the end of the sentence. For example, 0 is a probability of 1, -2 is a probability of 14 %, and -20 is a
     probability of 1 in 500 million.
     """
-    require_model_first("score", model, source, target)
     with ExitStack() as stack:
         names = ("source", "target") if target else ("text",)
         inputs = [stack.enter_context(reading(path)) for path in (source, target) if path]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import DecodingOverrides, bar, json_line, require_model_first
+from seq2seq.cli.common import DecodingOverrides, bar, json_line
 from seq2seq.cli.options import (
     CONSTRAINTS,
     FORMAT,
@@ -172,7 +172,6 @@ def translate(
         settings, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty, safety_net=safety_net,
         word_confidence=word_confidence or None, forbid=tuple(forbid) if forbid else None, sampling=sampling,
         temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
-    require_model_first("translate", model, input)
     if format is TextOrLines.text:
         _require_text_output(overrides)
         overrides = overrides.with_defaults(word_confidence=False)              # even if the recipe sets it

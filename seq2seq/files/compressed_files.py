@@ -103,14 +103,10 @@ def compression_of(start: bytes) -> str | None:
 
 def _require_uncompressed(path: Path) -> None:
     with path.open("rb") as file:
-        start = file.read(max(map(len, SIGNATURES)))
-    kind = compression_of(start)
-    if suffix := {"gzip": ".gz", "Zstandard": ".zst"}.get(kind or ""):
-        raise CorpusError(f"{path} is compressed with {kind}, and its name does not end in {suffix}. Rename it, so "
-                          "that it is decompressed while it is read.")
+        kind = compression_of(file.read(max(map(len, SIGNATURES))))
     if kind:
-        raise CorpusError(f"{path} is compressed ({kind}). Extract the text from it. Only .gz and .zst files are "
-                          "decompressed while they are read.")
+        raise CorpusError(f"{path} is compressed ({kind}), but only files whose names end in .gz or .zst are "
+                          "decompressed while they are read. Extract the text from it, or rename it.")
 
 
 def _decompress_zstd(path: Path) -> Iterator[bytes]:

@@ -21,7 +21,14 @@ def parse_json(contents: bytes | str) -> Any:
             digits (Python's limit) or a lone surrogate (which UTF-8 cannot encode).
     """
     value = read_any_json(contents)
-    _require_usable(value)
+    if _is_deeper(value, MAX_NESTING):
+        raise NotJson("nested too deeply")
+    # Only an escape can be half of a pair.
+    if b"\\u" in contents if isinstance(contents, bytes) else "\\u" in contents:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise NotJson("half of a surrogate pair") from None
     return value
 
 
@@ -40,29 +47,7 @@ def read_any_json(contents: bytes | str) -> Any:
         raise NotJson(str(error)) from None
 
 
-def _require_usable(value: Any) -> None:
-    """Raise NotJson if a value is nested too deeply, or a string in it contains a lone surrogate."""
-    level: list[Any] = [value]
-    for _ in range(MAX_NESTING + 1):
-        inner: list[Any] = []
-        for one in level:
-            if isinstance(one, str):
-                _require_text(one)
-            elif isinstance(one, dict):
-                inner += one
-                inner += one.values()
-            elif isinstance(one, list):
-                inner += one
-        if not inner:
-            return
-        level = inner
-    raise NotJson("nested too deeply")
-
-
-def _require_text(text: str) -> None:
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise NotJson(f"half of a surrogate pair in {text[:60]!r}") from None
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Return True if lists and objects are nested in a value more than `levels` times."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return bool(inner) and (levels == 0 or any(_is_deeper(one, levels - 1) for one in inner))

@@ -1,5 +1,6 @@
 """Reading of YAML 1.2 into plain values and their line numbers, and writing of plain values as YAML 1.2."""
 
+import re
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ _TAG = "tag:yaml.org,2002:"
 _MAX_VALUES = 100_000
 # Line ends of YAML 1.1 that are not ASCII, and the byte order mark.
 _UNSAFE_CHARACTERS = frozenset("\x85\u2028\u2029\ufeff")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SourceLocation(NamedTuple):
@@ -160,7 +162,7 @@ class _Reader:
             value = [self.read(item, (*key, index)) for index, item in enumerate(node.value)]
         else:
             value = self.scalar(node)
-            if isinstance(value, str) and not _is_utf8(value):
+            if isinstance(value, str) and _SURROGATE.search(value):
                 message = ("contains a character that UTF-8 cannot encode (half of a surrogate pair, or a byte of a "
                            "file name that is not UTF-8), so that this recipe cannot be saved. Correct the text, or "
                            "rename the file")
@@ -203,14 +205,6 @@ class _Reader:
 
     def location(self, node: Node) -> SourceLocation:
         return SourceLocation(self.source, node.start_mark.line + 1 if self.line is None else self.line)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _syntax_diagnostic(error: Exception, source: str, line: int | None) -> Diagnostic:

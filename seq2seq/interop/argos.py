@@ -7,6 +7,7 @@ version 1.11.
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import tempfile
@@ -70,7 +71,7 @@ argos-translate --from {source} --to {target} '...'
 LibreTranslate serves the installed package, too. Compared with `seq2seq translate`:
 
 {notes}"""
-# Earliest time that a zip file can store. With a fixed time, the same model gives the same bytes.
+# Earliest time that a zip file can store.
 TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -140,22 +141,21 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
         for name, file in packed:
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, directory / name)
-        archive, installed = Path(temporary) / "package.zip", Path(temporary) / "installed"
-        with zipfile.ZipFile(archive, "w") as package:
-            for file in sorted(directory.rglob("*")):
-                if file.is_file():
-                    write_file(package, f"{folder}/{file.relative_to(directory).as_posix()}", file.read_bytes())
-        with zipfile.ZipFile(archive) as package:
-            package.extractall(installed)
-        parity = compare(ours, open_package(installed / folder, exportable), lines)
+        parity = compare(ours, open_package(directory, exportable), lines)
         tolerance = tolerance_of(quantization)
         require(parity, tolerance, f"the package for Argos Translate ({quantization})")
         report = {**asdict(parity), "tolerance": asdict(tolerance)}
-        with zipfile.ZipFile(archive, "a") as package:
-            write_file(package, f"{folder}/{REPORT}", json.dumps(report, indent=2, ensure_ascii=False).encode())
+        (directory / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as package:
+            for file in sorted(file for file in directory.rglob("*") if file.is_file()):
+                # A fixed time and fixed permissions, so that the same model gives the same bytes.
+                entry = zipfile.ZipInfo(f"{folder}/{file.relative_to(directory).as_posix()}", TIME)
+                entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+                package.writestr(entry, file.read_bytes())
         try:
             make_directories(output.parent)
-            replace_file(output, archive.read_bytes())
+            replace_file(output, archive.getvalue())
         except OSError as error:
             raise FormatError(f"{output} cannot be written: {error.strerror}. Name another file.") from error
     return ArgosExport(parity, notes)
@@ -241,13 +241,6 @@ def usage(codes: list[str], output: str, notes: list[str]) -> str:
     """Return instructions to use a package, and what Argos Translate does differently, as Markdown."""
     listed = "\n".join(f"- {note}" for note in notes)
     return USAGE.format(file=output, source=codes[0], target=codes[1], notes=listed)
-
-
-def write_file(package: zipfile.ZipFile, name: str, contents: bytes) -> None:
-    """Add a file to a package, with a fixed time and fixed permissions."""
-    entry = zipfile.ZipInfo(name, TIME)
-    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-    package.writestr(entry, contents)
 
 
 def open_package(folder: Path, exportable: Exportable) -> PackagedTranslator:

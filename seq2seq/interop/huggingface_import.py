@@ -138,21 +138,17 @@ def local_folder(name: str) -> Path:
                           f"{str(error).strip().splitlines()[0]}") from error
 
 
-def _read_json(path: Path, missing: Any = None) -> Any:
+def _read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Read a JSON object. missing: value to return if there is no such file. If None, the file must exist."""
     if missing is not None and not path.exists():
         return missing
     try:
-        return parse_json(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}. A model in Hugging Face format has {CONFIG}, "
                           f"{SAFETENSORS} (or {PICKLED}), {VOCABULARY}, {SOURCE_MODEL} and {TARGET_MODEL}.") from error
     except NotJson as error:
         raise FormatError(f"{path} is not valid JSON: {error}. Copy it again.") from error
-
-
-def _read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Read a JSON object. missing: value to return if there is no such file. If None, the file must exist."""
-    value = _read_json(path, missing)
     if not isinstance(value, dict):
         raise FormatError(f"{path} must contain a JSON object. Copy it again.")
     return value
@@ -171,10 +167,9 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, EOFError, pickle.UnpicklingError, *UNREADABLE) as error:
         # torch's message advises to set weights_only=False, which would execute code in the file.
         if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
-            name = re.search(r"GLOBAL (\S+)", str(error))
-            raise FormatError(f"the weights in {folder} cannot be read: {PICKLED} contains something other than weights"
-                              f"{f' ({name[1]})' if name else ''}, or is damaged. Such a file can execute code, so it "
-                              f"was not loaded. Ask for the model as {SAFETENSORS}, or copy it again.") from error
+            raise FormatError(f"the weights in {folder} cannot be read: {PICKLED} contains something other than "
+                              "weights, or is damaged. Such a file can execute code, so it was not loaded. Ask for the "
+                              f"model as {SAFETENSORS}, or copy it again.") from error
         raise FormatError(f"the weights in {folder} cannot be read: {_reason(error)}") from error
     raise FormatError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}.")
 
@@ -233,8 +228,8 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
 
 
 def _read_ids(path: Path) -> dict[str, int]:
-    ids = _read_json(path)
-    if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
+    ids = _read_object(path)
+    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
         raise FormatError(f"the ids in {path} must be consecutive integers from 0, without a gap.")
     return ids
 

@@ -282,15 +282,10 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
     # If the difference is NaN, the comparison is False, and the export is refused.
     if equivalent >= tolerance.same * parity.lines and score_difference <= tolerance.score:
         return
-    # Fewer lines than `needed` allow no different translation, nor does any number of lines if `same` is 1.
-    needed = math.ceil(1 / (1 - tolerance.same)) if tolerance.same < 1 else 0
-    advice = ("" if parity.lines >= needed or not score_difference <= tolerance.score else
-              f" In fewer than {needed} lines, a single different translation exceeds the limit, even if only rounding "
-              "is its cause. Compare more lines: --source FILE and --lines N.")
     raise FormatError("\n".join([
         f"{export} is refused, because its results differ from the original model's: {parity.summary()}. The limits "
         f"are a difference of {tolerance.score:g} nats {'in any line' if tolerance.each else 'per token'} and "
-        f"{1 - tolerance.same:.0%} different translations.{advice}"
+        f"{1 - tolerance.same:.0%} different translations."
         f"{' First differences:' if parity.differences else ''}",
         *parity.first_differences()]))
 

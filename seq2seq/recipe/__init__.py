@@ -32,33 +32,10 @@ _MODULES = {
     "parse_recipe": "loading", "read_decoding_overrides": "loading", "recipe_reference": "reference_page",
     "recipe_schema": "reference_page",
 }
-__all__ = [
-    "KEYS_WITHOUT_EFFECT",
-    "MAY_CHANGE_ON_RESUME",
-    "Average",
-    "Cleaning",
-    "Corpus",
-    "Data",
-    "DecodingOptions",
-    "DecodingSection",
-    "Difference",
-    "Languages",
-    "Metric",
-    "ModelSection",
-    "Recipe",
-    "Section",
-    "Task",
-    "Teachers",
-    "TokenizerSection",
-    "TrainingSection",
-    "decoding_with",
-    "differences",
-    "load_recipe",
-    "parse_recipe",
-    "read_decoding_overrides",
-    "recipe_reference",
-    "recipe_schema",
-]
+__all__ = ["KEYS_WITHOUT_EFFECT", "MAY_CHANGE_ON_RESUME", "Average", "Cleaning", "Corpus", "Data", "DecodingOptions",
+           "DecodingSection", "Difference", "Languages", "Metric", "ModelSection", "Recipe", "Section", "Task",
+           "Teachers", "TokenizerSection", "TrainingSection", "decoding_with", "differences", "load_recipe",
+           "parse_recipe", "read_decoding_overrides", "recipe_reference", "recipe_schema"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,5 @@
 """Loading of a recipe from its file, its base and `--set` options. One message reports all errors."""
 
-import difflib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,7 +62,7 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
             document.set(key, setting)
         except KeyError as error:
             document.diagnostics.append(Diagnostic(setting.location(()), error.args[0]))
-    written = _anchor_paths_of_overrides(document, [key for key, _ in settings])
+    anchored = _anchor_paths_of_overrides(document, [key for key, _ in settings])
     if not alone:
         _inherit_from_start_model(document, directory)
 
@@ -73,7 +72,7 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
     except ValidationError as error:
         document.diagnostics += explain(error, document)
     if check_files:
-        document.diagnostics += _missing_files(document, directory, written)
+        document.diagnostics += _missing_files(document, directory, anchored)
     if document.diagnostics or recipe is None:
         raise _error(document.diagnostics, overrides)
     return recipe.with_directory(directory)
@@ -88,16 +87,14 @@ def _read_text(path: Path) -> str:
                               "a recipe, which is a short YAML file.")
         return contents.decode().replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
-        raise RecipeError(f"there is no recipe {path}.{_similar_file(path)}") from None
+        raise RecipeError(f"there is no recipe {path}.") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise RecipeError(
             f"{path}:{line}: not UTF-8 text (byte {error.object[error.start]:#04x}). Save it as UTF-8."
         ) from None
     except IsADirectoryError:
-        inside = path / "recipe.yaml"
-        hint = f" It contains a recipe: {inside}" if inside.is_file() else ""
-        raise RecipeError(f"{path} is a directory; a recipe is a file.{hint}") from None
+        raise RecipeError(f"{path} is a directory; a recipe is a file.") from None
     except OSError as error:
         raise RecipeError(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -161,13 +158,11 @@ def read_decoding_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 def _merge_base(document: Document, settings: list[tuple[Key, Document]], directory: Path, alone: bool) -> None:
     """Fill in missing keys from the model size or the file that `model.base` names, and remove `model.base`."""
     name: Key = ("model", "base")
-    recipe_directory, from_option = directory, False
     model = document.value.get("model")
     base = model.pop("base", None) if isinstance(model, dict) else None
     for setting in [setting for key, setting in settings if key == name]:
         # Paths given by --set are relative to the working directory.
         base, directory, document.locations[name] = setting.value, Path.cwd(), setting.location(())
-        from_option = True
     settings[:] = [(key, setting) for key, setting in settings if key != name]
     if base is None:
         return
@@ -181,8 +176,8 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
         return
     path = model_sizes().get(base.removeprefix(PREFIX)) or Path(os.path.normpath(directory / base))
     if not path.is_file():
-        other = Path(os.path.abspath(recipe_directory / base)) if from_option else path
-        document.diagnostics.append(document.diagnostic(name, _missing_base_message(base, path, other)))
+        named = f"there is no file {path}" if "/" in base or Path(base).suffix else f"unknown size '{base}'"
+        document.diagnostics.append(document.diagnostic(name, f"{named}. {_sizes()}"))
         return
     sections = read_yaml(_read_text(path), str(path))
     if not sections.diagnostics:
@@ -191,19 +186,6 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
     for section in BASE_SECTIONS:
         if isinstance(sections.value, dict) and isinstance(sections.value.get(section), dict):
             document.fill_from(sections, section, name)
-
-
-def _missing_base_message(base: str, path: Path, other: Path) -> str:
-    """Return the message for a `model.base` that is neither a size nor a file.
-
-    base: value of the key. path, other: as in `_relative_path_hint`.
-    """
-    if "/" in base or Path(base).suffix:
-        message = _missing_file_message(path, other, "to the recipe")
-        return message if other.is_file() else f"{message} {_sizes()}"
-    close = difflib.get_close_matches(base, model_sizes(), n=1)
-    meant = f" Did you mean '{close[0]}'?" if close else ""
-    return f"unknown size '{base}'.{meant} {_sizes()}"
 
 
 def _sizes() -> str:
@@ -280,80 +262,32 @@ def _paths(recipe: dict[str, Any]) -> Iterator[tuple[Key, Any, str | int]]:
                 yield (*key, name), corpus, name
 
 
-def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> dict[Key, str]:
+def _anchor_paths_of_overrides(document: Document, keys: list[Key]) -> set[Key]:
     """Make paths given by --set absolute, because they are relative to the working directory and not to the recipe.
 
-    Returns:
-        The values of these paths as the user wrote them, by key.
+    Returns the keys of these paths.
     """
-    written: dict[Key, str] = {}
+    anchored = set()
     overridden = {tuple(str(step) for step in key) for key in keys}
     for key, section, name in _paths(document.value):
         steps = tuple(str(step) for step in key)
         if any(steps[: len(prefix)] == prefix for prefix in overridden):
-            written[key], section[name] = section[name], os.path.abspath(section[name])
-    return written
+            section[name] = os.path.abspath(section[name])
+            anchored.add(key)
+    return anchored
 
 
-def _missing_files(document: Document, directory: Path, written: dict[Key, str]) -> Iterator[Diagnostic]:
-    """Yield an error for each path that does not exist. written: return value of `_anchor_paths_of_overrides`."""
+def _missing_files(document: Document, directory: Path, anchored: set[Key]) -> Iterator[Diagnostic]:
+    """Yield an error for each path that does not exist. anchored: keys of the paths that were given by --set."""
     root = directory
     for key, section, name in _paths(document.value):
         is_directory = name in DIRECTORIES or isinstance(name, int)             # an item of `translated_by`
-        base, start = (directory, "to the recipe") if is_directory else (root, "to data.root")
-        path = Path(os.path.normpath(base / section[name]))
-        other = Path(os.path.abspath(base / written[key])) if key in written else path
-        if is_directory:
-            root = path if name == "root" else root
-            if not path.is_dir():
-                yield document.diagnostic(key, _missing_directory_message(path, other, start))
-                if name == "root":
-                    return  # otherwise every corpus file would be reported too
-        elif not path.is_file():
-            yield document.diagnostic(key, _missing_file_message(path, other, start))
-
-
-def _missing_file_message(path: Path, other: Path, start: str) -> str:
-    """Return the message for a missing file. Arguments as in `_relative_path_hint`."""
-    found = f"{path} is not a regular file." if path.exists() else f"there is no file {path}."
-    similar = "" if path.exists() or other.is_file() else _similar_file(path)
-    return found + similar + _relative_path_hint(path, other, start, other.is_file())
-
-
-def _missing_directory_message(path: Path, other: Path, start: str) -> str:
-    """Return the message for a missing directory. Arguments as in `_relative_path_hint`."""
-    hint = _relative_path_hint(path, other, start, other.is_dir())
-    found = f"{path} is not a directory" if path.exists() else f"there is no directory {path}"
-    return found + (f".{hint}" if hint else "")
-
-
-def _relative_path_hint(path: Path, other: Path, start: str, exists: bool) -> str:
-    """Return a hint for a missing path given by --set: the user may have meant it relative to the recipe.
-
-    Args:
-        path: the missing path.
-        other: absolute path that the same value would mean in the recipe file. If the path is from the recipe itself,
-            `other` is the same as `path`.
-        start: description of the directory that paths in the recipe are relative to, such as "to data.root".
-        exists: True if `other` exists.
-    Returns:
-        The hint; "" if `other` is `path`.
-    """
-    if other == path:
-        return ""
-    relative = os.path.relpath(other)
-    suggestion = str(other) if relative.startswith(os.pardir) else relative
-    remedy = (f"exists: write {suggestion} here." if exists else
-              "does not exist either. Write an absolute path, or a path relative to the working directory.")
-    return (f" A path given by --set is relative to the working directory. Relative {start}, it is {other}, which "
-            f"{remedy}")
-
-
-def _similar_file(path: Path) -> str:
-    """Return a hint that names a file with a similar name in the same directory; "" if there is none."""
-    try:
-        names = os.listdir(path.parent)
-    except OSError:
-        return ""
-    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
-    return f" Did you mean '{path.parent / close[0]}'?" if close else ""
+        path = Path(os.path.normpath((directory if is_directory else root) / section[name]))
+        root = path if name == "root" else root
+        kind, exists = ("directory", path.is_dir()) if is_directory else ("file", path.is_file())
+        if not exists:
+            found = f"{path} is not a {kind}" if path.exists() else f"there is no {kind} {path}"
+            hint = ". A path given by --set is relative to the working directory" if key in anchored else ""
+            yield document.diagnostic(key, found + hint)
+            if name == "root":
+                return                                              # otherwise every corpus file would be reported too

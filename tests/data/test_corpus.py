@@ -77,7 +77,7 @@ def test_a_file_is_not_read_before_it_is_needed(tmp_path):
 
 
 @pytest.mark.parametrize("pack, name, remedy", [
-    (gzip.compress, "gzip", r"Rename it, so"), (zstandard.compress, "Zstandard", r"Rename it, so"),
+    (gzip.compress, "gzip", r"rename it"), (zstandard.compress, "Zstandard", r"rename it"),
     (bz2.compress, "bzip2", "Extract the text"), (lzma.compress, "xz", "Extract the text")])
 @pytest.mark.parametrize("read", [lambda path: list(read_lines(path)), lambda path: translation_input(path)],
                          ids=["corpus", "translation"])

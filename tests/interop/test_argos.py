@@ -15,11 +15,10 @@ import pytest
 
 pytest.importorskip("ctranslate2", reason="the extra interop is not installed")
 
-from test_exports import GERMAN, make_bundle
-
 from seq2seq.cli import main
 from seq2seq.errors import FormatError
 from seq2seq.interop import argos, ctranslate2
+from tests.marian_models import GERMAN
 
 FOLDER = "translate-de_en-1_0"
 # A splitter for MiniSBD that never splits: the last character of a paragraph ends a sentence.
@@ -50,11 +49,6 @@ translation = found["de"].get_translation(found["en"])
 for line in sys.stdin.read().splitlines():
     print(translation.hypotheses(line, 1)[0].value)
 """
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    return make_bundle(tmp_path_factory.mktemp("argos") / "ours", steps=150)
 
 
 @pytest.fixture(scope="module")
@@ -98,30 +92,6 @@ def test_the_same_model_gives_the_same_bytes_and_an_earlier_package_is_replaced(
     assert output.read_bytes() == package[0].read_bytes() and list(output.parent.iterdir()) == [output]
 
 
-@pytest.mark.parametrize("name, data, message", [
-    ("de_en.zip", None, r"needs a name that ends in \.argosmodel"),
-    ("de_en.argosmodel", b"my notes", "exists and is not an export. It was not changed"),
-])
-def test_a_wrong_output_is_refused_before_anything_is_made(bundle, tmp_path, name, data, message):
-    output = tmp_path / name
-    if data:
-        output.write_bytes(data)
-    with pytest.raises(FormatError, match=message):
-        argos.export_model(bundle, output)
-    assert (output.read_bytes() if data else not output.exists()) == (data or True)
-
-
-@pytest.mark.parametrize("settings, message", [
-    ({"joint": False, "tied_embeddings": "decoder"}, "one sentencepiece model for both languages, but this model has"),
-    ({"kind": "words"}, "has another vocabulary"), ({"window": 2}, "limited to a window"),
-])
-def test_models_that_argos_translate_cannot_run_are_refused(tmp_path, settings, message):
-    made = make_bundle(tmp_path / "ours", steps=0, **settings)
-    with pytest.raises(FormatError, match=message):
-        argos.export_model(made, tmp_path / "a.argosmodel")
-    assert not (tmp_path / "a.argosmodel").exists()
-
-
 def test_a_package_that_translates_differently_is_not_written(bundle, tmp_path, monkeypatch):
     def convert(model, *arguments):
         model.decoder[0].feed_forward.inner.weight.data.neg_()
@@ -148,13 +118,6 @@ def test_a_splitter_is_packed(bundle, tmp_path):
         assert "downloads one" not in notes and ("LibreTranslate ignores" in notes) == (splitter == "stanza")
 
 
-def test_what_is_no_splitter_is_refused(bundle, tmp_path):
-    (tmp_path / "text").write_text("a")
-    for splitter in (tmp_path, tmp_path / "text", tmp_path / "none.onnx"):
-        with pytest.raises(FormatError, match="is neither an .onnx file of MiniSBD nor a directory of Stanza"):
-            argos.export_model(bundle, tmp_path / "a.argosmodel", splitter=splitter)
-
-
 @pytest.mark.parametrize("code, expected", [("de", "de"), ("deu", "de"), ("zh", "zh"), ("zho_Hans", "zh"),
                                             ("zh-TW", "zt"), ("pt-BR", "pb"), ("pt", "pt"), ("nob", "nb")])
 def test_languages_have_the_codes_of_argos_translate(code, expected):
@@ -166,9 +129,6 @@ def test_the_command_writes_a_package(bundle, tmp_path, capsys):
     assert main(["export", str(bundle), "--to", "argos", "-o", str(output)]) == 0
     told = capsys.readouterr().err
     assert "Argos Translate searches with a beam of 4" in told and f"argospm install {output}" in told
-    assert "set ARGOS_COMPUTE_TYPE=float32" in told
-    assert main(["export", str(bundle), "--to", "ctranslate2", "--splitter", "a.onnx", "-o", str(tmp_path / "b")]) == 2
-    assert "--splitter is for --to argos" in capsys.readouterr().err
 
 
 @pytest.mark.slow

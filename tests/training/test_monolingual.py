@@ -156,7 +156,7 @@ def test_paths_of_text_and_tokenizer_are_resolved_and_checked(folder):
     resolved = recipe.resolve()
     assert resolved.data.train[0].text == str(folder / "train.en")
     assert parse_recipe(resolved.to_yaml(), "elsewhere/recipe.yaml") == resolved
-    with pytest.raises(RecipeError, match=r"data\.valid\.text=valid\.e: there is no file .*Did you mean '.*valid\.en"):
+    with pytest.raises(RecipeError, match=r"data\.valid\.text=valid\.e: there is no file"):
         load_recipe("recipe.yaml", ["data.valid.text=valid.e"])
     with pytest.raises(RecipeError, match=r"tokenizer\.taken_from=other: there is no directory .*other"):
         load_recipe("recipe.yaml", ["tokenizer.taken_from=other"])

@@ -250,7 +250,6 @@ def test_generated_jsonl_says_what_was_asked_and_what_came(run, bundles, speaker
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--greedy", "--samples", 2, "--top-p", 0.9, "--set", "decoding.top_k=3"),
      "each time; --top-p, --set decoding.top_k=3, --samples would change nothing"),
-    (("--top-p", 0.9, "--set", "decoding.top_p=0.8"), "--top-p is short for --set decoding.top_p, which is also given"),
     (("--set", "training.seed=3"), "--set training.seed=3: only keys of the decoding section can be set here"),
     (("--set", "decoding.top_k=-1"), "--set decoding.top_k=-1: expected a number of at least 0; found -1"),
     (("-", "--prompt", "a"), "both --prompt and a file of prompts were given"),

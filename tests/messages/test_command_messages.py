@@ -1,0 +1,124 @@
+"""Messages about wrong options and inputs of commands. Each ends with exit code 2 and prints nothing else."""
+
+import gzip
+import re
+import shlex
+import shutil
+from contextlib import chdir
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import torch
+from catalogue import Catalogue
+from command_files import (
+    LANGUAGE_MODEL,
+    RECIPE,
+    run_command,
+    save_model,
+    save_run,
+    tokenizers,
+    write_lines,
+    write_recipe,
+)
+
+messages = Catalogue("command")
+TRANSLATE = [
+    # The model and the files.
+    "nothing", "nothing -o out", "nothing --workers 2", "mine.yaml", "not.yaml", "trained.yaml",
+    "runs/trained/recipe.yaml", "model no.txt", "model -o nowhere/out", "model -o folder",
+    "model -o file/out", "model -o /dev/full", "model -o out.gz", "model long.gz", "model long.gz --max-line-bytes 7",
+    "model --prefix two", "model --require two", "model two --prefix three", "model --prefix no.txt",
+    "model --fusion mine.yaml", "model --ensemble nothing", "model --ensemble speaker", "model --ensemble strange",
+    "model --fusion strange_speaker",
+    # Options that do not go together.
+    "model --sampling --beam-size 3", "model --top-p 0.5", "model --temperature 0.5", "model --set decoding.mbr=32",
+    "model --sampling --temperature 0", "model --sampling --set decoding.diverse_groups=2",
+    "model --set decoding.diverse_groups=3", "model --set decoding.diverse_strength=3", "model --seed 3",
+    "model --set decoding.ignore_case=true", "model --set decoding.mbr=2 --n-best 3 --format jsonl",
+    "model --n-best 3 --format jsonl", "model --set decoding.min_length=3 --set decoding.max_length=2",
+    "model --forbid ' '", "model --word-confidence", "model --set decoding.word_confidence=true", "model --n-best 2",
+    "model --set decoding.n_best=2", "model --set decoding.ensemble_mean=probability", "model --fusion-weight 0.5",
+    "model --sampling --require phrases", "model --forbid 'caf\udce9'", "model --length-penalty 1000",
+    "model --set decoding.mbr=5000", "model --device meta", "model --device tpu",
+    "model --set decoding.min_length=500",
+    # Keys that cannot be set.
+    *(f"model --set {setting}" for setting in (
+        "decoding.top_k", "decoding.topk=10", "training.max_steps=3", "model.base=tiny", "beam_size=3",
+        "'decoding={beam_size: 3}'", "decoding.forbid.0=dog", "decoding.forbid=[dog", "decoding.mbr=many",
+        "decoding.length_penalty_form=Wu", "decoding.topk=1 --set training.seed=2")),
+    # Documents.
+    "model page.html.gz", "model a.pdf", "model a.XLSX", "model texts.json", "model page.html --format jsonl",
+    "model page.html --n-best 2", "model page.html --document docs", "model page.html --document docx",
+    "model page.html --placeholder '('", "model page.html --glossary none.tsv",
+]
+OTHERS = [
+    "evaluate mine.yaml", "export mine.yaml --to ctranslate2 -o x",
+    "score model long.gz long.gz", "score model two three", "score model two words",
+    "evaluate", "evaluate model --hypothesis two --reference two", "evaluate two --source two --reference two",
+    "evaluate --hypothesis two", "evaluate model --source two", "evaluate model --reference two",
+    "evaluate model --language zh", "evaluate --hypothesis two --reference two --language japanese",
+    "evaluate --hypothesis two --reference two --source two", "evaluate model --text two --metric bleu",
+    "evaluate model --source two --reference three", "evaluate --hypothesis two --reference latin",
+    "evaluate --hypothesis latin --reference two", "evaluate --hypothesis two --baseline latin --reference two",
+    "evaluate model", "evaluate --hypothesis two --reference two --glossary phrases",
+    "average runs/tiny/checkpoints/step-00000005 --last 1 -o x", "average runs/tiny -o model",
+    "average runs/tiny -o runs/tiny", "average runs/tiny runs/other -o x", "average model -o x",
+    "train recipe.yaml --run-dir file", "train recipe.yaml --run-dir file/run --restart",
+    "check recipe.yaml --run-dir file", "train recipe.yaml --device tpu --run-dir x",
+    "export model --to huggingface --quantization int8 -o x",
+    "export model --to ctranslate2 --splitter a.onnx -o x",
+]
+
+
+@cache
+def files() -> TemporaryDirectory:
+    """Directory with all files that the commands name."""
+    folder = TemporaryDirectory()
+    place = Path(folder.name)
+    other = tokenizers(("ein Haus", "a house"))
+    save_model(place / "model")
+    save_model(place / "strange", vocabulary=other)
+    save_model(place / "speaker", 2, LANGUAGE_MODEL)
+    save_model(place / "strange_speaker", 2, LANGUAGE_MODEL, other)
+    for run in ("tiny", "other"):
+        save_run(place / "runs" / run, [5])
+    shutil.copytree(place / "model", place / "runs/trained/best")
+    (place / "runs/trained/recipe.yaml").write_text(RECIPE)
+    write_recipe(place)
+    (place / "mine.yaml").write_text(RECIPE.replace("tiny", "mine"))
+    (place / "trained.yaml").write_text(RECIPE.replace("tiny", "trained"))
+    (place / "not.yaml").write_text("name: tiny\n")
+    for count, name in ((2, "two"), (3, "three")):
+        write_lines(place / name, ["x"] * count)
+    write_lines(place / "words", ["x", "Hund " * 100])
+    (place / "phrases").write_text("cat\n")
+    (place / "latin").write_bytes(b"a dog\nthe k\xe4tzchen\n")
+    (place / "long.gz").write_bytes(gzip.compress(b"ein Hund\n" + b"x" * 1_000_001))
+    (place / "file").touch()
+    (place / "folder").mkdir()
+    (place / "page.html").write_bytes(b"<p>eine Katze</p>\n")
+    (place / "page.html.gz").write_bytes(gzip.compress(b"<p>eine Katze</p>\n"))
+    (place / "a.pdf").write_bytes(b"%PDF-1.4\n%\xe2\xe3\n")
+    (place / "a.XLSX").write_bytes(b"PK\x03\x04")
+    (place / "texts.json").write_text('{"a": "ein Hund",\n "b": }\n')
+    return folder
+
+
+def refused(folder: Path, command: str) -> str:
+    """Run a command, and return its message. It must leave the files as they were."""
+    place = folder / "here"
+    shutil.copytree(files().name, place)
+    before = sorted(place.rglob("*"))
+    with chdir(place), patch.object(torch.cuda, "is_available", lambda: False):
+        result = run_command(*shlex.split(command), stdin=b"ein Hund\n")
+    assert (result.code, result.out) == (2, b"")
+    assert sorted(path for path in place.rglob("*") if path.name != ".lock") == before
+    return re.sub(r"^translating in .*\n", "", result.err, flags=re.MULTILINE)
+
+
+for command in (*(f"translate {arguments}" for arguments in TRANSLATE), *OTHERS):
+    messages.add(command.encode("ascii", "backslashreplace").decode(), partial(refused, command=command))
+
+test_message, test_every_message_belongs_to_a_case = messages.tests()
