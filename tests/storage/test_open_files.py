@@ -80,7 +80,7 @@ def test_a_lock_excludes_other_openings_of_the_file_until_it_is_closed(tmp_path)
         with pytest.raises(BlockingIOError):
             lock_file(second.fileno(), shared=True)
         first.close()
-        lock_file(second.fileno(), wait=True)
+        lock_file(second.fileno())
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
