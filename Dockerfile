@@ -1,7 +1,7 @@
 # Translation server for CPUs.
 #
 #     docker build -t seq2seq .
-#     docker run -p 127.0.0.1:5000:5000 -v ./models:/models:ro -v seq2seq-cache:/home/seq2seq/.cache seq2seq /models/de_en
+#     docker run -p 127.0.0.1:5000:5000 -v ./models:/models:ro seq2seq /models/de_en
 #
 # Options of `seq2seq serve` follow the models. Other commands:
 #     docker run -i -v ./models:/models:ro --entrypoint seq2seq seq2seq translate /models/de_en < text.de > text.en
@@ -11,9 +11,9 @@
 #     docker build --build-arg PIP_EXTRA_INDEX_URL=INDEX -t seq2seq .
 
 FROM debian:bookworm-slim AS build
-RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv
+RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv g++
 WORKDIR /source
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY configs configs
 COPY seq2seq seq2seq
 ARG PIP_EXTRA_INDEX_URL
@@ -21,11 +21,9 @@ RUN python3 -m venv /opt/seq2seq \
     && /opt/seq2seq/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,language,zst]'
 
 FROM debian:bookworm-slim
-# g++ compiles the int8 kernels for the processor when the first model is loaded. Without it, translation is slower.
-RUN apt-get update && apt-get install -y --no-install-recommends python3 g++ \
+RUN apt-get update && apt-get install -y --no-install-recommends python3 \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --uid 1000 --create-home seq2seq \
-    && install -d -o seq2seq -g seq2seq /home/seq2seq/.cache
+    && useradd --uid 1000 --create-home seq2seq
 COPY --from=build /opt/seq2seq /opt/seq2seq
 ENV PATH=/opt/seq2seq/bin:$PATH
 USER seq2seq

@@ -1,5 +1,5 @@
-# Every target first runs `setup` if .venv does not exist or the pinned versions have changed. pip's own settings
-# (pip.conf, PIP_INDEX_URL, PIP_CONSTRAINT, …) apply.
+# Every target first runs `setup` if .venv does not exist, or the pinned versions or the int8 kernels have changed. pip's
+# own settings (pip.conf, PIP_INDEX_URL, PIP_CONSTRAINT, …) apply.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -14,7 +14,7 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv and install seq2seq there
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt setup.py $(addprefix seq2seq/inference/,kernel_library.py kernels.cpp)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)

@@ -18,8 +18,9 @@ if [ "$2" = venv ]; then mkdir -p .venv/bin; cp "$0" .venv/bin/python; fi
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_setup_keeps_to_pips_own_settings(tmp_path):
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "setup.py"):
         shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "seq2seq/inference", tmp_path / "seq2seq/inference")
     calls, python = tmp_path / "calls", tmp_path / "python"
     python.write_text(PYTHON.format(calls=calls))
     python.chmod(0o755)

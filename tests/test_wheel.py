@@ -1,6 +1,7 @@
 """The package installed from a wheel, outside the repository."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from seq2seq.inference.kernel_library import INSTRUCTION_SETS, library_path
 
 ROOT = Path(__file__).parents[1]
 RECIPE = """\
@@ -27,18 +30,39 @@ print(Path(seq2seq.__file__).parent, load_recipe("mine.yaml", check_files=False)
 """
 
 
+# A C++ compiler that writes a text instead of a library. Like Apple's clang, it does not know OpenMP.
+COMPILER = """\
+#!/bin/sh
+case "$*" in *-mamx*|*-fopenmp*) echo unknown option >&2; exit 1;; esac
+while [ "$1" != -o ]; do shift; done
+echo library > "$2"
+"""
+LIBRARIES = {path.name for path in map(library_path, INSTRUCTION_SETS)}
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """Directory with the contents of a wheel of this repository."""
+def wheel(tmp_path_factory):
+    """A wheel of this repository."""
     pytest.importorskip("setuptools", minversion="77")
-    clone, wheels, site = (tmp_path_factory.mktemp(name) for name in ("clone", "wheels", "site"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    clone, wheels = (tmp_path_factory.mktemp(name) for name in ("clone", "wheels"))
+    compiler = clone / "c++"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
     for name in ("seq2seq", "configs"):
-        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-                    "--wheel-dir", wheels, clone], check=True, capture_output=True, timeout=300)
+                    "--wheel-dir", wheels, clone], env=os.environ | {"CXX": str(compiler)}, check=True,
+                   capture_output=True, timeout=300)
     wheel, = wheels.iterdir()
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """Directory with the contents of the wheel."""
+    site = tmp_path_factory.mktemp("site")
     zipfile.ZipFile(wheel).extractall(site)
     return site
 
@@ -51,10 +75,24 @@ def run(installed, directory, *arguments):
 
 def test_the_wheel_contains_every_file_of_the_package(installed):
     ours = {path.relative_to(ROOT) for path in (ROOT / "seq2seq").rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts}
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"}
     sizes = {Path("seq2seq") / path.relative_to(ROOT) for path in (ROOT / "configs").iterdir()}
-    theirs = {path.relative_to(installed) for path in (installed / "seq2seq").rglob("*") if path.is_file()}
+    theirs = {path.relative_to(installed) for path in (installed / "seq2seq").rglob("*")
+              if path.is_file() and path.suffix != ".so"}
     assert theirs == ours | sizes, "see [tool.setuptools] in pyproject.toml"
+
+
+def test_the_wheel_contains_a_library_for_each_instruction_set_that_the_compiler_knows(wheel, installed):
+    assert wheel.stem.split("-")[2:4] == ["py3", "none"]
+    contained = {path.name for path in (installed / "seq2seq/inference").glob("*.so")}
+    assert contained == (LIBRARIES - {"kernels.amx.so"} if platform.machine() == "x86_64" else {"kernels.portable.so"})
+
+
+def test_without_a_compiler_no_library_is_built(tmp_path):
+    done = subprocess.run([sys.executable, "setup.py", "build_ext", "--build-lib", tmp_path], cwd=ROOT, text=True,
+                          env=os.environ | {"PATH": str(tmp_path), "CXX": ""}, capture_output=True, timeout=60)
+    assert done.returncode == 0 and not any(tmp_path.iterdir())
+    assert "the package is built without int8 kernels" in done.stdout + done.stderr
 
 
 def test_the_wheel_contains_the_license(installed):

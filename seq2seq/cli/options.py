@@ -149,8 +149,7 @@ Device = Annotated[str, typer.Option(
     metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one.", rich_help_panel=MACHINE)]
 PrecisionOption = Annotated[Precision, typer.Option(
     help="Number format; auto is the first of bf16, fp16 and fp32 that the hardware supports. int8 is the "
-    "fastest on a CPU. The first command that uses int8 compiles kernels for this processor: this takes some seconds "
-    "and needs a C++ compiler.",
+    "fastest on a CPU.",
     rich_help_panel=MACHINE)]
 TrainingDevice = Annotated[str | None, typer.Option(
     "--device", metavar="D", help="cpu, cuda, cuda:1, …; auto uses a GPU if there is one. Short for --set "

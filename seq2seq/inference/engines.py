@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from seq2seq import console
-from seq2seq.devices import choose_precision
+from seq2seq.devices import choose_precision, cpu_flags
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.int8 import Int8Engine
-from seq2seq.inference.kernel_library import CompilationError, library
+from seq2seq.inference.kernel_interface import Functions
+from seq2seq.inference.kernel_library import usable_libraries
 from seq2seq.inference.static import StaticEngine
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq, Stepwise
@@ -46,8 +46,8 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
 
     Args:
         precision: "fp32", "bf16", "fp16" (only on a GPU), "int8" (only on a CPU), or "auto" (see `choose_precision`).
-            If the int8 kernels do not support the model or cannot be compiled, "int8" is replaced by "auto", and a
-            message says so. `Engine.precision` of the result is the precision in use.
+            If the int8 kernels do not support the model, or the package contains none, "int8" is replaced by "auto",
+            and a message says so. `Engine.precision` of the result is the precision in use.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
@@ -56,9 +56,9 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
         obstacle, selected = Int8Engine.obstacle(model), choose_precision("auto", device)
         if obstacle is not None:
             _say_once(f"int8 is not available for this model, because it {obstacle}; translating in {selected} instead")
-        elif (compiled := _kernels()) is not None:
+        elif (kernels := _kernels()) is not None:
             assert isinstance(model, Transformer)
-            return Int8Engine(model, compiled)
+            return Int8Engine(model, kernels)
     if device.type == "cuda" and StaticEngine.obstacle(model) is None:
         assert isinstance(model, Transformer)
         return StaticEngine(model, selected, device)
@@ -66,13 +66,16 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
 
 
 @cache
-def _kernels() -> Path | None:
-    """Return the path of the compiled kernels; compile them on first use. If this fails, print why and return None."""
+def _kernels() -> Functions | None:
+    """Return the fastest kernels that this processor can run. If there are none, print why and return None."""
     try:
-        return library()
-    except CompilationError as error:
-        console.print_message(f"translating without int8: {error}")
-        return None
+        for library in usable_libraries(cpu_flags()):
+            return Functions(library)
+        reason = "this package was built without a C++ compiler, or for Windows"
+    except OSError as error:                                                    # the OpenMP library may be missing
+        reason = f"the kernels cannot be loaded: {error}"
+    console.print_message(f"translating without int8: {reason}")
+    return None
 
 
 @cache

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -116,9 +115,8 @@ class Int8Engine:
 
     precision = "int8"
 
-    def __init__(self, model: Transformer, library: Path) -> None:
-        """library: path of the compiled kernels."""
-        self.source_model, self.functions, self.max_positions = model, Functions(library), model.max_positions
+    def __init__(self, model: Transformer, functions: Functions) -> None:
+        self.source_model, self.functions, self.max_positions = model, functions, model.max_positions
         self.kept: list[Tensor] = []                                            # tensors whose addresses kernels use
         self.d_model, self.scale = model.d_model, model.scale
         self.source_embedding, self.source_positions = (

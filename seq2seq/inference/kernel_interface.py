@@ -1,6 +1,4 @@
-"""Signatures of the functions in `kernels.cpp`, for ctypes. This module does not import torch, so that the self-check
-starts quickly.
-"""
+"""Signatures of the functions in `kernels.cpp`, for ctypes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 // Transformer inference in int8: the encoder, a decoder step, beam search and top-k, each in one call.
 //
-// The compiler vectorises most loops for the processor. The other loops use explicit vectors. kernel_library.py
-// compiles this file. kernel_interface.py contains the signatures. Weights and inputs of matrix products are int8. Keys
-// and values of attention are bf16. All other numbers are fp32.
+// The compiler vectorises most loops. The other loops use explicit vectors. setup.py compiles this file for each
+// instruction set in kernel_library.py. kernel_interface.py contains the signatures. Weights and inputs of matrix
+// products are int8. Keys and values of attention are bf16. All other numbers are fp32.
 
 #include <algorithm>
 #include <atomic>
@@ -88,7 +88,7 @@ std::unique_ptr<T[]> allocate(long count) {
     return std::unique_ptr<T[]>(new T[count]);
 }
 
-// Number of floats in the longest vector of the processor. On longer vectors, the compiler would generate one
+// Number of floats in the longest vector of the instruction set. On longer vectors, the compiler would generate one
 // instruction per element for some operations.
 #if defined(__AVX512F__)
 constexpr long WIDTH = 16;
@@ -1130,7 +1130,7 @@ void topk(float* logits, const float* totals, long groups, long beam, long words
     }
 }
 
-// Only the self-check calls the next four functions.
+// Only tests call the next four functions.
 
 void add_and_norm(const float* hidden, const float* output, const Norm* norm, float* sum, float* normed, long rows,
                   long size) {

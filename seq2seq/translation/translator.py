@@ -71,8 +71,8 @@ class Translator(LineTranslator):
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU. Its
-                kernels are compiled on first use; if this fails, a message says so, and auto is used instead. `score`
+            precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU. If
+                the package was built without a C++ compiler, a message says so, and auto is used instead. `score`
                 always uses auto instead of int8. In fp32 and int8, a translation does not depend on the other lines. In
                 bf16, rounding depends on the shape of the batch, which in rare cases changes a translation.
             threads: number of CPU threads; None: torch decides.

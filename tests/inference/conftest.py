@@ -1,18 +1,15 @@
-"""The compiled kernels."""
-
-import os
-import shutil
+"""The libraries of kernels."""
 
 import pytest
 
-from seq2seq.inference.kernel_library import library
+from seq2seq.devices import cpu_flags
+from seq2seq.inference.kernel_library import usable_libraries
 
 
 @pytest.fixture(scope="session")
-def compiled_library(tmp_path_factory):
-    """The kernels, compiled and checked once for all processes of the tests."""
-    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        pytest.skip("there is no C++ compiler here")
-    own = tmp_path_factory.getbasetemp()
-    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    return library(shared / "kernels")
+def libraries():
+    """The libraries of kernels that this processor can run, by instruction set, the fastest first."""
+    usable = usable_libraries(cpu_flags())
+    if not usable:
+        pytest.skip("the package was built without kernels (make setup, with a C++ compiler)")
+    return {path.name.split(".")[1]: path for path in usable}

@@ -1,25 +1,23 @@
-"""Self-check of compiled kernels: compare all functions of `kernels.cpp` with NumPy, and detect writes out of bounds.
+"""Compare all functions of `kernels.cpp` with NumPy on random shapes, and detect writes out of bounds.
 
-    python -m seq2seq.inference.kernel_check LIBRARY [--shapes N] [--seed S] [--exact-buffers]
+    python kernel_check.py LIBRARY SHAPES SEED          check a library that was built with sanitizers
 
-Compilers have bugs: for one loop, g++ 12.2 generated code that wrote one row beyond the end of the result. Before
-kernel_library.py uses a new library, it therefore runs this check in a separate process. The check prints a line for
-each checked shape. If the check fails, the last line is the fault, and the exit code is 1. Guard bytes surround the
-output buffers. --exact-buffers omits the bytes, so that AddressSanitizer can detect every write outside the buffers.
+Compilers have bugs: for one loop, g++ 12.2 generated code that wrote one row beyond the end of the result. Guard bytes
+surround the output buffers. In a process with sanitizers, there are no guard bytes, so that AddressSanitizer can detect
+every write outside the buffers. This file does not import torch, so that such a process starts quickly.
 """
 
 from __future__ import annotations
 
-import argparse
-import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import kernel_reference as reference
 import numpy as np
+from kernel_reference import Array
 
-from seq2seq.inference import kernel_reference as reference
 from seq2seq.inference.kernel_interface import (
     ACTIVATIONS,
     GROUP,
@@ -33,14 +31,11 @@ from seq2seq.inference.kernel_interface import (
     Norm,
     Stack,
 )
-from seq2seq.inference.kernel_reference import Array
 
 END, START = 2, 1
 """Ids of `</s>` and of the start symbol, as in kernels.cpp."""
 GUARD = 256
 """Number of guard bytes before and after each output buffer. Functions must not change guard bytes."""
-SHAPES = 100
-"""Default number of random shapes for each function. With this number, the whole check takes two seconds."""
 
 
 class Fault(Exception):
@@ -410,11 +405,9 @@ def address(array: Array | None) -> int | None:
     return None if array is None else int(array.ctypes.data)
 
 
-def check(library: Path, shapes: int, seed: int, exact: bool, advance: Callable[[], None] = lambda: None) -> None:
-    """Check every function of a library on random shapes.
+def check(library: Path, shapes: int, seed: int, exact: bool = False) -> None:
+    """Check every function of a library on random shapes. exact: True = omit guard bytes.
 
-    Args:
-        shapes: number of random shapes. exact: True = omit guard bytes. advance: function to call after each shape.
     Raises:
         Fault: a result is wrong, or a guard byte was overwritten; the message names the function and the shape.
     """
@@ -424,26 +417,7 @@ def check(library: Path, shapes: int, seed: int, exact: bool, advance: Callable[
                                checker.check_attend_source, checker.check_stack, checker.check_topk):
             checker.begin()
             check_function()
-        advance()
-
-
-def main() -> int:
-    """Run the command line and return the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("library", type=Path)
-    parser.add_argument("--shapes", type=int, default=SHAPES, metavar="N", help=f"number of shapes (default: {SHAPES})")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the random shapes and values (default: 1)")
-    parser.add_argument("--exact-buffers", action="store_true", help="omit guard bytes, for AddressSanitizer")
-    arguments = parser.parse_args()
-    try:
-        ctypes.CDLL(str(arguments.library))
-        check(arguments.library, arguments.shapes, arguments.seed, arguments.exact_buffers,
-              lambda: print("checked", flush=True))
-    except (Fault, OSError) as fault:
-        print(fault, flush=True)
-        return 1
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    check(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), exact=True)

@@ -1,4 +1,4 @@
-"""Reference implementations in NumPy. The self-check compares the functions of `kernels.cpp` with them."""
+"""Reference implementations in NumPy of functions in `kernels.cpp`."""
 
 from __future__ import annotations
 
