@@ -71,7 +71,7 @@ def _kernels() -> Functions | None:
     try:
         for library in usable_libraries(cpu_flags()):
             return Functions(library)
-        reason = "this package has no kernels for this processor; they are compiled when it is built with a C++ compiler"
+        reason = "this package has no kernels for this processor; they are compiled if it is built with a C++ compiler"
     except OSError as error:                                                    # the OpenMP library may be missing
         reason = f"the kernels cannot be loaded: {error}"
     console.print_message(f"translating without int8: {reason}")
