@@ -20,7 +20,6 @@ from seq2seq.cli.options import (
     MODELS,
     SAMPLING,
     SEARCH,
-    Compile,
     DecodingSettings,
     Device,
     Model,
@@ -154,7 +153,6 @@ def translate(
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
     workers: Workers = 1,
-    compile: Compile = False,
     engine: Annotated[Engine, typer.Option(
         help="Inference engine; ctranslate2 needs a directory that seq2seq export has written.",
         rich_help_panel=MACHINE)] = Engine.seq2seq,
@@ -177,8 +175,6 @@ def translate(
         _require_text_output(overrides)
         overrides = overrides.with_defaults(word_confidence=False)              # even if the recipe sets it
     overrides = overrides.with_defaults(n_best=1)
-    if compile:
-        raise UserError("--compile is now part of int8: use --precision int8 instead.")
     if not ensemble:
         overrides.refuse_without_effect("ensemble_mean", "there is only one model. Add --ensemble MODEL.")
     if fusion is None:

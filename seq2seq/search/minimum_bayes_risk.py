@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from seq2seq.errors import require_texts
-
 MAX_ORDER, BETA = 6, 2
 """Parameters of chrF: maximum length of character n-grams, and weight of recall. They are sacreBLEU's defaults."""
 
@@ -22,11 +20,7 @@ def expected_utilities(candidates: Sequence[str]) -> np.ndarray:
 
     The expected utility of a candidate is the mean of its utilities with all candidates, itself included. Repeated
     candidates count several times. For the utility of two texts, see `pairwise_utilities`.
-
-    Raises:
-        TypeError: a candidate is not a str.
     """
-    require_texts(candidates, "candidates")
     texts = list(dict.fromkeys(candidates))
     occurrences = Counter(candidates)
     counts = np.array([occurrences[text] for text in texts])

@@ -23,8 +23,7 @@ from typing import Any, Unpack
 
 import torch
 
-from seq2seq.errors import OptionError, UserError, require_iterable
-from seq2seq.inference.load_model import refuse_compile
+from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import SIGKILL, signal_name
 from seq2seq.storage.checkpoints import resolve_model_path
@@ -68,7 +67,7 @@ class TranslatorPool:
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
                  threads: int | None = 1, ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
-                 compile: bool = False, ranks: Sequence[Rank] = (), target_language: str | None = None) -> None:
+                 ranks: Sequence[Rank] = (), target_language: str | None = None) -> None:
         """Start the workers and wait until all of them have loaded the model.
 
         Args:
@@ -80,8 +79,6 @@ class TranslatorPool:
             UserError: the model cannot be loaded (see `Translator.load`), a worker process ends, `workers` is below 1,
                 or the models or the precisions of the ranks differ.
         """
-        require_iterable(ensemble, "ensemble")
-        refuse_compile(compile)
         if workers < 1:
             raise OptionError(f"workers is {workers}; set it to 1 or more")
         models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion, "target_language": target_language}
@@ -238,16 +235,16 @@ class TranslatorPool:
         at = "while it loaded the model" if pipe not in self.lines else \
             "at lines {:,} to {:,}".format(*self.lines[pipe])
         if pipe in self.ranks:
-            return UserError(f"{self.ranks[pipe]} was lost {at}. The report of torchrun has its exit code; -9 usually "
-                             "means that memory ran out. Run the same command again; seq2seq translate needs --resume "
+            return UserError(f"{self.ranks[pipe]} was lost {at}. The report of torchrun has its exit code. Run"
+                             " the the same command again; seq2seq translate needs --resume "
                              "to keep the finished lines.")
         process = self.processes[self.pipes.index(pipe)]
         process.join()
         code = process.exitcode or 0
         if code == -SIGKILL:
             cause, remedy = "was killed (SIGKILL)", (
-                "This usually means that memory ran out: use fewer --workers, or smaller batches "
-                "(--set decoding.batch_tokens=N).")
+                "The kernel's log (dmesg) tells whether memory ran out; fewer --workers and smaller batches "
+                "(--set decoding.batch_tokens=N) need less.")
         elif code < 0:
             cause = f"was ended by {signal_name(-code)}"
             remedy = "Translate these lines with one worker to find the cause, and report this as a bug."

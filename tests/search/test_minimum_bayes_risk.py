@@ -51,10 +51,3 @@ def test_shared_ngrams_are_counted_with_their_minimum_frequency():
              (text.replace(" ", "") for text in texts)]
     assert totals.tolist() == [each.total() for each in grams]
     assert matches.tolist() == [[(one & other).total() for other in grams] for one in grams]
-
-
-def test_an_invalid_candidate_is_refused_with_its_index_and_type():
-    for candidates, message in ((["a", None], r"candidates\[1\] is of type NoneType"),
-                                ("ab", "candidates is of type str")):
-        with pytest.raises(TypeError, match=message):
-            expected_utilities(candidates)
