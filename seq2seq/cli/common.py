@@ -177,12 +177,12 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
 
 
 @contextmanager
-def bar(description: str, lines: Input, written: Output, before: int = 0) -> Iterator[Callable[[int], None]]:
+def bar(description: str, lines: Input, written: Output | None, before: int = 0) -> Iterator[Callable[[int], None]]:
     """Show a progress bar, unless it would interfere with lines that the user reads or types on the terminal.
 
-    before: number of lines that an interrupted call of the same command has finished.
+    written: output of the lines; None: another process writes it. before: number of lines that are finished already.
     """
-    if lines.live or written.terminal:
+    if lines.live or written is not None and written.terminal:
         yield lambda amount: None
         return
     with console.progress(description, lines.total, before) as advance:

@@ -141,23 +141,16 @@ class LineTranslator(ABC):
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
-        """Yield the result of `translate` for each line of an input of any length, in order."""
-        return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
-
-    def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
-                         ) -> Iterator[list[list[Translation]]]:
-        """Yield the result of `translate` for each block of lines. The first block is small, for early results.
+        """Yield the result of `translate` for each line of an input of any length, in order.
 
         Options are checked when this method is called. Each line is checked when it is read.
 
-        block_lines: maximum number of lines in a block. begin: number of lines of the whole input that come before
-            `lines`, if an interrupted translation is resumed. With this number, blocks end at the same lines as without
-            the interruption, so that the batches are the same.
+        block_lines: maximum number of lines that are translated together. The first blocks are smaller, for early
+            results.
         """
         self._search_setup(decoding)
-        blocks = growing_blocks(number_requests(lines, begin, self.context), block_lines, begin)
-        return (self.translate(block, progress=progress, **decoding) for block in blocks)
+        blocks = growing_blocks(number_requests(lines, 0, self.context), block_lines)
+        return chain.from_iterable(self.translate(block, progress=progress, **decoding) for block in blocks)
 
     def scorable_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the pairs that `score` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
