@@ -87,7 +87,7 @@ class UnfinishedOutput:
             if self.directory is not None:
                 inputs = f"{json.dumps(self._inputs)}\n{block!r}"
                 checksum = hashlib.sha256(inputs.encode(errors="surrogatepass")).hexdigest()
-                self._paths.append(self.directory / f"{number:08}-{checksum[:32]}")
+                self._paths.append(self.directory / f"{number:08}-{checksum[:32]}.txt")
                 if number % self.world_size != self.rank or self._paths[-1].exists():
                     self.skipped_lines += len(block)
                     continue
@@ -141,7 +141,7 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _count_blocks(directory: Path) -> int:
-    return sum(1 for _ in directory.glob("[0-9]*-*"))
+    return sum(1 for _ in directory.glob("*-*.txt"))
 
 
 @contextmanager

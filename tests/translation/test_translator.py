@@ -223,7 +223,7 @@ def test_options_are_checked_before_anything_is_translated(translator, options, 
         yield
 
     for lines, call in ((["ein Hund"], translator.translate), ([], translator.translate),
-                        (endless(), translator.translate_stream), (endless(), translator.translate_blocks)):
+                        (endless(), translator.translate_stream)):
         with pytest.raises(UserError, match=message) as caught:
             call(lines, **options)
         assert isinstance(caught.value, ValueError) and "pydantic" not in f"{caught.value}{caught.value.__cause__}"
@@ -249,8 +249,8 @@ def test_option_types_are_those_of_the_decoding_section():
     section = {key: hints[key] for key in DecodingSection.model_fields}
     phrases = {"forbid": Sequence[str], "require": Sequence[str]}               # a list will do
     assert list(options) == list(section) and options == section | phrases
-    for call in (Translator.translate, Translator.translate_stream, Translator.translate_blocks, generate,
-                 TranslatorPool.translate_stream, TranslatorPool.translate_blocks, translate_on_all_ranks):
+    for call in (Translator.translate, Translator.translate_stream, generate, TranslatorPool.translate,
+                 TranslatorPool.translate_stream, translate_on_all_ranks):
         assert typing.get_type_hints(call)["decoding"] == typing.Unpack[DecodingOptions], call
 
 
@@ -261,9 +261,8 @@ def test_a_single_text_is_not_translated_letter_by_letter(translator):
 
 
 def test_a_block_size_of_zero_is_refused(translator):
-    for call in (translator.translate_stream, translator.translate_blocks):
-        with pytest.raises(UserError, match="a block of 0 lines is empty"):
-            call(["ein Hund"], 0)
+    with pytest.raises(UserError):
+        translator.translate_stream(["ein Hund"], 0)
 
 
 @pytest.mark.parametrize("options, error, message", [
@@ -287,7 +286,7 @@ def test_a_model_that_is_not_there_and_no_workers_are_refused(bundle, tmp_path):
 
 def test_workers_refuse_unknown_options_and_invalid_lines_immediately(bundle):
     with TranslatorPool(bundle, 1, "cpu", "fp32") as pool:
-        for call in (pool.translate_stream, pool.translate_blocks):
+        for call in (pool.translate_stream, pool.translate):
             with pytest.raises(UserError, match="Did you mean 'beam_size'"):
                 call(["ein Hund"], beam_sise=2)
             with pytest.raises(UserError, match="beam_size: expected a number of at least 1"):
