@@ -22,7 +22,6 @@ from seq2seq.translation.text_io import Input, Line, Output
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
     from seq2seq.recipe import DecodingSection, Recipe
-    from seq2seq.translation.line_translator import LineTranslator
     from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -100,7 +99,7 @@ class DecodingOverrides:
         """Return a copy that also overrides the keys of `values`, except those that are overridden already."""
         return DecodingOverrides({**values, **self.values}, self.names)
 
-    def section(self, translator: LineTranslator | TranslatorPool) -> DecodingSection:
+    def section(self, translator: Translator | TranslatorPool) -> DecodingSection:
         """Return the `decoding` section of a model's recipe with the overrides applied.
 
         Raises:

@@ -44,7 +44,7 @@ from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resum
 
 if TYPE_CHECKING:
     from seq2seq.recipe import DecodingSection
-    from seq2seq.translation.line_translator import LineTranslator, Translation
+    from seq2seq.translation.line_translator import Translation
     from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -331,7 +331,7 @@ def _require_text_output(overrides: DecodingOverrides) -> None:
                         "translations. Add --format jsonl.")
 
 
-def _checked_decoding(translator: LineTranslator | TranslatorPool, overrides: DecodingOverrides, requiring: bool,
+def _checked_decoding(translator: Translator | TranslatorPool, overrides: DecodingOverrides, requiring: bool,
                       ) -> DecodingSection:
     """Return the `decoding` section of the model's recipe with the overrides applied.
 

@@ -10,11 +10,11 @@ from seq2seq import __version__
 from seq2seq.recipe import DecodingSection
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import read_metadata
-from seq2seq.translation.line_translator import LineTranslator
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 
-def journal_inputs(translator: LineTranslator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
+def journal_inputs(translator: Translator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
             ) -> dict[str, Any]:
     """Return the version, precision, kind of device, checksums of the models, and options, by name. The translations
     depend on them."""
