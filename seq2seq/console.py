@@ -221,9 +221,9 @@ def _render_bar(state: _ProgressState, columns: int, console: Console, options: 
     return text
 
 
-def silence() -> None:
-    """Suppress all later messages of this rank, because the main rank prints the same messages."""
-    _console.quiet = True
+def silence(quiet: bool = True) -> None:
+    """Suppress all later messages of this rank, because the main rank prints the same messages. False: print again."""
+    _console.quiet = quiet
 
 
 def is_silent() -> bool:

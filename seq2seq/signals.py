@@ -70,7 +70,8 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
     """Turn SIGINT and SIGTERM into a stop request, which the `with` block must check.
 
     Args:
-        finishing: description of the work that is finished before stopping, for the message on standard error.
+        finishing: description of the work that is finished before stopping, for the message on standard error; "": no
+            message.
         message: text of the exception Stopped. The `with` block can change it: `request.message`.
         exit_on_second: True: a second signal ends the process immediately. False: a second signal does not end the
             process. `torchrun` needs False: after Ctrl-C, every process gets a signal from the terminal and a second
@@ -90,7 +91,8 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
             request.raise_if_requested()
         # sys.stderr is not used, because the signal may have interrupted a write to this buffered stream.
         hint = "; press Ctrl-C again to exit at once" if exit_on_second else ""
-        os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
+        if finishing:
+            os.write(2, f"\nfinishing {finishing}{hint}\n".encode())
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     if sys.platform != "win32":

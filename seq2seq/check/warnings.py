@@ -218,7 +218,6 @@ def _add_pair_warnings(corpus: CorpusReport, warnings: list[str]) -> None:
         for side, finding in findings.items():
             if findings is report.wrong_side and finding.count > max(MIN_SWAPPED_SHARE * checked, 2):
                 warnings.append(f"{name}: the {side} of {finding} of {checked:,} pairs looks like the other side of "
-                                "train. Here or in data.train, source and target may be swapped, or the wrong file or "
-                                "column may be named.")
+                                "train. Check the files and columns of source and target here and in data.train.")
             elif finding.count > max(share * checked, 2):
                 warnings.append(f"{name}: the {side} of {finding} of {checked:,} pairs {problem}.")

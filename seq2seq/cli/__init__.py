@@ -14,10 +14,9 @@ the recipe schema) are imported inside the commands that need them.
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -86,30 +85,21 @@ for command in COMMANDS:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. For `translate` under `torchrun`, only the main rank runs the command.
+    """Run a command and return its exit code.
 
     arguments: arguments of the command line, without the name of the program; None: the arguments in sys.argv.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["translate"] and int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        from seq2seq.translation.torchrun_ranks import run_on_ranks
-
-        return _exit_code(lambda: sys.exit(run_on_ranks(
-            lambda ranks: _exit_code(lambda: app(args=words, prog_name="seq2seq", obj=ranks)))))
-    return _exit_code(lambda: app(args=words, prog_name="seq2seq"))
-
-
-def _exit_code(command: Callable[[], None]) -> int:
-    """Run a command, print its error if there is one, and return its exit code."""
     try:
-        command()
+        app(args=words, prog_name="seq2seq")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         print(console.escape_control_characters(str(error)), file=sys.stderr)
         return 2
     except Stopped as error:
-        print(error, file=sys.stderr)
+        if str(error):
+            print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

@@ -21,7 +21,6 @@ from seq2seq.translation.text_io import Input, Line, Output
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
     from seq2seq.recipe import DecodingSection, Recipe
-    from seq2seq.translation.line_translator import LineTranslator
     from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -82,7 +81,7 @@ class DecodingOverrides:
         """Return a copy that also overrides the keys of `values`, except those that are overridden already."""
         return DecodingOverrides({**values, **self.values}, self.names)
 
-    def section(self, translator: LineTranslator | TranslatorPool) -> DecodingSection:
+    def section(self, translator: Translator | TranslatorPool) -> DecodingSection:
         """Return the `decoding` section of a model's recipe with the overrides applied.
 
         Raises:
@@ -146,12 +145,12 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
 
 
 @contextmanager
-def bar(description: str, lines: Input, written: Output, before: int = 0) -> Iterator[Callable[[int], None]]:
+def bar(description: str, lines: Input, written: Output | None, before: int = 0) -> Iterator[Callable[[int], None]]:
     """Show a progress bar, unless it would interfere with lines that the user reads or types on the terminal.
 
-    before: number of lines that an interrupted call of the same command has finished.
+    written: output of the lines; None: another process writes it. before: number of lines that are finished already.
     """
-    if lines.live or written.terminal:
+    if lines.live or written is not None and written.terminal:
         yield lambda amount: None
         return
     with console.progress(description, lines.total, before) as advance:

@@ -90,11 +90,9 @@ def export(
     console.print_message(parity.summary())
     for difference in parity.first_differences():
         console.print_message(difference)
-    if format is Format.ctranslate2:
-        console.print_message(f"translate with: seq2seq translate --engine ctranslate2 {shlex.quote(str(output))} FILE")
-    elif format is Format.argos:
+    if format is Format.argos:
         for note in notes:
             console.print_message(note)
         console.print_message(f"install with: argospm install {shlex.quote(str(output))}")
-    else:
+    elif format is Format.huggingface:
         console.print_message(f"load {output} with MarianMTModel and MarianTokenizer of transformers")

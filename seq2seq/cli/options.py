@@ -165,7 +165,6 @@ Workers = Annotated[int, typer.Option(
     "the number in --threads. Several workers are faster than one worker with many threads. In int8 the workers share "
     "one copy of the model; otherwise each worker is a process with its own copy.",
     rich_help_panel=MACHINE)]
-Compile = Annotated[bool, typer.Option("--compile", hidden=True)]
 Temperature = Annotated[float | None, typer.Option(
     metavar="X", help="Softmax temperature. A value below 1 sharpens the distribution, a value above 1 flattens "
     "it.",

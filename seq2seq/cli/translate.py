@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from enum import StrEnum
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +19,9 @@ from seq2seq.cli.common import DecodingOverrides, bar, json_line
 from seq2seq.cli.options import (
     CONSTRAINTS,
     FORMAT,
-    MACHINE,
     MODELS,
     SAMPLING,
     SEARCH,
-    Compile,
     DecodingSettings,
     Device,
     Model,
@@ -38,25 +39,20 @@ from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 from seq2seq.files.compressed_files import MAX_LINE_BYTES
 from seq2seq.signals import StopRequest, stopping_by_signal
-from seq2seq.translation.text_io import Line, file_or_standard, map_in_blocks, reading
-from seq2seq.translation.unfinished_output import Journal, how_to_resume, resumable
+from seq2seq.translation.text_io import Line, file_or_standard, reading
+from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
 
 if TYPE_CHECKING:
     from seq2seq.recipe import DecodingSection
-    from seq2seq.translation.line_translator import LineTranslator, Translation
-    from seq2seq.translation.requests import Request
-    from seq2seq.translation.worker_processes import Rank, TranslatorPool
-
-
-class Engine(StrEnum):
-    """Inference engines."""
-
-    seq2seq = "seq2seq"
-    ctranslate2 = "ctranslate2"
-
+    from seq2seq.translation.line_translator import Translation
+    from seq2seq.translation.translator import Translator
+    from seq2seq.translation.worker_processes import TranslatorPool
 
 TORCHRUN_STOP_SECONDS = 15
 """Under `torchrun`, maximum time from a stop signal to the end of the command. `torchrun` kills it after 30 seconds."""
+MAIN_RANK_SECONDS = 10
+"""Time for which another rank than rank 0 keeps its error back. If rank 0 has the same error, `torchrun` ends the other
+ranks in this time, so that the error is printed once."""
 BLOCK_LINES = 8192
 """Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
 
@@ -71,12 +67,28 @@ EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model corpus.de.gz --output corpus.en --workers 8 --resume",
                     "seq2seq translate model page.html --output page.en.html --glossary terms.tsv",
                     "torchrun --nproc-per-node 8 -m seq2seq translate model corpus.de --output corpus.en --resume",
-                    "seq2seq translate --engine ctranslate2 exported test.de",
                     "seq2seq translate model    (then type sentences)")
 
 
+@contextmanager
+def _as_rank() -> Iterator[None]:
+    """In the ranks of `torchrun` other than rank 0, print no messages, name the process in its error, and raise the
+    error after a while (see `MAIN_RANK_SECONDS`)."""
+    rank = int(os.environ.get("RANK", 0))
+    console.silence(rank > 0)
+    try:
+        yield
+    except UserError as error:
+        if not rank:
+            raise
+        time.sleep(MAIN_RANK_SECONDS)
+        raise UserError(f"process {rank} on {socket.gethostname()}: {error}") from error
+    finally:
+        console.silence(False)
+
+
+@_as_rank()
 def translate(
-    context: typer.Context,
     model: Model,
     input: Annotated[Path | None, typer.Argument(
         metavar="INPUT", help="Text, one sentence per line, plain or compressed (.gz, .zst), or a document whose name "
@@ -91,10 +103,11 @@ def translate(
         metavar="N", min=1, help="Maximum length of a line in bytes; a longer line is an error.")] = MAX_LINE_BYTES,
     output: Annotated[Path | None, typer.Option(
         "--output", "-o", metavar="FILE", rich_help_panel=FORMAT, show_default="standard output",
-        help="Output file. Until the output is complete, the name of the file ends in .part.")] = None,
+        help="Output file. Until the output is complete, its finished blocks of lines are in the directory "
+        "FILE.parts.")] = None,
     resume: Annotated[bool, typer.Option(
-        "--resume", help="Continue FILE.part, if an interrupted call of the same command has left this file.",
-        rich_help_panel=FORMAT)] = False,
+        "--resume", help="Use the finished blocks in FILE.parts, if an interrupted call of the same command has left "
+        "this directory.", rich_help_panel=FORMAT)] = False,
     format: Annotated[TextOrLines, typer.Option(
         help="text: a line of text for each line of input. jsonl: a JSON object for each line of input.",
         rich_help_panel=FORMAT)] = TextOrLines.text,
@@ -154,20 +167,16 @@ def translate(
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
     workers: Workers = 1,
-    compile: Compile = False,
-    engine: Annotated[Engine, typer.Option(
-        help="Inference engine; ctranslate2 needs a directory that seq2seq export has written.",
-        rich_help_panel=MACHINE)] = Engine.seq2seq,
 ) -> None:
     """Translate text. Each line of input yields exactly one line of output.
 
     Only a newline character ends a line. Empty lines stay empty. A line that is too long for the model is translated in
     parts, which are joined. With --output, the command finishes the current block of lines after SIGINT (Ctrl-C) or
-    SIGTERM and then stops. --resume continues after the last finished block, also after a crash. If torchrun
-    starts several processes, on one machine or several, they share the lines. Only the first process reads the input
-    and writes the output.
+    SIGTERM and then stops. --resume continues with the finished blocks, also after a crash. If torchrun starts several
+    processes, on one machine or several, each of them translates some of the blocks. Input and output must then be
+    files that all processes can access.
     """
-    ranks = None if context.obj is None else context.obj.members
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     overrides = DecodingOverrides.read(
         settings, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty, safety_net=safety_net,
         word_confidence=word_confidence or None, forbid=tuple(forbid) if forbid else None, sampling=sampling,
@@ -176,8 +185,6 @@ def translate(
         _require_text_output(overrides)
         overrides = overrides.with_defaults(word_confidence=False)              # even if the recipe sets it
     overrides = overrides.with_defaults(n_best=1)
-    if compile:
-        raise UserError("--compile is now part of int8: use --precision int8 instead.")
     if not ensemble:
         overrides.refuse_without_effect("ensemble_mean", "there is only one model. Add --ensemble MODEL.")
     if fusion is None:
@@ -191,9 +198,11 @@ def translate(
     )
     from seq2seq.protection.translation_warnings import TranslationWarnings
     from seq2seq.translation.journal_inputs import journal_inputs
-    from seq2seq.translation.requests import requests_of
+    from seq2seq.translation.requests import growing_blocks, requests_of
 
-    path = file_or_standard(input)
+    path, output = file_or_standard(input), file_or_standard(output)
+    if world_size > 1:
+        _require_several_processes_can(path, output, workers, device)
     document = input_format(path, document)
     if document and (format is TextOrLines.jsonl or prefix or require):
         raise UserError("--format jsonl, --prefix and --require are for lines of text, not for documents. Remove them, "
@@ -201,7 +210,7 @@ def translate(
     with ExitStack() as stack:
         contents = read_document(path) if document else b""
         opened = [] if document else [stack.enter_context(reading(path, max_line_bytes))]
-        journal = stack.enter_context(resumable(file_or_standard(output), resume))
+        unfinished = stack.enter_context(resumable(output, resume, rank, world_size, document is not None))
         prefixes, phrases = (None if path is None else stack.enter_context(reading(path, max_line_bytes))
                              for path in (prefix, require))
         inputs = [*opened, *(text for text in (prefixes, phrases) if text is not None)]
@@ -209,14 +218,13 @@ def translate(
         recipe = model_recipe(model, target_language)
         parsed = DocumentTranslation(contents, document, str(path or "standard input"), recipe) if document else None
         lines = parsed.lines if parsed else opened[0]
-        # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end:
-        # `torchrun` sends a signal when a rank is lost.
-        stop = stack.enter_context(_stopping(journal, ranks is not None))
+        # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end.
+        stop = stack.enter_context(_stopping(unfinished))
         translator = stack.enter_context(
-            _translators(engine, model, device, precision, threads, workers, ranks,
+            _translators(model, device, precision, threads, workers,
                          {"ensemble": ensemble or (), "fusion": fusion, "target_language": target_language}))
         decoding = _checked_decoding(translator, overrides, require is not None)
-        journal.begin({
+        unfinished.begin({
             **journal_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers, "document": document,
             "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder,
@@ -225,86 +233,87 @@ def translate(
         keep = parsed or glossary or placeholder or decoding.safety_net and recipe.task.target_is_text
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
-        requests = journal.skip_finished(stop.interruptible(
-            requests_of(lines, prefixes, phrases, translator.context)), lines.name)
-        stop.message = how_to_resume(journal)
-        finished = journal.finished_lines() if parsed else []
+        requests = stop.interruptible(requests_of(lines, prefixes, phrases, translator.context))
+        stop.message = how_to_resume(unfinished)
         warnings = TranslationWarnings(lines.name, parsed.places if parsed else None, recipe.language_tokens)
-        with bar("translating", lines, journal.output, journal.lines) as advance:
-            def translated(requests: Iterator[tuple[Line, Request]]) -> Iterator[list[list[Translation]]]:
-                block_lines = 1 if lines.live else BLOCK_LINES * workers
-                return (safe if keep else translator).translate_blocks(
-                    (request for _, request in requests), block_lines, begin=journal.lines, progress=advance,
-                    **overrides.values)
-
-            for block in map_in_blocks(requests, translated):
-                for (line, _), translations in block:
-                    if parsed:
-                        finished.append(translations[0].text)
-                        if journal.output.part:
-                            journal.output.write(f"{finished[-1]}\n")
-                    elif format is TextOrLines.text:
-                        journal.output.write(translations[0].text + line.ending)
-                    else:
-                        record = _translation_record(line, translations, decoding)
-                        journal.output.write(json_line(record) + line.ending[-1:])
-                    warnings.check(line, translations[0])
-                journal.commit()
-                stop.message = how_to_resume(journal)
+        blocks = unfinished.pending(growing_blocks(requests, 1 if lines.live else BLOCK_LINES * workers))
+        first = list(islice(blocks, 1))                     # skips finished blocks, which would distort the rate
+        skipped = unfinished.skipped_lines
+        with bar("translating", lines, unfinished.output, skipped) as advance:
+            for block in chain(first, blocks):
+                found = (safe if keep else translator).translate([request for _, request in block], progress=advance,
+                                                                 **overrides.values)
+                translated = [(line, n_best) for (line, _), n_best in zip(block, found, strict=True)]
+                unfinished.write("".join(
+                    json_line(_translation_record(line, n_best, decoding)) + line.ending[-1:]
+                    if format is TextOrLines.jsonl else n_best[0].text + ("\n" if parsed else line.ending)
+                    for line, n_best in translated))
+                console.silence(False)                                          # each rank warns about its own lines
+                for line, (best, *_) in translated:
+                    warnings.check(line, best)
+                console.silence(rank > 0)
                 stop.raise_if_requested()
-        if parsed:
-            journal.output.replace(parsed.join(finished, safe.align))
+                advance(unfinished.skipped_lines - skipped)
+                skipped = unfinished.skipped_lines
+        if unfinished.output is not None:
+            finished = stop.interruptible(unfinished.blocks())
+            if parsed:
+                unfinished.output.write(parsed.join(b"".join(finished).decode().split("\n")[:-1], safe.align))
+            else:
+                for data in finished:
+                    unfinished.output.write(data)
+        console.silence(False)
         warnings.finish()
 
 
+def _require_several_processes_can(input: Path | None, output: Path | None, workers: int, device: str) -> None:
+    """Raise UserError if the processes of `torchrun` cannot work with these options."""
+    if input is None or not input.is_file() or output is None:
+        raise UserError("the processes of torchrun need files that all of them can access: name the input, and the "
+                        "output with --output FILE.")
+    if workers > 1:
+        raise UserError("--workers has no effect with torchrun, whose processes are the workers. Remove it; "
+                        "--nproc-per-node of torchrun is the number of processes on a machine.")
+    if ":" in device:
+        raise UserError(f"--device {device} is one device, and several processes translate. Use cuda (each process "
+                        "then uses its own GPU), cpu or auto.")
+
+
 @contextmanager
-def _stopping(journal: Journal, torchrun: bool) -> Iterator[StopRequest]:
+def _stopping(unfinished: UnfinishedOutput) -> Iterator[StopRequest]:
     """Turn SIGINT and SIGTERM into a stop request, and yield the request. If the output cannot be resumed, or the model
-    is still being loaded, the signals end the command immediately. torchrun: True if `torchrun` started this process.
+    is still being loaded, the signals end the command immediately.
     """
-    if journal.output.part is None:
+    if unfinished.directory is None:
         yield StopRequest()
         return
-    with stopping_by_signal("this block of lines", "stopped while the model was loaded", not torchrun,
+    torchrun = unfinished.world_size > 1
+    with stopping_by_signal("" if unfinished.rank else "this block of lines",
+                            "" if unfinished.rank else "stopped while the model was loaded", not torchrun,
                             TORCHRUN_STOP_SECONDS if torchrun else 0) as stop:
         stop.waiting = True
         yield stop
 
 
 @contextmanager
-def _translators(engine: Engine, model: Path, device: str, precision: Precision, threads: int | None, workers: int,
-                 ranks: Sequence[Rank] | None, models: dict[str, Any]) -> Iterator[LineTranslator | TranslatorPool]:
+def _translators(model: Path, device: str, precision: Precision, threads: int | None, workers: int,
+                 models: dict[str, Any]) -> Iterator[Translator | TranslatorPool]:
     """Yield a translator or a pool of translators, and print the precision.
 
-    ranks: other ranks of `torchrun`; None: without `torchrun`. models: arguments `ensemble`, `fusion` and
-    `target_language` of `Translator.load`.
+    models: arguments `ensemble`, `fusion` and `target_language` of `Translator.load`.
     """
-    if ranks is not None and workers > 1:
-        raise UserError("--workers has no effect with torchrun, whose processes are the workers. Remove it; "
-                        "--nproc-per-node of torchrun is the number of processes on a machine.")
-    if ranks is not None and engine is Engine.ctranslate2:
-        raise UserError("--engine ctranslate2 does not work with torchrun. Use --workers without torchrun, or the "
-                        "engine seq2seq.")
-    if engine is Engine.ctranslate2:
-        from seq2seq.interop.ctranslate2 import CTranslate2Translator
+    from seq2seq.translation.worker_processes import TranslatorPool, device_of_worker
 
-        if given := [f"--{name.replace('_', '-')}" for name, value in models.items() if value]:
-            raise UserError(f"--engine ctranslate2 runs one model as it is. Remove {' and '.join(given)}, or --engine.")
-        exported = CTranslate2Translator.open(model, device, precision.value, threads, workers)
-        console.print_message(f"translating with CTranslate2 in {exported.precision} on {exported.device}")
-        yield exported
-        return
-    if workers == 1 and ranks is None:
+    if workers == 1:
         from seq2seq.translation.translator import Translator
 
+        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+            device = device_of_worker(int(os.environ.get("LOCAL_RANK", 0)), device)
         translator = Translator.load(model, device, precision.value, threads, **models)
         console.print_message(f"translating in {translator.precision} on {translator.device}")
         yield translator
         return
-    from seq2seq.translation.worker_processes import TranslatorPool
-
-    with TranslatorPool(model, workers, device, precision.value, threads if ranks else threads or 1,
-                        ranks=ranks or (), **models) as pool:
+    with TranslatorPool(model, workers, device, precision.value, threads or 1, **models) as pool:
         console.print_message(f"translating in {pool.precision}, {pool.workers} workers")
         yield pool
 
@@ -321,7 +330,7 @@ def _require_text_output(overrides: DecodingOverrides) -> None:
                         "translations. Add --format jsonl.")
 
 
-def _checked_decoding(translator: LineTranslator | TranslatorPool, overrides: DecodingOverrides, requiring: bool,
+def _checked_decoding(translator: Translator | TranslatorPool, overrides: DecodingOverrides, requiring: bool,
                       ) -> DecodingSection:
     """Return the `decoding` section of the model's recipe with the overrides applied.
 

@@ -9,7 +9,7 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
-from seq2seq.errors import CorpusError, OptionError, require_texts
+from seq2seq.errors import CorpusError, OptionError
 from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import DecodingSection, decoding_with
 from seq2seq.tokenizers.context import in_context, with_last_sentences
@@ -49,9 +49,7 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
         CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
         OptionError: there are no models, a weight is not finite, or the length penalty is not a valid value of
             `decoding.length_penalty`.
-        TypeError: a source is not a str.
     """
-    require_texts(sources, "sources")
     if len(sources) != len(found):
         raise CorpusError(f"there are {len(sources):,} sources, but translations of {len(found):,} lines. They "
                           "must match line by line.")

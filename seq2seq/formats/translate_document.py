@@ -22,9 +22,8 @@ from seq2seq.formats.registry import SUFFIXES, format_of, parse
 from seq2seq.protection.glossary import Glossary
 from seq2seq.protection.protected_translation import ProtectedTranslator
 from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
-from seq2seq.storage.checkpoints import BEST, RECIPE, resolve_model_path
-from seq2seq.storage.directories import kind_of
-from seq2seq.translation.line_translator import LineTranslator, ReportProgress
+from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
+from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.text_io import Input
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
@@ -107,32 +106,28 @@ def input_format(path: Path | None, format: str | None) -> str | None:
 
 def model_recipe(model: Path, target_language: str | None = None) -> Recipe:
     """Return the recipe of a model for a target language (see `Recipe.into`). model: path of a bundle, of a run, whose
-    best bundle is used, or of a model that was exported to CTranslate2."""
-    exported = kind_of(model) is None and not (model / BEST).is_dir() and (model / RECIPE).is_file()
-    return load_recipe((model if exported else resolve_model_path(model)) / RECIPE, check_files=False).into(
-        target_language)
+    best bundle is used."""
+    return load_recipe(resolve_model_path(model) / RECIPE, check_files=False).into(target_language)
 
 
-def protected(translator: LineTranslator | TranslatorPool, model: Path, recipe: Recipe, glossary: Path | None = None,
+def protected(translator: Translator | TranslatorPool, model: Path, recipe: Recipe, glossary: Path | None = None,
               placeholders: Sequence[str] = ()) -> ProtectedTranslator:
     """Return a translator that keeps placeholders and terms.
 
     Args:
         model: path of the translator's model. If worker processes translate, this process also loads the model when a
-            sentence has to be aligned. Models in CTranslate2 cannot align: tags are placed by position.
+            sentence has to be aligned.
         glossary: path of a glossary; see `Glossary.read`. placeholders: regular expressions of further placeholders.
     Raises:
         UserError: the glossary or a placeholder is invalid.
     """
     loaded = translator.shared if isinstance(translator, TranslatorPool) else translator
-    align: Align | None = None
-    if loaded is None or isinstance(loaded, Translator):
-        def align(pairs: Sequence[tuple[str, str]]) -> Sequence[np.ndarray | None]:
-            nonlocal loaded
-            loaded = loaded or Translator.load(model, str(translator.device), translator.precision,
-                                               target_language=recipe.languages.target)
-            assert isinstance(loaded, Translator)
-            return unit_weights(loaded, pairs, measured_aligner(model))
+
+    def align(pairs: Sequence[tuple[str, str]]) -> Sequence[np.ndarray | None]:
+        nonlocal loaded
+        loaded = loaded or Translator.load(model, str(translator.device), translator.precision,
+                                           target_language=recipe.languages.target)
+        return unit_weights(loaded, pairs, measured_aligner(model))
 
     return ProtectedTranslator(
         translator, Placeholders(placeholders),

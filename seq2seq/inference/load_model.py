@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from seq2seq.errors import CheckpointError, OptionError, RecipeError, TokenizerError
+from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.model import Model, build_model
 from seq2seq.recipe import ModelSection, Recipe, parse_recipe
 from seq2seq.storage.checkpoints import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
@@ -130,9 +130,3 @@ def require_same_context(path: str | Path, context: int, other_path: str | Path,
     if context != other:
         raise CheckpointError(f"{path} and {other_path} read different numbers of preceding sentences (data.context: "
                               f"{context} and {other}), so they cannot be used together.")
-
-
-def refuse_compile(compile: bool) -> None:
-    """Raise OptionError if the removed option `compile` is used."""
-    if compile:
-        raise OptionError("compile=True is no longer accepted; use precision='int8' instead")

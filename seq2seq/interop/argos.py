@@ -15,17 +15,13 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from seq2seq.cards.language_names import canonical, language_name
 from seq2seq.errors import FormatError
 from seq2seq.interop.ctranslate2 import (
     CTRANSLATE2_DECODING_KEYS,
     MODEL_FILE,
-    CTranslate2Translator,
-    compute_type,
+    CTranslate2Model,
     convert,
     library,
     tolerance_of,
@@ -84,15 +80,6 @@ class ArgosExport:
 
     parity: Parity
     notes: list[str]
-
-
-class PackagedTranslator(CTranslate2Translator):
-    """Model of a package. As in Argos Translate, all pieces may be generated."""
-
-    @property
-    def suppressed(self) -> list[list[str]]:
-        """Pieces that must not occur in a translation: none."""
-        return []
 
 
 def export_model(path: Path, output: Path, quantization: str = "int8", splitter: Path | None = None,
@@ -243,11 +230,7 @@ def usage(codes: list[str], output: str, notes: list[str]) -> str:
     return USAGE.format(file=output, source=codes[0], target=codes[1], notes=listed)
 
 
-def open_package(folder: Path, exportable: Exportable) -> PackagedTranslator:
-    """Load the model of an unpacked package, with the options of Argos Translate."""
+def open_package(folder: Path, exportable: Exportable) -> CTranslate2Model:
+    """Load the model of an unpacked package."""
     tokenizers = Tokenizers.from_files({JOINT_FILE: (folder / TOKENIZER).read_bytes()}, str(folder))
-    recipe = exportable.recipe
-    loaded: Any = library().Translator(str(folder / MODEL), device="cpu", compute_type=compute_type("auto"))
-    return PackagedTranslator(
-        tokenizers, recipe.languages, DECODING, recipe.max_input_pieces, torch.device("cpu"), recipe.task, 0, loaded,
-        recipe)
+    return CTranslate2Model(folder / MODEL, tokenizers, exportable.recipe, suppress=False)

@@ -1,23 +1,18 @@
-"""Export models to CTranslate2, and translate with exported models through the `Translator` interface."""
+"""Export of models to CTranslate2."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
-from torch import device as torch_device
 
 from seq2seq.analysis.attention_maps import Aligner
 from seq2seq.devices import cpu_flags
-from seq2seq.errors import CheckpointError, FormatError, RequestError, UserError
-from seq2seq.files.json_reader import NotJson, parse_json
-from seq2seq.files.yaml_document import read_yaml, write_yaml
+from seq2seq.errors import FormatError, UserError
 from seq2seq.interop.export_card import export_card
 from seq2seq.interop.parity import (
     SUPPORTED_DECODING_KEYS,
@@ -31,22 +26,16 @@ from seq2seq.interop.parity import (
 )
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
-from seq2seq.recipe import DecodingSection, ModelSection, Recipe, parse_recipe
+from seq2seq.recipe import ModelSection, Recipe
 from seq2seq.recipe.directions import language_token
-from seq2seq.search.beam import Hypothesis
-from seq2seq.storage.checkpoints import RECIPE, load_bundle, resolve_model_path
-from seq2seq.storage.directories import read_file
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
-from seq2seq.translation.line_translator import LineTranslator, PairScore
-from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
+from seq2seq.translation.line_translator import PairScore, Translation
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 MODEL_FILE = "model.bin"
 CTRANSLATE2_DECODING_KEYS = SUPPORTED_DECODING_KEYS | {"patience"}
-# CTranslate2's name of each precision.
-PRECISIONS = {"auto": "default", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 VNNI = {"avx512_vnni", "avx_vnni"}
 """CPU flags of the instructions that sum products of int8 numbers in int32."""
 INT8_NOTE = """\
@@ -67,16 +56,16 @@ def library() -> Any:
         raise UserError("this needs CTranslate2: pip install ctranslate2") from error
 
 
-def compute_type(precision: str) -> str:
-    """Return CTranslate2's name of a precision for this machine's CPU.
+def compute_type() -> str:
+    """Return the number format in which this machine's CPU computes: that of the stored weights.
 
-    On AMD CPUs without VNNI, `auto` is fp32 instead of the format of the stored weights. On a Zen 3, int8 changed the
+    On AMD CPUs without VNNI, it is fp32. On a Zen 3, int8 changed the
     log-probability of a token by 0.055 on average for a model of width 128 (with MKL, as on Intel's CPUs, 0.008), and
     by 0.011 for width 256 (0.003). It was only 1.2 times as fast as fp32 (CTranslate2 4.8.5).
     """
     flags = cpu_flags()
     amd = "sse4a" in flags                                              # instructions that only AMD's CPUs have
-    return "float32" if precision == "auto" and amd and not VNNI & flags else PRECISIONS[precision]
+    return "float32" if amd and not VNNI & flags else "default"
 
 
 # Export
@@ -90,7 +79,7 @@ def tolerance_of(quantization: str) -> Tolerance:
 
 def export_model(path: Path, output: Path, quantization: str = "float32", source: Path | None = None,
                  max_lines: int = 500) -> Parity:
-    """Write a model as a CTranslate2 directory, with tokenizer, recipe and a README that explains how to run it.
+    """Write a model as a CTranslate2 directory, with tokenizer and a README that explains how to run it.
 
     Args:
         quantization: number format of the weights, one of QUANTIZATIONS.
@@ -108,23 +97,13 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
     def write(directory: Path) -> None:
         convert(exportable.model, recipe.model, tokenizers, directory, quantization, exportable.aligner)
         tokenizers.save(directory)
-        text = with_exported_decoding(load_bundle(resolve_model_path(path)).recipe_text, exportable)
-        (directory / RECIPE).write_text(text, encoding="utf-8", newline="\n")
         card = export_card(path, exportable, "ctranslate2", usage(exportable, quantization), directory / MODEL_FILE,
                            quantization)
         (directory / "README.md").write_text(card, encoding="utf-8")
 
     return write_checked_export(output, f"the export to ctranslate2 ({quantization})", write,
-                                CTranslate2Translator.open, ours, lines, tolerance_of(quantization))
-
-
-def with_exported_decoding(text: str, exportable: Exportable) -> str:
-    """Return the recipe text of the export: the recipe `text` with only the `decoding` keys that are exported."""
-    if not exportable.note:
-        return text
-    recipe = read_yaml(text, RECIPE).value
-    decoding = exportable.recipe.decoding.model_dump(exclude_defaults=True, mode="json")
-    return f"# Exported to CTranslate2. {exportable.note}\n{write_yaml(recipe | {'decoding': decoding})}"
+                                lambda directory: CTranslate2Model(directory, tokenizers, recipe), ours, lines,
+                                tolerance_of(quantization))
 
 
 def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, directory: Path,
@@ -211,13 +190,7 @@ def _feed_forward(spec: Any, layer: FeedForward, norm: nn.LayerNorm) -> None:
 
 
 USAGE = """\
-To translate with seq2seq, in this directory:
-
-```bash
-seq2seq translate --engine ctranslate2 . < text.{source} > text.{target}
-```
-
-To translate without seq2seq, in this directory:
+To translate, in this directory:
 
 ```python
 import ctranslate2{imports}
@@ -268,157 +241,61 @@ def usage(exportable: Exportable, quantization: str) -> str:
             spaces='.replace("\\u2581", " ").strip()' if marian else "")
         imports = "\nimport sentencepiece"
     return USAGE.format(
-        source=recipe.languages.source, target=recipe.languages.target, imports=imports, encode=encode,
+        imports=imports, encode=encode,
         beam_size=recipe.decoding.beam_size, length_penalty=recipe.decoding.length_penalty,
         note="\n" + INT8_NOTE if quantization.startswith("int8") else "")
 
 
-# Translation
+# Comparison with the original
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class CTranslate2Translator(LineTranslator):
-    """`LineTranslator` whose search and scoring run in CTranslate2, limited to the options that CTranslate2 supports.
+class CTranslate2Model:
+    """A model in CTranslate2 with the interface `parity.Exported`. It runs on the CPU, in the format of its weights.
 
-    Scores of translations are higher than those of the original model by about 1e-4, because CTranslate2 excludes
-    suppressed tokens from the softmax. A translation without `</s>` is cut at the limit of `SearchSetup.max_lengths`.
-
-    translator: `ctranslate2.Translator`. recipe: recipe of the exported model.
+    CTranslate2 excludes suppressed tokens from the softmax. A translation without `</s>` is cut at the maximum length.
     """
 
-    translator: Any
-    recipe: Recipe
+    def __init__(self, directory: Path, tokenizers: Tokenizers, recipe: Recipe, suppress: bool = True) -> None:
+        """directory: directory that `convert` wrote. suppress: False to generate all pieces, as Argos Translate does.
 
-    @property
-    def precision(self) -> str:
-        """Number format of the computation."""
-        return str(self.translator.compute_type)
-
-    @property
-    def max_positions(self) -> int:
-        """Maximum length of a sentence in tokens, `</s>` included."""
-        return self.recipe.model.max_positions
-
-    @cached_property
-    def suppressed(self) -> list[list[str]]:
-        """Pieces that must not occur in a translation, each as a sequence of length 1."""
-        return [[piece] for piece in self.tokenizers.target.pieces(self.tokenizers.target.never_generated_ids)]
-
-    @cached_property
-    def ids(self) -> dict[str, int]:
-        """Id of each piece of the target vocabulary."""
-        return {piece: index for index, piece in enumerate(pieces(self.tokenizers.target))}
-
-    @staticmethod
-    def open(directory: Path, device: str = "cpu", precision: str = "auto", threads: int | None = None,
-             workers: int = 1) -> CTranslate2Translator:
-        """Load a directory that `export_model` wrote.
-
-        Args:
-            device: cpu, cuda, cuda:1, …, or auto.
-            precision: fp32, bf16, fp16, int8 or auto (the format of the stored weights if the device supports it).
-            threads: number of threads for each batch; if None, CTranslate2's default. workers: number of batches that
-                are translated in parallel.
         Raises:
-            CheckpointError: there is no export, or it is damaged, has files of two models, or cannot run on `device`.
-            UserError: CTranslate2 is not installed, or `device` is not the name of a device.
+            FormatError: CTranslate2 cannot load the model.
         """
-        package = library()
-        missing = [name for name in (MODEL_FILE, RECIPE) if not (directory / name).exists()]
-        if missing:
-            raise CheckpointError(f"{directory} is not a model exported to CTranslate2: it has no {missing[0]}. "
-                                  "Export one: seq2seq export MODEL --to ctranslate2 --output DIR")
-        files = {name: read_file(directory / name) for name in Tokenizers.file_names(directory)}
         try:
-            recipe = parse_recipe(read_file(directory / RECIPE).decode(), directory / RECIPE, alone=True)
-        except UnicodeDecodeError as error:
-            raise CheckpointError(f"{directory / RECIPE} is damaged: {error}. Export the model again.") from error
-        kind, _, index = device.partition(":")
-        if kind not in ("cpu", "cuda", "auto") or index and not index.isdecimal():
-            raise UserError(f"there is no device '{device}'. Devices are cpu, cuda, cuda:1, …, and auto.")
-        try:
-            on_cpu = kind == "cpu" or kind == "auto" and not package.get_cuda_device_count()
-            loaded = package.Translator(str(directory), device=kind, device_index=int(index or 0),
-                                        compute_type=compute_type(precision) if on_cpu else PRECISIONS[precision],
-                                        inter_threads=workers, intra_threads=threads or 0)
+            self.translator = library().Translator(str(directory), device="cpu", compute_type=compute_type())
         except (RuntimeError, ValueError) as error:
-            raise CheckpointError(f"CTranslate2 cannot load {directory}: {error}") from error
-        tokenizers = Tokenizers.from_files(files, str(directory))
-        _require_same_pieces(directory, tokenizers)
+            raise FormatError(f"CTranslate2 cannot load {directory}: {error}") from error
         if recipe.data.context:
             tokenizers = tokenizers.with_context()
         if recipe.language_tokens:
             tokenizers = tokenizers.with_language_token(language_token(recipe.languages.target))
-        return CTranslate2Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces,
-                                     torch_device(loaded.device), recipe.task, recipe.data.context, loaded, recipe)
+        self.source, self.target = tokenizers.source, tokenizers.target
+        self.max_positions = recipe.model.max_positions
+        self.batch_tokens = recipe.decoding.batch_tokens
+        never = self.target.pieces(self.target.never_generated_ids) if suppress else []
+        self.suppressed = [[piece] for piece in never]
+        self.ids = {piece: index for index, piece in enumerate(pieces(self.target))}
 
-    def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
-                     progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
-        """See `LineTranslator.search_parts`. Raises RequestError if CTranslate2 lacks a requested option."""
-        options = setup.decoding
-        self._require_supported(parts, options)
-        encoded = self.encode_texts([part.context + part.text for part in parts])
-        sources = list(map(self.tokenizers.source.pieces, encoded))
-        limits = setup.max_lengths(parts, np.array([len(source) for source in sources]), self.max_positions)
-        found: list[list[PartTranslation]] = [[] for _ in parts]
-        # All parts of a call have the same max_decoding_length, so a call gets only parts with similar limits.
-        lengths = np.array([1 << (limit - 1).bit_length() for limit in limits], np.int64)
-        for length in np.unique(lengths):
-            indices = np.flatnonzero(lengths == length)
-            results = self.translator.translate_batch(
-                [sources[index] for index in indices], beam_size=options.beam_size, num_hypotheses=options.n_best,
-                patience=options.patience if options.beam_size > 1 else 1,
-                length_penalty=options.length_penalty, min_decoding_length=options.min_length,
-                max_decoding_length=max(limits[index] for index in indices),
-                no_repeat_ngram_size=options.no_repeat_ngram, max_batch_size=options.batch_tokens,
-                batch_type="tokens", max_input_length=0, return_scores=True,
-                suppress_sequences=self.suppressed)
-            for index, result in zip(indices, results, strict=True):
-                # A hypothesis without `</s>` is as long as the call's largest limit: cut it at the limit of its part.
-                hypotheses = [self._hypothesis(hypothesis[: limits[index] - 1], score, setup)
-                              for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)]
-                found[index] = list(map(PartTranslation, hypotheses, setup.texts(hypotheses)))
-            progress(indices)
-        return found
+    def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
+        """See `Translator.translate`. Of `decoding`, only beam_size, length_penalty, max_length and min_length are
+        used. All scores in the result are 0."""
+        limit = min(self.max_positions, decoding["max_length"] + 1)
+        results = self.translator.translate_batch(
+            [self.source.pieces(ids) for ids in self.source.encode(lines)], beam_size=decoding["beam_size"],
+            length_penalty=decoding["length_penalty"], min_decoding_length=decoding["min_length"],
+            max_decoding_length=limit, max_batch_size=self.batch_tokens, batch_type="tokens", max_input_length=0,
+            suppress_sequences=self.suppressed)
+        texts = self.target.decode([[self.ids[piece] for piece in result.hypotheses[0][: limit - 1]]
+                                    for result in results])
+        return [[Translation(text.replace("\n", " ").strip(), 0.0, 0.0, 0)] for text in texts]
 
-    def score(self, pairs: Sequence[tuple[str, str]], progress: Callable[[int], None] | None = None
-              ) -> list[PairScore]:
-        """See `LineTranslator.score`."""
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+        """See `Translator.score`."""
         sources, targets = ([side.pieces(ids) for ids in side.encode(lines)] for side, lines in (
-            (self.tokenizers.source, [source for source, _ in pairs]),
-            (self.tokenizers.target, [target for _, target in pairs])))
-        results = self.translator.score_batch(sources, targets, max_batch_size=self.decoding.batch_tokens,
-                                              batch_type="tokens", max_input_length=0)
-        if progress:
-            progress(len(pairs))
+            (self.source, [source for source, _ in pairs]), (self.target, [target for _, target in pairs])))
+        results = self.translator.score_batch(sources, targets, max_batch_size=self.batch_tokens, batch_type="tokens",
+                                              max_input_length=0)
         return [PairScore(float(np.sum(result.log_probs)), len(result.log_probs)) for result in results]
 
-    def _hypothesis(self, hypothesis: list[str], score: float, setup: SearchSetup) -> Hypothesis:
-        divisor = setup.length_penalty(len(hypothesis) + 1)
-        return Hypothesis([self.ids[piece] for piece in hypothesis], score * divisor, score)
 
-    def _require_supported(self, parts: Sequence[Part], options: DecodingSection) -> None:
-        unsupported = [key for key, value in options.model_dump().items() if key not in CTRANSLATE2_DECODING_KEYS
-                       and value != DecodingSection.model_fields[key].default]
-        unsupported += ["prefix"] * any(part.prefix for part in parts)
-        unsupported += ["require"] * any(part.required for part in parts)
-        if unsupported:
-            raise RequestError(f"CTranslate2 does not support {' and '.join(unsupported)}. Leave out these options, or "
-                               "leave out --engine ctranslate2.")
-
-
-def _require_same_pieces(directory: Path, tokenizers: Tokenizers) -> None:
-    """Raise CheckpointError unless CTranslate2's vocabularies have the same pieces and ids as the tokenizers."""
-    for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target)):
-        names = (f"{side}_vocabulary.json", "shared_vocabulary.json")
-        path = next((directory / name for name in names if (directory / name).exists()), directory / names[0])
-        try:
-            vocabulary = parse_json(read_file(path))
-        except NotJson as error:
-            raise CheckpointError(f"{path} cannot be read: {error}. Export the model again.") from error
-        if vocabulary != pieces(tokenizer):
-            raise CheckpointError(f"{path} and the tokenizer in the same directory have different pieces, so they "
-                                  "belong to different models. Export the model again.")
-
-
-__all__ = ["QUANTIZATIONS", "CTranslate2Translator", "FormatError", "convert", "export_model", "pieces"]
+__all__ = ["QUANTIZATIONS", "CTranslate2Model", "FormatError", "convert", "export_model", "pieces"]

@@ -301,23 +301,21 @@ def _read_report(export: Path) -> dict[str, Any]:
 
 def kept_card(export: Path) -> str:
     """Return the message that the README.md of an earlier export is kept; "" if it is the card that seq2seq wrote, or
-    does not exist. A README.md without a recorded checksum, as in exports of older versions, may have been edited."""
+    does not exist."""
     try:
         checksum = sha256_of(export / README)
     except OSError:
         return ""
-    known = _read_report(export).get(CARD_KEY)
-    if checksum == known:
+    if checksum == _read_report(export).get(CARD_KEY):
         return ""
-    return f"{export / README} " + ("has been edited, and is kept" if known else
-                                    "may have been edited, and is kept. To get a new card, delete it and export again.")
+    return f"{export / README} is not the card that seq2seq wrote, and is kept"
 
 
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
                          ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
     """Write an export to a temporary directory, which is renamed to `output` if the export passes the comparison.
 
-    If `output` contains an earlier export whose README.md may have been edited, this README.md is kept.
+    If `output` contains an earlier export whose README.md was edited, this README.md is kept.
 
     Args:
         export: name of the export in errors.

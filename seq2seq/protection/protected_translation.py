@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Unpack
 
 from seq2seq.data.line_splitting import Span, split_margins
@@ -71,25 +70,13 @@ class ProtectedTranslator:
     def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """Return the best translations of each line; see `LineTranslator.translate`."""
-        return list(chain.from_iterable(self.translate_blocks(lines, max(1, len(lines)), progress=progress,
-                                                              **decoding)))
-
-    def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
-                         ) -> Iterator[list[list[Translation]]]:
-        """Yield the translations of each block of lines; see `LineTranslator.translate_blocks`."""
-        waiting: deque[_Line] = deque()
-
-        def requests() -> Iterator[Request]:
-            for request in number_requests(lines, begin, self.translator.context):
-                forced = "\n".join((request.prefix, *request.required, *decoding.get("require", ())))
-                line = _Line(request, self.glossary.find(request.text) if self.glossary else [],
-                             bool(self.placeholders.spans(request.text)), self.placeholders.counts(forced))
-                waiting.append(line)
-                yield self._first_request(line)
-
-        blocks = self.translator.translate_blocks(requests(), block_lines, begin=begin, progress=progress, **decoding)
-        return (self._checked([waiting.popleft() for _ in block], block, decoding) for block in blocks)
+        marked = []
+        for request in number_requests(lines, 0, self.translator.context):
+            forced = "\n".join((request.prefix, *request.required, *decoding.get("require", ())))
+            marked.append(_Line(request, self.glossary.find(request.text) if self.glossary else [],
+                                bool(self.placeholders.spans(request.text)), self.placeholders.counts(forced)))
+        found = self.translator.translate([self._first_request(line) for line in marked], progress=progress, **decoding)
+        return self._checked(marked, found, decoding)
 
     def _first_request(self, line: _Line) -> Request:
         if line.has_placeholders and not is_translatable(self._without_placeholders(line.request.text)[0]):
@@ -249,8 +236,8 @@ class ProtectedTranslator:
         if not requests:
             return []
         try:
-            blocks = self.translator.translate_blocks(list(requests), len(requests), **decoding)
-            return [[replace(one, retried=True) for one in n_best] for n_best in chain.from_iterable(blocks)]
+            found = self.translator.translate(requests, **decoding)
+            return [[replace(one, retried=True) for one in n_best] for n_best in found]
         except RequestError:
             if len(requests) == 1:
                 return [[]]

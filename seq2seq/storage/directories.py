@@ -239,7 +239,7 @@ def cannot_save(path: Path, error: OSError, needed: int | None) -> CheckpointErr
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "Make the directory writable, or choose another"
     elif error.errno == errno.EBUSY:
-        remedy = "It may be a mount point, which cannot be replaced: choose a directory inside it"
+        remedy = "A directory in use, such as a mount point, cannot be replaced: choose a directory inside it"
     else:
         remedy = "Check the path and the disk"
     return CheckpointError(

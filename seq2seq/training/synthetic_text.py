@@ -16,12 +16,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.data.preparation import SYNTHETIC
-from seq2seq.errors import CorpusError, RecipeError
+from seq2seq.errors import CorpusError, RecipeError, UserError
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.recipe.language_codes import same_code
@@ -31,10 +31,11 @@ from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.open_files import sync
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
-from seq2seq.translation.requests import number_requests
-from seq2seq.translation.torchrun_ranks import Ranks, serve_main_rank
+from seq2seq.translation.line_translator import ReportProgress
+from seq2seq.translation.requests import Request, growing_blocks, number_requests
 from seq2seq.translation.translator import Translator
-from seq2seq.translation.worker_processes import Rank, TranslatorPool
+
+Item = TypeVar("Item")
 
 BLOCK_LINES = 8192
 """Maximum number of lines that each rank translates between updates of the journal (see `_truncate_to_journal`)."""
@@ -59,29 +60,7 @@ def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = S
     if recipe.training.teachers.count and group.is_main:
         write_sources(recipe, directory.parent)
     recipe = with_translated_text(recipe, directory.parent)
-    if not any(spec.translated_by for spec in recipe.data.train):
-        return recipe
-
-    def broadcast(value: Any) -> Any:
-        return group.gather([value])[0]
-
-    if not group.is_main:
-        serve_main_rank(group.rank, broadcast)
-        group.barrier()                                             # fails if the main rank has ended
-        return recipe
-    if group.world_size == 1:
-        return _completed(recipe, directory, ())
-    ranks = Ranks(group.world_size, broadcast)
-    try:
-        completed = _completed(recipe, directory, ranks.members)
-    finally:
-        ranks.end(0)
-    group.barrier()
-    return completed
-
-
-def _completed(recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Recipe:
-    train = tuple(_complete(spec, recipe, directory, ranks) if spec.translated_by else spec
+    train = tuple(_complete(spec, recipe, directory, group) if spec.translated_by else spec
                   for spec in recipe.data.train)
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
 
@@ -116,23 +95,57 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
     return recipe.model_copy(update={"data": data, "training": training}), missing
 
 
-def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Corpus:
-    """Return a monolingual corpus with its translation as the missing side. Translate it first if not done yet."""
+def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup) -> Corpus:
+    """Return a monolingual corpus with its translation as the missing side. Translate it first if not done yet.
+
+    Ranks other than the main rank return the corpus unchanged.
+    """
+    if not group.is_main:
+        models: Sequence[Path] = _from_main_rank(group)
+        blocks: Sequence[list[Request]]
+        if models:
+            translator = _load(spec, recipe, models, group)
+            while blocks := _from_main_rank(group):
+                _translate_on_all_ranks(blocks, translator, group, _options(translator.decoding, spec.samples))
+        return spec
     models, text, translation = _paths(spec, recipe, directory)
     if not translation.exists():
         _require_direction(spec, recipe, models)
         _require_text(spec, text, directory)
         _copy_from_teacher(translation)
-    if not translation.exists():
-        first, *others = models
-        options: dict[str, Any] = {"device": recipe.training.device, "ensemble": others,
-                                   "target_language": _direction(spec, recipe)[1]}
-        if ranks:
-            with TranslatorPool(first, 1, threads=None, ranks=ranks, **options) as pool:
-                _translate(spec, models, text, translation, pool)
-        else:
-            _translate(spec, models, text, translation, Translator.load(first, **options))
+    if _from_main_rank(group, [] if translation.exists() else models):
+        _translate(spec, models, text, translation, _load(spec, recipe, models, group), group)
     return _with_translation(spec, translation)
+
+
+def _from_main_rank(group: ProcessGroup, items: Sequence[Item] = ()) -> Sequence[Item]:
+    """Return the main rank's items. All ranks must call this function."""
+    return group.gather([items])[0]
+
+
+def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGroup) -> Translator:
+    """Load the models on all ranks.
+
+    Raises:
+        UserError: a rank has other models under the same paths, or translates in another precision.
+    """
+    translator = Translator.load(models[0], recipe.training.device, ensemble=models[1:],
+                                 target_language=_direction(spec, recipe)[1])
+    loaded = [translator.precision, *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]
+    for rank, found in enumerate(group.gather([loaded])):
+        if found != loaded:
+            raise UserError(f"processes {group.rank} and {rank} translate with different models or precisions. Copy "
+                            f"{' and '.join(map(str, models))} to all machines, and use the same kind of device.")
+    return translator
+
+
+def _translate_on_all_ranks(blocks: Sequence[list[Request]], translator: Translator, group: ProcessGroup,
+                            options: dict[str, Any], progress: ReportProgress | None = None) -> list[list[str]]:
+    """Return the translations of each block. Each rank translates whole blocks, because rounding depends on the lines
+    of a block."""
+    return group.gather([
+        [best.text.replace("\n", " ") for best, *_ in translator.translate(block, progress=progress, **options)]
+        for block in group.shard(blocks)])
 
 
 def _copy_from_teacher(translation: Path) -> None:
@@ -197,8 +210,8 @@ def _key_of_older_versions(spec: Corpus, recipe: Recipe, models: Sequence[Path],
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
-def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Path,
-               translator: Translator | TranslatorPool) -> None:
+def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Path, translator: Translator,
+               group: ProcessGroup = SINGLE_PROCESS) -> None:
     """Write the translation of a monolingual text. If a part of the translation was written before, resume after it."""
     options = _options(translator.decoding, spec.samples)
     translation.parent.mkdir(parents=True, exist_ok=True)
@@ -212,12 +225,14 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
         # The context of a line is the same whether the translation is resumed or not.
         requests = number_requests(_lines(spec, text), 0, translator.context)
         # With `begin`, a resumed translation has the same blocks as an uninterrupted one. Blocks affect bf16 rounding.
-        for block in translator.translate_blocks(islice(requests, done, None), BLOCK_LINES, begin=done,
-                                                 progress=advance, **options):
-            lines = b"".join(best.text.replace("\n", " ").encode() + b"\n" for best, *_ in block)
-            file.write(lines)
+        blocks = growing_blocks(islice(requests, done, None), BLOCK_LINES, done)
+        while turn := _from_main_rank(group, list(islice(blocks, group.world_size))):
+            for number, block in enumerate(_translate_on_all_ranks(turn, translator, group, options, advance)):
+                lines = "".join(f"{line}\n" for line in block).encode()
+                file.write(lines)
+                crc32 = zlib.crc32(lines, crc32)
+                advance(len(block) if number else 0)                            # the main rank has block 0
             file.flush()
-            crc32 = zlib.crc32(lines, crc32)
             write_journal(part, crc32)
         write_journal(part, crc32)
     _finish(part, translation)

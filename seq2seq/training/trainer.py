@@ -73,10 +73,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict
     Raises:
         UserError: the user has to correct the recipe, the data or the run; the message says how.
         Stopped: a signal stopped the training. The same call resumes it.
-        TypeError: `recipe` is a path instead of a Recipe.
     """
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
     configure_process(recipe.training.threads)
     with join_process_group(recipe.training.device) as group:
         return _train(recipe, Path(run), group, restart)

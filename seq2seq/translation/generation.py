@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Unpack
 
 from seq2seq.data.parallel_text import blocks
-from seq2seq.errors import OptionError, UserError, require_iterable, require_text
+from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, decoding_with
 from seq2seq.translation.requests import Request, growing_blocks
 from seq2seq.translation.search_setup import Part, SearchSetup
@@ -57,12 +57,10 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
     Raises:
         OptionError: an option is unknown, or its value is invalid (raised when this function is called).
         UserError: the model is not a language model, or a prompt is too long (raised when the prompt is read).
-        TypeError: `prompts` is a single prompt, or a prompt is not a str.
     """
     if translator.task.has_source:
         raise UserError("this is a translation model, which cannot continue prompts. Use seq2seq translate, or name a "
                         "language model.")
-    require_iterable(prompts, "prompts")
     for name, number in (("samples", samples), ("block_prompts", block_prompts)):
         if number < 1:
             raise OptionError(f"{name}: expected a number of at least 1; found {number}")
@@ -83,11 +81,7 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
 
 def _generate(translator: Translator, prompts: Iterable[str], samples: int, block_prompts: int, setup: SearchSetup,
               ) -> Iterator[list[Text]]:
-    def request(number: int, prompt: str) -> Request:
-        require_text(prompt, f"prompts[{number}]")
-        return Request("", prompt, number=number)
-
-    requests = (request(number, prompt) for number, prompt in enumerate(prompts))
+    requests = (Request("", prompt, number=number) for number, prompt in enumerate(prompts))
     for block in growing_blocks(requests, max(1, min(block_prompts, MAX_BLOCK_TEXTS // samples))):
         prompt_parts = [part for request in block for part in setup.parts(request, [""])]
         for part in prompt_parts:

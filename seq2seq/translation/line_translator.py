@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from seq2seq.data.line_splitting import DividedLine, divide
-from seq2seq.errors import CorpusError, OptionError, UserError, require_iterable, require_text
+from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Task, decoding_with
 from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -104,7 +104,6 @@ class LineTranslator(ABC):
         Raises:
             ValueError: a source or target is too long for the model (see `scorable_pairs`).
             CorpusError: a target of a pointer network contains something other than positions of its source.
-            TypeError: one of the pairs is not two texts.
         """
 
     def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
@@ -123,7 +122,7 @@ class LineTranslator(ABC):
             OptionError: an option is unknown, its value is invalid, or a line has a context that the model cannot use.
             UserError: the model is a language model, or the constraints of a line cannot be met.
             CorpusError: a line is too long for a pointer network, whose input cannot be split.
-            TypeError: a line is neither a str nor a `Request`.
+            TypeError: `lines` is a single text.
         """
         setup = self._search_setup(decoding)
         requests = list(number_requests(lines, 0, self.context))
@@ -142,27 +141,19 @@ class LineTranslator(ABC):
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
-        """Yield the result of `translate` for each line of an input of any length, in order."""
-        return chain.from_iterable(self.translate_blocks(lines, block_lines, progress=progress, **decoding))
-
-    def translate_blocks(self, lines: Iterable[str | Request], block_lines: int = 8192, *, begin: int = 0,
-                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
-                         ) -> Iterator[list[list[Translation]]]:
-        """Yield the result of `translate` for each block of lines. The first block is small, for early results.
+        """Yield the result of `translate` for each line of an input of any length, in order.
 
         Options are checked when this method is called. Each line is checked when it is read.
 
-        block_lines: maximum number of lines in a block. begin: number of lines of the whole input that come before
-            `lines`, if an interrupted translation is resumed. With this number, blocks end at the same lines as without
-            the interruption, so that the batches are the same.
+        block_lines: maximum number of lines that are translated together. The first blocks are smaller, for early
+            results.
         """
         self._search_setup(decoding)
-        blocks = growing_blocks(number_requests(lines, begin, self.context), block_lines, begin)
-        return (self.translate(block, progress=progress, **decoding) for block in blocks)
+        blocks = growing_blocks(number_requests(lines, 0, self.context), block_lines)
+        return chain.from_iterable(self.translate(block, progress=progress, **decoding) for block in blocks)
 
     def scorable_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the pairs that `score` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
-        require_pairs(pairs)
         sides = (self.encode_texts([source for source, _ in pairs]),
                  self.tokenizers.target.encode([target for _, target in pairs], torch.get_num_threads()))
         return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < self.max_positions]
@@ -222,13 +213,3 @@ class LineTranslator(ABC):
             words=tuple(word for part in parts for word in part.words),
             faults=tuple(name for name in FAULTS if any(name in part.faults for part in parts)),
             retried=any(part.retried for part in parts))
-
-
-def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raise TypeError unless each pair consists of two texts."""
-    require_iterable(pairs, "pairs")
-    for index, pair in enumerate(pairs):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(f"pairs[{index}] is {pair!r:.60}; expected two texts, (source, target)")
-        for side, text in enumerate(pair):
-            require_text(text, f"pairs[{index}][{side}]")

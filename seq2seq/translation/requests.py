@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from seq2seq.data.parallel_text import zip_parallel
-from seq2seq.errors import OptionError, require_iterable, require_text, require_texts
+from seq2seq.errors import OptionError
 from seq2seq.tokenizers.context import PreviousSentences, context_sentences, split_context
 from seq2seq.translation.text_io import Input, Line
 
@@ -29,9 +29,6 @@ class Request:
     to those of `decoding.require`. number: number of the line in the whole input, from 0; None: index of the line in
     the call. With sampling, the translation depends on this number. context: sentences before this line in the same
     document, for a model with `data.context`; None: use the lines before this line, back to a blank line.
-
-    Raises:
-        TypeError: a field has a wrong type.
     """
 
     text: str
@@ -40,13 +37,6 @@ class Request:
     number: int | None = None
     context: tuple[str, ...] | None = None
 
-    def __post_init__(self) -> None:
-        require_text(self.text, "text")
-        require_text(self.prefix, "prefix")
-        require_texts(self.required, "required")
-        if not isinstance(self.number, int | None):
-            raise TypeError(f"number is of type {type(self.number).__name__}; expected int or None")
-
 
 def number_requests(lines: Iterable[str | Request], begin: int = 0, context: int = 0) -> Iterator[Request]:
     """Yield each line as a numbered request. A request without a number gets `begin` + the index of the line.
@@ -54,14 +44,13 @@ def number_requests(lines: Iterable[str | Request], begin: int = 0, context: int
     context: number of previous lines of the document that a request without a context gets as its context. If the text
         of such a request contains `context.CONTEXT_SEPARATOR`, its context is the text before the last separator.
     Raises:
-        TypeError: `lines` is a single line (raised when this function is called), or a line is neither a str nor a
-            `Request` (raised when the line is read).
+        TypeError: `lines` is a single line, whose letters would be translated one by one.
     """
-    require_iterable(lines, "lines")
+    if isinstance(lines, str):
+        raise TypeError("lines is a single text; pass a list of lines, such as [text]")
     previous = PreviousSentences(context)
 
     def numbered(index: int, line: str | Request) -> Request:
-        require_text(line, f"lines[{index}]", Request)
         request = Request(line) if isinstance(line, str) else line
         if context and request.context is None:
             given, text = split_context(request.text)

@@ -26,11 +26,9 @@ from seq2seq.files.compressed_files import (
     compression_of,
     open_decompressed,
 )
-from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.open_files import lock_file
 
 Result = TypeVar("Result")
-Item = TypeVar("Item")
 
 MAX_WARNINGS = 3
 """Maximum number of printed warnings of one kind. Further ones are only counted."""
@@ -157,21 +155,11 @@ class Output:
     """Output that is flushed after each write.
 
     name: name of the output in messages. terminal: True if the output appears in a terminal. part: path of the output
-    until it is complete; None: the output is written in place. whole: path of the file that is renamed at the end: the
-    part file, or the file that `replace` has written.
+    until it is complete; None: the output is written in place.
     """
 
     def __init__(self, file: BinaryIO, name: str, terminal: bool = False, part: Path | None = None) -> None:
-        self.file, self.name, self.terminal, self.part, self.whole = file, name, terminal, part, part
-
-    def replace(self, contents: bytes) -> None:
-        """Make `contents` the whole output. A part file stays until then, so that it can be resumed. Without a part
-        file, `contents` is only written, so nothing may have been written before."""
-        if self.part is None:
-            self.write(contents)
-            return
-        self.whole = self.part.with_name(f"{self.part.name}.whole")
-        replace_file(self.whole, contents)
+        self.file, self.name, self.terminal, self.part = file, name, terminal, part
 
     def write(self, text: str | bytes) -> None:
         """Write and flush.
@@ -193,15 +181,14 @@ class Output:
 
 
 @contextmanager
-def writing(path: Path | None, resume: bool = False, resumable: bool = False) -> Iterator[Output]:
+def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
     """Open a file for writing, or standard output if path is None.
 
     The file is called <name>.part until the `with` block ends without an exception. After an exception, <name>.part is
-    kept, unless it is empty. An existing <name>.part is never overwritten.
+    kept, unless it is empty.
 
-    Args:
-        resume: append to an existing <name>.part. resumable: True if the command has the option --resume, so that the
-            error can suggest it.
+    overwrite: overwrite an existing <name>.part.
+
     Raises:
         UserError: the file cannot be opened, another process is writing it, <name>.part of an earlier run exists, or
             the name ends in .gz or .zst.
@@ -221,7 +208,7 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
     try:
         if target.is_dir():
             raise IsADirectoryError(0, "it is a directory")
-        file = part.open("wb" if special else "ab")
+        file = os.fdopen(_open(part, special), "wb")
     except OSError as error:
         if target.parent.is_dir() or isinstance(error, PermissionError):
             raise UserError(f"{path} cannot be written: {_reason(error)}. {_remedy(error)}") from error
@@ -231,20 +218,17 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
     with file:
         if not special:
             _lock(file, part)
-            if part.stat().st_size and not resume:
-                raise UserError(f"{part} contains the unfinished output of an earlier run. "
-                                f"{'Continue it with --resume, or delete' if resumable else 'Delete'} it to start "
-                                "again.")
+            if part.stat().st_size and not overwrite:
+                raise UserError(f"{part} contains the unfinished output of an earlier run. Delete it to start again.")
+            file.truncate(0)
         try:
             output = Output(file, str(path), part=None if special else part)
             yield output
             file.close()                                                        # may report a full disk
-            if output.whole:
+            if output.part:
                 if target.exists():
-                    shutil.copymode(target, output.whole)
-                os.replace(output.whole, target)
-                if output.whole != part:
-                    part.unlink()
+                    shutil.copymode(target, part)
+                os.replace(part, target)
         except BaseException:
             if not special and part.exists():
                 if part.stat().st_size:
@@ -252,6 +236,13 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
                 else:
                     part.unlink()
             raise
+
+
+def _open(path: Path, special: bool) -> int:
+    """Open a pipe, a device, or a file that is created if it does not exist. A file is not opened through a link, which
+    could lead to any other file."""
+    flags = 0 if special else os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    return os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0) | flags, 0o666)
 
 
 def _lock(file: BinaryIO, part: Path) -> None:
@@ -267,27 +258,16 @@ def _lock(file: BinaryIO, part: Path) -> None:
 def map_lines(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[Result]],
               ) -> Iterator[tuple[Line, Result]]:
     """Yield each line with the result of `function` for its text; `function` yields one result per text, in order."""
-    def one_by_one(lines: Iterator[Line]) -> Iterator[list[Result]]:
-        return ([result] for result in function(line.text for line in lines))
+    waiting: deque[Line] = deque()
 
-    for block in map_in_blocks(lines, one_by_one):
-        yield from block
+    def texts() -> Iterator[str]:
+        for line in lines:
+            waiting.append(line)
+            yield line.text
 
-
-def map_in_blocks(items: Iterable[Item], function: Callable[[Iterator[Item]], Iterator[list[Result]]],
-                  ) -> Iterator[list[tuple[Item, Result]]]:
-    """Yield a list of (item, result) for each block of results that `function` yields. `function` must yield one result
-    per item, in order."""
-    waiting: deque[Item] = deque()
-
-    def remembered() -> Iterator[Item]:
-        for item in items:
-            waiting.append(item)
-            yield item
-
-    for results in function(remembered()):
-        yield [(waiting.popleft(), result) for result in results]
-    assert not waiting, "the function yielded fewer results than it got items"
+    for result in function(texts()):
+        yield waiting.popleft(), result
+    assert not waiting, "the function yielded fewer results than it got lines"
 
 
 def _reason(error: Exception) -> str:

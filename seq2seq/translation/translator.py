@@ -16,9 +16,9 @@ import torch
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.devices import choose_device, configure_process, copy_to_device
-from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError, require_iterable
+from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
-from seq2seq.inference.load_model import read_model, refuse_compile, require_same_context, require_same_vocabulary
+from seq2seq.inference.load_model import read_model, require_same_context, require_same_vocabulary
 from seq2seq.loss.cross_entropy import negative_log_likelihood
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
@@ -27,7 +27,7 @@ from seq2seq.recipe.directions import language_token
 from seq2seq.search.beam import NoHypothesis, search
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.whole_words import position_fault
-from seq2seq.translation.line_translator import LineTranslator, PairScore, ReportProgress, require_pairs
+from seq2seq.translation.line_translator import LineTranslator, PairScore, ReportProgress
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
 
@@ -65,7 +65,7 @@ class Translator(LineTranslator):
 
     @staticmethod
     def load(path: str | Path, device: str = "auto", precision: str = "auto", threads: int | None = None,
-             ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None, compile: bool = False,
+             ensemble: Sequence[str | Path] = (), fusion: str | Path | None = None,
              target_language: str | None = None) -> Translator:
         """Load a model from a bundle, or from the best bundle of a run directory.
 
@@ -78,17 +78,13 @@ class Translator(LineTranslator):
             threads: number of CPU threads; None: torch decides.
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
-            compile: must be False. Use precision int8 instead.
             target_language: target language, if the model has several; None: the recipe's target language.
         Raises:
             CheckpointError: a model is missing or damaged, or the vocabularies differ.
             UserError: the device, precision or number of threads is not available, or a model has the wrong task
                 for `ensemble` or `fusion`.
             OptionError: the model does not translate into `target_language`.
-            TypeError: `ensemble` is a single path instead of a sequence.
         """
-        require_iterable(ensemble, "ensemble")
-        refuse_compile(compile)
         configure_process(threads)
         model, recipe, tokenizers = read_model(Path(path))
         recipe = recipe.into(target_language)
@@ -145,7 +141,6 @@ class Translator(LineTranslator):
     def score(self, pairs: Sequence[tuple[str, str]], progress: ReportProgress | None = None) -> list[PairScore]:
         """Return log p(target | source) of given translations by teacher forcing; see `LineTranslator.score`. In an
         ensemble, only the first model computes the scores."""
-        require_pairs(pairs)
         for source, target in () if self.task.target_is_text else pairs:
             if fault := position_fault(source, target):
                 raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")

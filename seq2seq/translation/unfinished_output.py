@@ -1,4 +1,9 @@
-"""Resumption of an interrupted output. A journal records the inputs and the number of finished lines."""
+"""Resumption of an interrupted output. Each finished block of lines is a file in the directory <name>.parts.
+
+A block is written whole or not at all. The name of its file has the number of the block, and a checksum of its lines
+and of all other inputs, so a block is only used for the same inputs. The processes (ranks) of `torchrun` share the
+directory, and each of them translates every n-th block. When all blocks are there, rank 0 joins them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,11 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,143 +28,175 @@ from seq2seq.translation.text_io import Output, writing
 
 Item = TypeVar("Item")
 
-FORMAT = 1
-"""Version of the format of the journal."""
+INPUTS = "inputs.json"
+"""File in the directory of the blocks with the inputs of the output, except the lines."""
+BEGINNING_SECONDS = 300
+"""Maximum time that another rank, after loading the model, waits for rank 0 to begin the same output."""
+POLL_SECONDS = 0.1
+"""Time between two looks for a file that another rank writes."""
 
 
-class Journal:
-    """Journal of an unfinished output: its inputs, and the number of finished lines.
+class UnfinishedOutput:
+    """Output that is written in blocks.
 
-    The journal of <name>.part is <name>.part.json in the same directory. It is updated after each block of lines. A
-    process that ends in the middle of a block, for any reason, loses only that block: on resume, the output is
-    truncated after the last block in the journal. An output without a .part, such as standard output, has no journal.
-
-    lines: number of lines of the input that were read, in the finished blocks and in the current block.
+    output: the output; None in a rank other than rank 0. directory: directory of the finished blocks; None: the output,
+    such as standard output, cannot be resumed, and blocks are written to it directly. skipped_lines: number of lines in
+    blocks that were finished before, or that other ranks translate.
     """
 
-    def __init__(self, output: Output, resume: bool) -> None:
-        """resume: continue an existing output.
-
-        Raises:
-            UserError: the output to resume has no journal, or a damaged one.
-        """
-        self.output, self.lines = output, 0
-        self._digest = hashlib.sha256()                                         # digest of the lines read so far
+    def __init__(self, output: Output | None, directory: Path | None, rank: int = 0, world_size: int = 1,
+                 whole: bool = False) -> None:
+        """whole: True if the output is made of all blocks together, so that a block must not be written directly."""
+        self.output, self.directory, self.rank, self.world_size = output, directory, rank, world_size
+        self.skipped_lines = 0
+        self._whole = whole
         self._inputs: dict[str, Any] = {}
-        self._record = self._read(output.part) if resume and output.part and output.part.stat().st_size else None
+        self._paths: list[Path] = []
+        self._kept: list[bytes] = []                                            # without a directory, if `whole`
 
     def begin(self, inputs: dict[str, Any]) -> None:
-        """Record the inputs on which the output depends. When resuming, compare them with the recorded inputs.
+        """Record the inputs on which the output depends, or compare them with those of the finished blocks.
 
         Args:
             inputs: JSON values by name: the model, the options, and all other inputs except the lines of text.
         Raises:
-            UserError: the output to resume has other inputs.
+            UserError: the finished blocks have other inputs.
         """
         self._inputs = json.loads(json.dumps(inputs))
-        if self._record is None:
-            self.commit()
+        if self.directory is None or self.rank:
             return
-        then, now = self._record["made_from"], self._inputs
-        if changes := [f"  {name}: {json.dumps(then.get(name))} then, {json.dumps(now.get(name))} now"
-                       for name in sorted({*then, *now}) if then.get(name) != now.get(name)]:
-            raise UserError("\n".join([f"{self.output.part} was written with other inputs:", *changes,
-                                       f"Resume with the same inputs, or delete {self.output.part} to start again."]))
+        if blocks := _count_blocks(self.directory):
+            if (recorded := self._recorded()) is not None and recorded != self._inputs:
+                raise UserError("\n".join([f"{self.directory} was written with other inputs:",
+                                           *_differences(recorded, self._inputs),
+                                           f"Resume with the same inputs, or delete {self.directory} to start again."]))
+            console.print_message(f"resuming: {blocks:,} blocks of lines are finished")
+        self.directory.mkdir(exist_ok=True)
+        replace_file(self.directory / INPUTS, json.dumps(self._inputs, indent=2, ensure_ascii=False).encode())
 
-    def skip_finished(self, items: Iterable[Item], name: str) -> Iterator[Item]:
-        """Skip the finished items, remove unfinished output, and yield the other items. name: name of the input.
+    def pending(self, blocks: Iterable[list[Item]]) -> Iterator[list[Item]]:
+        """Yield the blocks that this process must translate: not those that are finished, or of another rank.
+
+        After each yielded block, call `write`.
 
         Raises:
-            UserError: the finished items have changed.
+            UserError: rank 0 has other inputs than this rank.
         """
-        remaining = iter(items)
-        if self._record is not None:
-            for item in islice(remaining, self._record["lines"]):
-                self._note(item)
-            if (self.lines, self._digest.hexdigest()) != (self._record["lines"], self._record["seen"]):
-                raise UserError(f"{name} has changed since {self.output.part} was written: some of its first "
-                                f"{self._record['lines']:,} lines, or of the corresponding lines of --prefix or "
-                                f"--require, are different. Resume with the same texts, or delete {self.output.part} "
-                                "to start again.")
-            self.output.file.truncate(self._record["bytes"])
-            console.print_message(f"resuming after line {self.lines:,}")
-        return map(self._note, remaining)
+        is_begun = self.directory is None or not self.rank
+        for number, block in enumerate(blocks):
+            if self.directory is not None:
+                inputs = f"{json.dumps(self._inputs)}\n{block!r}"
+                checksum = hashlib.sha256(inputs.encode(errors="surrogatepass")).hexdigest()
+                self._paths.append(self.directory / f"{number:08}-{checksum[:32]}.txt")
+                if number % self.world_size != self.rank or self._paths[-1].exists():
+                    self.skipped_lines += len(block)
+                    continue
+            if not is_begun:
+                self._wait_for_main_rank()
+                is_begun = True
+            yield block
 
-    def finished_lines(self) -> list[str]:
-        """Return the lines of the unfinished output, one for each finished item. Call `skip_finished` first.
+    def write(self, text: str) -> None:
+        """Write the output of the last block that `pending` has yielded."""
+        if self.directory is not None:
+            replace_file(self._paths[-1], text.encode())
+        elif self._whole:
+            self._kept.append(text.encode())
+        else:
+            assert self.output is not None
+            self.output.write(text)
 
-        Raises:
-            UserError: the number of lines differs from the number of finished items.
-        """
-        if self.output.part is None:
-            return []
-        finished = self.output.part.read_bytes().decode().split("\n")[:-1]
-        if len(finished) != self.lines:
-            raise UserError(f"{self.output.part} is damaged. Delete it to start again.")
-        return finished
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the output of all blocks that were not written directly. Wait for the blocks of the other ranks."""
+        yield from self._kept
+        for path in self._paths:
+            while not path.exists():
+                time.sleep(POLL_SECONDS)
+            yield path.read_bytes()
 
-    def commit(self) -> None:
-        """Record that all lines read so far are finished and that their output is written."""
-        if self.output.part is None:
-            return
-        os.fsync(self.output.file.fileno())
-        record = {"format_version": FORMAT, "made_from": self._inputs, "lines": self.lines,
-                  "bytes": self.output.part.stat().st_size, "seen": self._digest.hexdigest()}
-        replace_file(journal_of(self.output.part), json.dumps(record, indent=2, ensure_ascii=False).encode())
-
-    def _note(self, item: Item) -> Item:
-        self._digest.update(f"{item!r}\n".encode(errors="surrogatepass"))
-        self.lines += 1
-        return item
-
-    def _read(self, part: Path) -> dict[str, Any]:
-        path = journal_of(part)
+    def _recorded(self) -> dict[str, Any] | None:
+        """Return the recorded inputs; None if there are none, or if their file was damaged."""
+        assert self.directory is not None
         try:
-            record = parse_json(regular_bytes(path))
-            kinds = {"made_from": dict, "lines": int, "bytes": int, "seen": str}
-            valid = record["format_version"] == FORMAT and all(
-                isinstance(record[key], kind) for key, kind in kinds.items()) and (
-                record["lines"] >= 0 and 0 <= record["bytes"] <= part.stat().st_size)
-        except FileNotFoundError:
-            raise UserError(f"{part} cannot be resumed: its journal {path.name} is missing. Delete {part} to start "
-                            "again.") from None
-        except (OSError, ValueError, KeyError, TypeError):
-            valid = False
-        if not valid:
-            raise UserError(f"{path} does not belong to {part}, or is damaged. Delete both to start again.")
-        return record
+            recorded = parse_json(regular_bytes(self.directory / INPUTS))
+        except (OSError, ValueError):
+            return None
+        return recorded if isinstance(recorded, dict) else None
+
+    def _wait_for_main_rank(self) -> None:
+        """Wait until rank 0 has recorded the same inputs. Other inputs may be those of an earlier command."""
+        deadline = time.monotonic() + BEGINNING_SECONDS
+        while (recorded := self._recorded()) != self._inputs:
+            if time.monotonic() > deadline:
+                raise UserError(f"{self.directory}: process 0 has written no {INPUTS} within {BEGINNING_SECONDS} "
+                                "seconds. All processes need the same directory for the output." if recorded is None
+                                else "\n".join([f"the inputs in {self.directory} differ from those of this process:",
+                                                *_differences(recorded, self._inputs)]))
+            time.sleep(POLL_SECONDS)
 
 
-def journal_of(part: Path) -> Path:
-    """Return the path of the journal of an unfinished output."""
-    return part.with_name(f"{part.name}.json")
+def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    return [f"  {name}: {json.dumps(then.get(name))} there, {json.dumps(now.get(name))} here"
+            for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
+
+
+def _count_blocks(directory: Path) -> int:
+    return sum(1 for _ in directory.glob("*-*.txt"))
 
 
 @contextmanager
-def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
-    """Open an output with `text_io.writing`, and yield its journal. When the output is complete, delete the journal.
+def resumable(path: Path | None, resume: bool, rank: int = 0, world_size: int = 1, whole: bool = False
+              ) -> Iterator[UnfinishedOutput]:
+    """Open an output that is written in blocks. At the end, delete the directory of the blocks.
 
+    Args:
+        path: path of the output; None: standard output. resume: use the finished blocks of an interrupted command.
+        rank, world_size: number of this process, and number of processes. whole: see `UnfinishedOutput`.
     Raises:
-        UserError: the output cannot be opened (see `writing`) or resumed.
+        UserError: the output cannot be opened (see `writing`) or resumed, or there are blocks and `resume` is False.
     """
-    if resume and path is None:
-        raise UserError("--resume continues an unfinished file. Name the file with --output FILE.")
-    part = None
-    try:
-        with writing(path, resume, resumable=True) as output:
-            part = output.part
-            if resume and part is None:
-                raise UserError(f"{path} is not a regular file and cannot be resumed. Remove --resume.")
-            yield Journal(output, resume)
-    finally:
-        if part is not None and not part.exists():
-            journal_of(part).unlink(missing_ok=True)
+    if path is None:
+        if resume:
+            raise UserError("--resume continues an unfinished file. Name the file with --output FILE.")
+        with writing(None) as output:
+            yield UnfinishedOutput(output, None, whole=whole)
+        return
+    target = Path(os.path.realpath(path))
+    directory = target.with_name(f"{target.name}.parts")
+    if rank:
+        yield UnfinishedOutput(None, directory, rank, world_size)
+        return
+    if directory.is_symlink():
+        raise UserError(f"{directory} is a link, and the finished blocks are not written through links. Remove it.")
+    if not resume and _count_blocks(directory):
+        raise UserError(f"{directory} contains the finished blocks of an earlier run. Continue it with --resume, or "
+                        "delete it to start again.")
+    # If there are blocks, <name>.part is what an earlier command joined from them.
+    with writing(path, overwrite=resume and _count_blocks(directory) > 0) as output:
+        if output.part is None:
+            if resume or world_size > 1:
+                raise UserError(f"{path} is not a regular file, so it cannot be written in blocks. Remove --resume, "
+                                "and do not use torchrun.")
+            yield UnfinishedOutput(output, None, whole=whole)
+            return
+        try:
+            yield UnfinishedOutput(output, directory, rank, world_size)
+        except BaseException:
+            if _count_blocks(directory):
+                console.warn(f"{path} is not complete; its finished blocks are in {directory}")
+            elif world_size == 1:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+        os.fsync(output.file.fileno())
+    shutil.rmtree(directory)
 
 
-def how_to_resume(journal: Journal) -> str:
-    """Return the message for an interruption: number of finished lines, and command that resumes the output."""
+def how_to_resume(unfinished: UnfinishedOutput) -> str:
+    """Return the message for an interruption: the command that resumes the output. "" in a rank other than rank 0."""
+    if unfinished.rank or unfinished.directory is None:
+        return ""
     command = [Path(sys.argv[0]).name.replace("__main__.py", "seq2seq"), *sys.argv[1:]]
     if "--resume" not in command:
         command.append("--resume")
-    torchrun = "torchrun [same options] -m " if int(os.environ.get("WORLD_SIZE", 1)) > 1 else ""
-    return f"{journal.lines:,} lines are finished. To resume:\n  {torchrun}{shlex.join(command)}"
+    torchrun = "torchrun [same options] -m " if unfinished.world_size > 1 else ""
+    return f"The finished blocks of lines are in {unfinished.directory}. To resume:\n  {torchrun}{shlex.join(command)}"

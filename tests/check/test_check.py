@@ -385,9 +385,9 @@ def test_a_corpus_with_swapped_sides_is_named(directory, monkeypatch):
     train = [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly" for number in range(499)]
     write(directory, "train", train)
     write(directory, "valid", ["|".join(reversed(pair.split("|"))) for pair in train[:11]])
-    warning, = (warning for warning in checked().warnings if "swapped" in warning)
+    warning, = (warning for warning in checked().warnings if "other side of" in warning)
     assert warning.startswith("valid valid.de: the source of 11 (lines 1, 2, 3, 4, 5, …) of 11 pairs looks like the "
-                              "other side of train. Here or in data.train, source and target may be swapped")
+                              "other side of train.")
 
 
 @pytest.mark.slow
@@ -396,7 +396,7 @@ def test_one_pair_that_looks_swapped_does_not_make_a_corpus_swapped(directory, m
     write(directory, "train", [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly"
                                for number in range(499)])
     write(directory, "valid", ["the dog runs home quickly|der Hund läuft schnell nach Hause"])
-    assert not any("swapped" in warning for warning in checked().warnings)
+    assert not any("other side of" in warning for warning in checked().warnings)
 
 
 def test_whole_words_of_a_language_without_spaces_are_warned_of(directory):

@@ -154,19 +154,22 @@ def test_a_file_may_be_translated_in_place(run, model, directory):
 
 
 def test_a_translation_that_fails_leaves_the_old_output_and_says_where_the_new_is(run, model, directory, monkeypatch):
-    translate = Translator.translate_blocks
+    translate = Translator.translate
 
-    def failing(self, lines, *arguments, **options):
-        yield next(translate(self, lines, *arguments, **options))[:1]
-        raise CorpusError("the disk is on fire")
+    def failing(self, lines, **options):
+        if len(lines) == 1:
+            raise CorpusError("the disk is on fire")
+        return translate(self, lines, **options)
 
-    monkeypatch.setattr(Translator, "translate_blocks", failing)
+    monkeypatch.setattr(Translator, "translate", failing)
+    monkeypatch.setattr("seq2seq.cli.translate.BLOCK_LINES", 2)
     (directory / "out").write_text("old\n")
-    result = run("translate", model, "-o", "out", stdin=b"ein Hund\neine Katze\n")
+    result = run("translate", model, "-o", "out", "--no-safety-net", stdin=b"ein Hund\neine Katze\nein\n")
     assert result.code == 2
     assert (directory / "out").read_text() == "old\n"
-    assert (directory / "out.part").read_bytes().count(b"\n") == 1
-    assert "out is not complete; the finished part is in" in result.err
+    block, = (directory / "out.parts").glob("*.txt")
+    assert block.read_bytes().count(b"\n") == 2
+    assert "out is not complete; its finished blocks are in" in result.err
     assert "the disk is on fire" in result.err
 
 

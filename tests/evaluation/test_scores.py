@@ -128,13 +128,9 @@ def test_empty_files_get_no_score():
         corpus_scores(ENGLISH, [], "en")
     with pytest.raises(CorpusError, match="all lines are blank"):
         corpus_scores(ENGLISH, [[" "] * 5], "en")
-    for lines, name in (("a", "hypotheses is of type str"), ([None], r"hypotheses\[0\] is of type NoneType")):
-        with pytest.raises(TypeError, match=name):
-            corpus_scores(lines, [["a"]], "en")
-    with pytest.raises(TypeError, match=r"references\[1\]\[0\] is of type int"):
-        corpus_scores(["a"], [["a"], [5]], "en")
-    with pytest.raises(TypeError, match="streams"):
-        corpus_scores(ENGLISH, REFERENCE, "en")
+    for hypotheses, references in (("a", [["a"]]), (ENGLISH, REFERENCE)):
+        with pytest.raises(TypeError):
+            corpus_scores(hypotheses, references, "en")
 
 
 def write_lines(path, lines, end="\n"):

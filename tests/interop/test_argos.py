@@ -18,6 +18,7 @@ pytest.importorskip("ctranslate2", reason="the extra interop is not installed")
 from seq2seq.cli import main
 from seq2seq.errors import FormatError
 from seq2seq.interop import argos, ctranslate2
+from seq2seq.interop.parity import read_exportable
 from tests.marian_models import GERMAN
 
 FOLDER = "translate-de_en-1_0"
@@ -146,6 +147,7 @@ def test_argos_translate_installs_a_package_offline_and_translates_like_ctransla
     places |= {"ARGOS_PACKAGES_DIR": str(tmp_path / "packages"), "ARGOS_COMPUTE_TYPE": "float32"}
     theirs = subprocess.run([python, "-c", TRANSLATE, str(output)], input="\n".join(GERMAN), text=True, check=True,
                             stdout=subprocess.PIPE, env=os.environ | offline | places)
-    ours = ctranslate2.CTranslate2Translator.open(tmp_path / "directory").translate(
-        GERMAN, beam_size=4, length_penalty=0.2, min_length=1, safety_net=False)
+    exportable = read_exportable(bundle, "ctranslate2", ctranslate2.CTRANSLATE2_DECODING_KEYS)
+    ours = ctranslate2.CTranslate2Model(tmp_path / "directory", exportable.tokenizers, exportable.recipe).translate(
+        GERMAN, beam_size=4, length_penalty=0.2, min_length=1, max_length=100)
     assert theirs.stdout.splitlines() == [best.text.replace("_", " ") for best, *_ in ours]

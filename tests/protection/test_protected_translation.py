@@ -28,14 +28,16 @@ class Model:
     context: int = 0
     asked: list = field(default_factory=list)
 
-    def translate_blocks(self, lines, block_lines=8192, *, begin=0, progress=None, **decoding):
-        for request in number_requests(lines, begin):
+    def translate(self, lines, *, progress=None, **decoding):
+        found = []
+        for request in number_requests(lines):
             self.asked.append(request)
             if request.required and not self.can_require:
                 raise RequestError("line 1: the search found no translation")
             text = self.function(request.text) if request.text.strip() else request.text
             missing = [phrase for phrase in request.required if phrase not in text]
-            yield [[Translation(" ".join([text, *missing]), -1.0, -1.0, 3, 1 if text.strip() else 0)]]
+            found.append([Translation(" ".join([text, *missing]), -1.0, -1.0, 3, 1 if text.strip() else 0)])
+        return found
 
 
 def translated(function, line, **settings):
@@ -252,11 +254,11 @@ def test_placeholders_end_where_text_begins(text, found):
 
 def test_placeholders_in_forced_text_stay():
     class Forcing(Model):
-        def translate_blocks(self, lines, block_lines=8192, *, begin=0, progress=None, **decoding):
-            for request in lines:
-                self.asked.append(request)
-                forced = " ".join([request.prefix, request.text, *request.required, *decoding.get("require", ())])
-                yield [[Translation(forced.strip(), -1.0, -1.0, 3)]]
+        def translate(self, lines, *, progress=None, **decoding):
+            self.asked += lines
+            forced = [" ".join([request.prefix, request.text, *request.required, *decoding.get("require", ())])
+                      for request in lines]
+            return [[Translation(text.strip(), -1.0, -1.0, 3)] for text in forced]
 
     translator = ProtectedTranslator(Forcing(None))
     for request, expected in ((Request("ein Hund", prefix="#Hund"), "#Hund ein Hund"),
@@ -270,9 +272,9 @@ def test_placeholders_in_forced_text_stay():
 
 def test_words_have_their_confidence_where_placeholders_were_inserted():
     class Confident(Model):
-        def translate_blocks(self, lines, block_lines=8192, **options):
-            for (one,) in super().translate_blocks(lines, block_lines):
-                yield [[replace(one[0], words=tuple(Word(word, 0.5) for word in one[0].text.split()))]]
+        def translate(self, lines, **options):
+            return [[replace(one, words=tuple(Word(word, 0.5) for word in one.text.split()))]
+                    for one, in super().translate(lines)]
 
     model = Confident(lambda text: re.sub(r"[^A-Za-z ]", "", text).lower())
     ((best,),) = ProtectedTranslator(model).translate(["%s: Delete {count} files"])

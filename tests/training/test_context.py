@@ -24,7 +24,7 @@ from seq2seq.tokenizers.context import SEPARATOR_ID
 from seq2seq.training import synthetic_text
 from seq2seq.training.trainer import train
 from seq2seq.training.validation import Validation
-from seq2seq.translation.requests import Request, growing_blocks, number_requests
+from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -110,7 +110,7 @@ def test_lines_are_translated_in_their_context(translator):
     assert results(translator.translate(["one cat sees two␞ the dog hears␞ it sees red"])) == [together[2]]
     assert results(translator.translate_stream(LINES, 2)) == together
     assert results(translator.translate_stream(
-        [Request(LINES[2], context=(LINES[0], LINES[1])), *LINES[3:]], 2, begin=2)) == together[2:]
+        [Request(LINES[2], context=(LINES[0], LINES[1])), *LINES[3:]], 2)) == together[2:]
 
 
 def test_a_context_that_does_not_fit_loses_its_oldest_sentences(translator):
@@ -200,13 +200,11 @@ def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_pat
     monkeypatch.setattr(synthetic_text, "BLOCK_LINES", 2)
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in LINES * 2))
 
-    def translate_blocks(lines, block_lines, *, begin, **options):
-        """Give the requests as translations, as `Translator.translate_blocks` reads them."""
-        for block in growing_blocks(number_requests(lines, begin, 2), block_lines, begin):
-            yield [[SimpleNamespace(text=f"{request.context} {request.text}")] for request in block]
+    def translate(requests, **options):
+        """Give the requests as translations."""
+        return [[SimpleNamespace(text=f"{request.context} {request.text}")] for request in requests]
 
-    translator = SimpleNamespace(context=2, decoding=DecodingSection(), precision="fp32",
-                                 translate_blocks=translate_blocks)
+    translator = SimpleNamespace(context=2, decoding=DecodingSection(), precision="fp32", translate=translate)
     spec = Corpus(source=str(tmp_path / "text"), translated_by=(str(folder / "run"),))
 
     def translation(name):

