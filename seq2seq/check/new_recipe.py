@@ -23,7 +23,7 @@ from seq2seq.check.report import CorpusReport, Report
 from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, add_corpus_warnings, frequent_kinds
 from seq2seq.data.corpus import Pair, byte_lines, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.data.language_identification import lingua_languages
-from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES, number_agreement
+from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import sacrebleu_metric
@@ -52,7 +52,7 @@ MAX_VALIDATED = 500
 """Maximum number of validation sentences that are translated in each validation."""
 # Keys of data.cleaning that drop the lines of each kind in LINE_WARNINGS.
 CLEANING = {"duplicate": "remove_duplicates: true", "identical": "remove_identical: true",
-            "damaged": "remove_damaged: true", "numbers_differ": "min_number_agreement: 0.7"}
+            "damaged": "remove_damaged: true"}
 
 
 @dataclass
@@ -178,8 +178,6 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
     scanned = _scan(corpus, languages)
     recipe = _recipe_of(corpus, languages)
     frequent = frequent_kinds(scanned)
-    if "numbers_differ" in frequent and not {main_language(code) for code in languages} <= set(NUMBER_WORD_LANGUAGES):
-        frequent.remove("numbers_differ")                                       # number words would not be recognised
     held_out = choose_held_out(read_pairs(recipe, corpus), seed, _is_suitable)
     if not held_out.valid:
         returns = max((max(source.count("\r"), target.count("\r"))
@@ -255,7 +253,7 @@ def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
     report, warnings = reader.report, list(first_line_warnings(recipe))
     if report.error:
         details: list[str] = []
-        add_corpus_warnings(report, None, set(), recipe.languages, details)     # encodings of files that are not UTF-8
+        add_corpus_warnings(report, None, set(), details)     # encodings of files that are not UTF-8
         raise CorpusError("\n".join([report.error, *details]))
     if "identical" in report.findings and report.findings["identical"].count > report.lines / 2:
         raise CorpusError(f"{corpus.label}: of {report.lines:,} pairs, {report.findings['identical']} have the same "
