@@ -32,8 +32,7 @@ MIN_AGREEMENT = 0.1
 """Minimum product of the probabilities of a link in both directions (Liang et al. 2006, Alignment by Agreement). It is
 low because the n links of a word share a probability of 1: each of the 3 links from airport to 飞机场 has about 1/3."""
 NO_LINK = 1e-7
-"""Minimum probability of a word given a condition (see `TranslationModel`). Pairs of words not seen in training have it.
-"""
+"""Minimum probability of a word given a condition (see `TranslationModel`), for words not seen together in training."""
 UNKNOWN = -1
 """Id of words that were not seen in training."""
 

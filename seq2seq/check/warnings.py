@@ -63,10 +63,6 @@ def add_corpus_warnings(corpus: CorpusReport, sources: Mapping[int, str] | None,
         overlap: sources of validation and test corpora that also occur in train.
     """
     if corpus.error:
-        for path, values in corpus.files.items():
-            if values.get("not_utf8"):
-                warnings.append(f"{path}: {values['not_utf8']:,} of {values['lines']:,} lines are not UTF-8 (such as "
-                                f"line {values['such_as'][0]:,}). The file seems to be {values['seems']}.")
         return
     _add_line_warnings(corpus, warnings)
     _add_pair_warnings(corpus, warnings)

@@ -16,7 +16,7 @@ from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.errors import CorpusError, OptionError, UserError, require_texts
+from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.files.damaged_text import RESTORE_WORDS, is_split_into_subwords
 from seq2seq.recipe.language_codes import main_language
 from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
@@ -83,13 +83,7 @@ def corpus_scores(
     Raises:
         CorpusError: there are no lines, the numbers of lines differ, or a reference has only blank lines.
         UserError: BLEU of the language needs an optional package that is not installed.
-        TypeError: a line is not a str.
     """
-    if isinstance(references, str) or any(isinstance(stream, str) for stream in references):
-        raise TypeError("references must be a list of streams of lines: [lines], or [lines, lines] for two references")
-    require_texts(hypotheses, "hypotheses")
-    for index, stream in enumerate(references):
-        require_texts(stream, f"references[{index}]")
     if names is None:
         numbers = [f" {number}" for number in range(1, len(references) + 1)] if len(references) > 1 else [""]
         names = ["the hypotheses", *(f"the reference{number}" for number in numbers)]
@@ -146,20 +140,11 @@ def score_pairs(
     of_text = [metric for metric in metrics if metric not in PERPLEXITY_UNITS]
     scores = perplexities(translator, pairs, of_likelihood) if of_likelihood else {}
     if of_text:
-        scores |= _translated(translator, pairs, of_text, translate or translator.translate, language)
+        with console.progress("translating", len(pairs)) as advance:
+            found = (translate or translator.translate)([source for source, _ in pairs], progress=advance)
+        scores |= corpus_scores([best.text for best, *_ in found], [[target for _, target in pairs]],
+                                language or translator.languages.target, of_text, precision=translator.precision)
     return scores
-
-
-def _translated(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str], translate: Translate,
-    language: str | None
-) -> dict[str, Score]:
-    with console.progress("translating", len(pairs)) as advance:
-        found = translate([source for source, _ in pairs], progress=advance)
-    hypotheses = [best.text for best, *_ in found]
-    references = [target for _, target in pairs]
-    return corpus_scores(hypotheses, [references], language or translator.languages.target, metrics,
-                         precision=translator.precision)
 
 
 def perplexities(
