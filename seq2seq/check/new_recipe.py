@@ -174,7 +174,7 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
     held_out = choose_held_out(read_pairs(recipe, corpus), seed, _is_suitable)
     if not held_out.valid:
         raise CorpusError(
-            f"{corpus.label}: a validation and a test set need more than the {scanned.lines:,} pairs, at least "
+            f"{corpus.label} has too few pairs for a validation and a test set ({scanned.lines:,}). They need at least "
             f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides and the same numbers. At least "
             "two of these pairs must share neither source nor target with another pair. Add text.")
     with replace_directory(output, None) as directory:

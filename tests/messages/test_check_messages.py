@@ -5,6 +5,7 @@ from unittest import mock
 from catalogue import Catalogue
 
 from seq2seq.check import CorpusReport, check_recipe
+from seq2seq.check.new_recipe import corpus_of, write_recipe
 from seq2seq.check.report import Finding, LineShift, PairReport
 from seq2seq.check.warnings import add_corpus_warnings
 from seq2seq.recipe import load_recipe
@@ -106,6 +107,28 @@ judged("few misaligned pairs", suspects=Finding(1, [1]), misaligned=0.009)
 judged("a shifted side", slip=LineShift(701, 1200, 1), suspects=Finding(), misaligned=0.0)
 judged("lines of the other side", wrong_side={"target": Finding(3, [2, 3, 5])})
 judged("swapped sides", wrong_side={"source": Finding(53, [1, 2, 3, 4, 5])})
+judged("one line of the other side", wrong_side={"source": Finding(1, [1])})
 judged("another language", recognised=50, wrong_language={"target": Finding(3, [2, 3, 5])})
+
+
+
+def init(name, sources, targets, **columns):
+    """Add a case: `init` for these two files, or for one table if there are no targets."""
+    def case(folder):
+        paths = [folder / "a.de", folder / "a.en"] if targets is not None else [folder / "a.tsv"]
+        for path, lines in zip(paths, (sources, targets), strict=False):
+            path.write_text("".join(f"{line}\n" for line in lines))
+        return write_recipe(corpus_of(paths, **columns), ("de", "en"), folder / "new")
+
+    MESSAGES.add(f"init: {name}", case)
+
+
+init("another number of lines", ["x", "y"], ["x"])
+init("an empty file", ["x"], [])
+init("too few pairs", ["x"], ["y"])
+init("not translated", ["x", "y"], ["x", "y"])
+init("a table with unclear columns", ["1\tx\ty"], None)
+init("one column only", ["1\tx\ty"], None, source_column="1")
+init("columns of text files", ["x"], ["y"], source_column="1", target_column="2")
 
 test_message, test_every_message_belongs_to_a_case = MESSAGES.tests()
