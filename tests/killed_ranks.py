@@ -23,10 +23,9 @@ from pathlib import Path
 
 import sacrebleu  # noqa: F401, imported once, before forking
 import torch._inductor  # noqa: F401, as above: deterministic algorithms import it
-from killing import outcome
+from killing import differences, outcome
 from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, imported once, before forking
 
-from seq2seq.check.verify_resume import differences
 from seq2seq.cli import main
 from seq2seq.training import lost_ranks, trainer
 from seq2seq.training.validation import Validation

@@ -10,6 +10,7 @@ empty.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -25,11 +26,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, imported once, before forking
 
 from seq2seq import console
-from seq2seq.check import verify_resume
-from seq2seq.check.verify_resume import TIME_DEPENDENT_KEYS, collect_results
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.storage import checkpoints
-from seq2seq.storage.run_directory import Log
+from seq2seq.storage.checkpoints import BEST, MODEL, STATE, list_checkpoints
+from seq2seq.storage.directories import METADATA
+from seq2seq.storage.run_directory import LOG_FILE, Log
 from seq2seq.training import trainer
 from seq2seq.training.validation import Validation
 
@@ -44,6 +45,8 @@ PHASES = {
 KILLS_PER_RUN = 6
 # With a checkpoint after each step, a kill loses at most one step; with checkpoints at validations only, several.
 SETTINGS = ("training.checkpoint_minutes=0", "training.checkpoint_minutes=2")
+# Keys of log records and train states that depend on the clock, or on the steps at which checkpoints were saved.
+TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", "candidate_step", "good_step")
 
 
 def start(recipe: Recipe, run: Path) -> tuple[int, int]:
@@ -120,8 +123,13 @@ def train_and_kill(recipe: Recipe, run: Path, phase: str, entry: int, delay: flo
 def outcome(run: Path) -> dict[str, object]:
     """Return everything that must be equal: weights, the rest of the train state, best model, scores, log, TensorBoard
     curves, and the names of temporary files that were not removed."""
-    results = collect_results(run)
-    metadata = json.loads((run / "best" / "metadata.json").read_text())
+    last = list_checkpoints(run)[-1]                                            # earlier ones depend on the clock
+    results = {path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+               for path in (run / BEST / MODEL, last / MODEL, last / STATE)}
+    progress = json.loads((last / METADATA).read_bytes())["info"]["progress"]
+    results["the train state"] = without_clock({**progress, "window": without_clock(progress["window"])})
+    results["the log"] = [without_clock(json.loads(line)) for line in (run / LOG_FILE).read_bytes().splitlines()]
+    metadata = json.loads((run / BEST / METADATA).read_text())
     results["scores"] = [metadata[key] for key in ("step", "validation", "test")]
     board = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     results["curves"] = {tag: [(event.step, event.value) for event in board.Scalars(tag)]
@@ -132,6 +140,15 @@ def outcome(run: Path) -> dict[str, object]:
     return results
 
 
+def without_clock(values: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if name not in TIME_DEPENDENT_KEYS}
+
+
+def differences(first: dict[str, object], second: dict[str, object]) -> list[str]:
+    """Return the names of the results that differ or exist in one training only, in their order."""
+    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
+
+
 def main() -> None:
     path, directory, seed, max_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     assert not (directory / "whole0").exists(), "a finished training would report no phases"
@@ -139,7 +156,7 @@ def main() -> None:
     recipes = [load_recipe(path, [setting]) for setting in SETTINGS]
     durations = [train_uninterrupted(recipe, directory / f"whole{number}") for number, recipe in enumerate(recipes)]
     expected = [outcome(directory / f"whole{number}") for number, _ in enumerate(recipes)]
-    kills, differences, runs = Counter(), [], 0
+    kills, different, runs = Counter(), [], 0
     while kills.total() < max_kills:
         run, index = directory / f"run{runs}", runs % len(recipes)
         for _ in range(min(KILLS_PER_RUN, max_kills - kills.total())):
@@ -148,10 +165,10 @@ def main() -> None:
             kills[phase] += train_and_kill(recipes[index], run, phase, rng.randint(1, len(times)),
                                            rng.uniform(0, max(times)))
         assert not train_and_kill(recipes[index], run, "never", 1, 0.0)
-        differences += [f"{run.name}: {name}" for name in verify_resume.differences(expected[index], outcome(run))]
+        different += [f"{run.name}: {name}" for name in differences(expected[index], outcome(run))]
         shutil.rmtree(run)
         runs += 1
-    print(json.dumps({"kills": kills, "runs": runs, "differences": differences,
+    print(json.dumps({"kills": kills, "runs": runs, "differences": different,
                       "seconds": {name: round(sum(times), 4) for name, times in durations[0].items()}}))
 
 

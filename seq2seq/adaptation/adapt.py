@@ -218,11 +218,8 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
     apart = _without_common_sentences(texts)
     for name in ("domain.train", "general.train", "general.valid"):
         if not apart[name]:
-            kind, purpose = name.split(".")
-            use = "validation" if purpose == "valid" else "training"
-            shared = f"all {len(texts[name]):,} {kind} pairs for {use} share a sentence with other held-out text"
-            fault = shared if texts[name] else f"there is no {kind} pair for {use}"
-            raise CorpusError(f"{fault}. Give other general text with --general.")
+            raise CorpusError(f"of {len(texts[name]):,} pairs for {name}, none is left without a sentence of other "
+                              "held-out text. Give other general text with --general.")
     texts = apart
     texts["valid"] = texts["domain.valid"] + texts["general.valid"]
     with replace_directory(output, None) as directory:
@@ -240,12 +237,10 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
 
 
 def _require_two_columns(corpus: Corpus, recipe: Recipe) -> None:
-    """Raise CorpusError if the first line of a table looks like a header, or has more columns than two."""
+    """Raise CorpusError if the first line of a table has more columns than two."""
     data = recipe.data.model_copy(update={"train": (corpus,), "valid": (corpus,), "test": {}})
     for warning in first_line_warnings(recipe.model_copy(update={"data": data}).with_directory(Path())):
-        if corpus.form == "table" and warning.columns_unclear:
-            raise CorpusError(f"{warning.fault} Give a table of two columns, source and target, without a header.")
-        console.warn(f"{warning.fault} {warning.remedy}")
+        raise CorpusError(f"{warning.fault} Give a table of two columns, source and target, without a header.")
 
 
 def _without_common_sentences(texts: Mapping[str, list[TextPair]]) -> dict[str, list[TextPair]]:

@@ -32,7 +32,9 @@ MIN_AGREEMENT = 0.1
 """Minimum product of the probabilities of a link in both directions (Liang et al. 2006, Alignment by Agreement). It is
 low because the n links of a word share a probability of 1: each of the 3 links from airport to 飞机场 has about 1/3."""
 NO_LINK = 1e-7
-"""Minimum probability of a word given a condition (see `_Direction`). Pairs of words not seen in training have it."""
+"""Minimum probability of a word given a condition (see `TranslationModel`), for words not seen together in training."""
+UNKNOWN = -1
+"""Id of words that were not seen in training."""
 
 Words = Sequence[str]
 
@@ -48,8 +50,8 @@ class WordAligner:
         self._ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
         sides = [[np.array([ids.setdefault(normalised(word), len(ids) + 1) for word in pair[side]], np.int64)
                   for pair in pairs] for side, ids in enumerate(self._ids)]
-        self._forward = _Direction(sides[0], sides[1], len(self._ids[1]) + 1)
-        self._backward = _Direction(sides[1], sides[0], len(self._ids[0]) + 1)
+        self._forward = TranslationModel(sides[0], sides[1], len(self._ids[1]) + 1)
+        self._backward = TranslationModel(sides[1], sides[0], len(self._ids[0]) + 1)
 
     def links(self, source: Words, target: Words) -> list[Link]:
         """Return the links between the words of a pair, sorted."""
@@ -70,7 +72,7 @@ class WordAligner:
 
     def _posteriors(self, source: Words, target: Words) -> tuple[np.ndarray, np.ndarray]:
         """Return the probabilities of the links in both directions, (target, source)."""
-        ids = [np.array([known.get(normalised(word), -1) for word in words], np.int64)
+        ids = [np.array([known.get(normalised(word), UNKNOWN) for word in words], np.int64)
                for known, words in zip(self._ids, (source, target), strict=True)]
         if not len(ids[0]) or not len(ids[1]) or not len(self._forward.keys):
             return np.zeros((len(target), len(source))), np.zeros((len(target), len(source)))
@@ -82,7 +84,7 @@ def normalised(word: str) -> str:
     return word.strip(".,;:!?\"'()[]«»“”„‘’¿¡。，！？、").lower() or word
 
 
-class _Direction:
+class TranslationModel:
     """Hidden Markov model of the words of one side given the words of the other side (the conditions).
 
     A word is linked to a condition or to the empty word. The probability of a link depends on the distance to the
@@ -90,22 +92,31 @@ class _Direction:
     Training begins with IBM model 1, which ignores the distance.
     """
 
-    def __init__(self, conditions: list[np.ndarray], words: list[np.ndarray], size: int) -> None:
-        """size: number of word ids, including 0. Words have ids from 1; among conditions, id 0 is the empty word."""
+    def __init__(self, conditions: list[np.ndarray], words: list[np.ndarray], size: int,
+                 model_1_iterations: int = MODEL_1_ITERATIONS, iterations: int = ITERATIONS) -> None:
+        """Train on the word ids of pairs.
+
+        Args:
+            conditions, words: arrays of ids from 1, one for each pair. Among conditions, id 0 is the empty word.
+            size: number of word ids, including 0.
+            model_1_iterations, iterations: see MODEL_1_ITERATIONS.
+        """
         self.size = size
         groups = [_padded(*group) for group in _groups(conditions, words)]
         unique = [np.unique(self._keys(*group), return_inverse=True) for group in groups]
-        self.keys = np.unique(np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in unique)]))
+        # With counts, `unique` sorts, which is faster here than hashing.
+        self.keys, _ = np.unique(np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in unique)]),
+                                 return_counts=True)
         places = [np.searchsorted(self.keys, keys).astype(np.int32)[inverse].reshape(
             len(group[0]), -1, group[0].shape[1] + 1) for (keys, inverse), group in zip(unique, groups, strict=True)]
         del unique
         self.table = np.ones(len(self.keys))
         self.jumps = np.ones(2 * MAX_JUMP + 1)
-        for iteration in range(MODEL_1_ITERATIONS + ITERATIONS):
+        for iteration in range(model_1_iterations + iterations):
             counts, jumps = np.zeros(len(self.keys)), np.full(2 * MAX_JUMP + 1, 1e-3)
             for place, (_, padded) in zip(places, groups, strict=True):
                 emissions = self.table[place]
-                if iteration < MODEL_1_ITERATIONS:
+                if iteration < model_1_iterations:
                     links = emissions / np.maximum(emissions.sum(2, keepdims=True), TINY)
                 else:
                     links, moves = _posteriors(emissions, padded > 0, self._transitions(place.shape[2] - 1))
@@ -114,7 +125,7 @@ class _Direction:
                 counts += np.bincount(place.ravel(), links.ravel(), len(self.keys))
             totals = np.bincount(self.keys // size, counts)
             self.table = counts / np.maximum(totals[self.keys // size], TINY)
-            if iteration >= MODEL_1_ITERATIONS:
+            if iteration >= model_1_iterations:
                 self.jumps = jumps
 
     def _keys(self, conditions: np.ndarray, words: np.ndarray) -> np.ndarray:
@@ -130,16 +141,25 @@ class _Direction:
         moves: np.ndarray = (1 - EMPTY) * weights / weights.sum(1, keepdims=True)
         return moves
 
-    def posteriors(self, condition: np.ndarray, words: np.ndarray) -> np.ndarray:
-        """Return the probability that each word is linked to each condition, (words, conditions). Unknown ids are -1.
+    def probabilities(self, conditions: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """Return the probability of each word given each condition of its pair, the empty word first.
+
+        Args:
+            conditions: (pairs, conditions), ids. words: (pairs, words), ids.
+        Returns:
+            (pairs, words, conditions + 1); 0 for words that do not occur together in the training text.
+        """
+        keys = self._keys(conditions, words)
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where((self.keys[places] == keys) & (words != UNKNOWN)[:, :, None], self.table[places], 0.0)
+
+    def posteriors(self, conditions: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """Return the probability that each word is linked to each condition, (words, conditions).
 
         Words that are not in the training text, such as names, are linked by their position.
         """
-        keys = self._keys(condition[None], words[None])
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        known = (self.keys[places] == keys) & (words >= 0)[None, :, None] & (np.append(0, condition) >= 0)[None, None]
-        emissions = np.maximum(np.where(known, self.table[places], NO_LINK), NO_LINK)
-        links, _ = _posteriors(emissions, np.ones((1, len(words)), bool), self._transitions(len(condition)))
+        emissions = np.maximum(self.probabilities(conditions[None], words[None]), NO_LINK)
+        links, _ = _posteriors(emissions, np.ones((1, len(words)), bool), self._transitions(len(conditions)))
         found: np.ndarray = links[0, :, 1:]
         return found
 
@@ -149,7 +169,7 @@ def _posteriors(emissions: np.ndarray, real: np.ndarray, transitions: np.ndarray
 
     Args:
         emissions: (pairs, words, conditions + 1), probability of each word given the empty word and each condition.
-        real: (pairs, words), False for padding. transitions: see `_Direction._transitions`.
+        real: (pairs, words), False for padding. transitions: see `TranslationModel._transitions`.
     Returns:
         (pairs, words, conditions + 1) and (conditions + 1, conditions).
     """

@@ -84,7 +84,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
                                "are those of this model alone.")
     for reader in train_readers + held_out_readers:
         corpus = reader.report
-        add_corpus_warnings(corpus, sources.get(corpus.role), overlap, reader.languages, report.warnings)
+        add_corpus_warnings(corpus, sources.get(corpus.role), overlap, report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         add_tokenization_warnings(report.corpora, report.warnings)
     for languages in recipe.directions:

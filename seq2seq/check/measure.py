@@ -84,8 +84,6 @@ def _recipe_to_measure(recipe: Recipe) -> Recipe:
 
 def _peak_of_process() -> int | None:
     """Return the peak resident memory of this process in bytes; None on systems that do not report it (Windows)."""
-    if sys.platform == "win32":
-        return None
     try:
         import resource
     except ImportError:

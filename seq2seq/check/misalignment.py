@@ -1,9 +1,9 @@
 """Detection of misaligned sentence pairs, from word co-occurrence in the corpus itself.
 
-IBM model 1 (Brown et al. 1993, https://aclanthology.org/J93-2003, section 4.1) learns a small translation table. The
-score of a pair is the log of a ratio: the probability of the target given the source, divided by the probability of the
-target without a source. Each pair must be scored with a table that was learned from other pairs, because a table
-overrates the pairs that it was learned from.
+The score of a pair is the log of a ratio: the probability of the target given the source, according to IBM model 1
+(Brown et al. 1993, https://aclanthology.org/J93-2003, section 4.1), divided by the probability of the target without a
+source. Each pair must be scored with a table that was learned from other pairs, because a table overrates the pairs
+that it was learned from.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from seq2seq.augmentation.word_alignment import UNKNOWN, TranslationModel
 from seq2seq.data.pair_quality import LengthModel
 from seq2seq.tokenizers.scripts import SPACELESS, combining_marks
 
@@ -49,40 +50,23 @@ class TranslationTable:
         """Learn from sentence pairs. In most pairs, the target must be a translation of the source."""
         words = [tuple(map(_words, pair)) for pair in pairs]
         counts = [Counter(word for both in words for word in both[side]) for side in (0, 1)]
-        # Id 0 on the source side is the empty word (NULL in the paper), to which every target word is linked.
-        self._source = {word: index for index, word in enumerate(
-            (word for word, count in counts[0].items() if count >= MIN_COUNT), start=1)}
-        self._target = {word: index for index, word in enumerate(
-            word for word, count in counts[1].items() if count >= MIN_COUNT)}
+        self._source, self._target = ({word: index for index, word in enumerate(
+            (word for word, count in of_side.items() if count >= MIN_COUNT), start=1)} for of_side in counts)
         self._lengths = LengthModel.learn((len(source), len(target)) for source, target in pairs)
         lengths = np.array([len(target) for _, target in pairs] or [1], float)
         self._target_length = (float(lengths.mean()), float(max(lengths.var(), 1.0)))
-        ids = [self._ids(both) for both in words]
-        self._target_probability = np.bincount(np.concatenate([np.zeros(0, np.int64), *(target for _, target in ids)]),
-                                               minlength=len(self._target)).astype(float)
-        self._target_probability /= max(self._target_probability.sum(), 1.0)
-        self._learn(ids)
+        target_counts = np.array([1, *(counts[1][word] for word in self._target)], float)     # id 0 is not a word
+        self._target_probability = target_counts / max(target_counts[1:].sum(), 1.0)
+        sources, targets = zip(*map(self._ids, words), strict=True) if words else ((), ())
+        links = np.cumsum([len(source) * len(target) for source, target in zip(sources, targets, strict=True)])
+        used = slice(int(np.searchsorted(links, MAX_LINKS)) + 1)
+        self._model = TranslationModel(list(sources[used]), list(targets[used]), len(target_counts), ITERATIONS, 0)
 
     def _ids(self, words: tuple[list[str], ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of source and target words, without rare words: (source_words + 1,) with the empty word first,
-        and (target_words,)."""
-        source = [0, *(self._source[word] for word in words[0] if word in self._source)]
-        target = [self._target[word] for word in words[1] if word in self._target]
+        """Return the ids of the source and target words of a pair, without rare words."""
+        source, target = ([ids[word] for word in of_side if word in ids]
+                          for ids, of_side in zip((self._source, self._target), words, strict=True))
         return np.array(source, np.int64), np.array(target, np.int64)
-
-    def _learn(self, sentences: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
-        links = np.cumsum([len(source) * len(target) for source, target in sentences], dtype=np.int64)
-        sentences = sentences[: int(np.searchsorted(links, MAX_LINKS)) + 1]
-        keys, group, _ = _links(sentences, max(len(self._target), 1))
-        self._keys, entry = np.unique(keys, return_inverse=True)                # entry of the table for each link
-        sources = self._keys // max(len(self._target), 1)
-        probability = np.ones(len(self._keys))
-        for _ in range(ITERATIONS):
-            of_link = probability[entry]
-            expected = of_link / np.bincount(group, of_link)[group]             # Brown et al., equation 17
-            counts = np.bincount(entry, expected, minlength=len(self._keys))
-            probability = counts / np.bincount(sources, counts)[sources]
-        self._probability = probability
 
     def evidence(self, pairs: Sequence[Texts]) -> np.ndarray:
         """Return the score of each pair, (pairs,): log(p(target | source) / p(target)), in nats.
@@ -90,20 +74,16 @@ class TranslationTable:
         The target of a pair with a positive score is probably a translation of the source. Words that are not in the
         table do not change the score, unless they occur on both sides.
         """
-        if not pairs:
-            return np.zeros(0)
         words = [tuple(map(_words, pair)) for pair in pairs]
-        sentences = [self._ids(both) for both in words]
-        keys, group, owner = _links(sentences, max(len(self._target), 1))
         total = np.array([self._score_lengths_and_rare_words(*pair) for pair in zip(pairs, words, strict=True)])
-        if len(keys) and len(self._keys):
-            entry = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-            of_link = np.where(self._keys[entry] == keys, self._probability[entry], 0.0)
+        if pairs and len(self._model.keys):
+            sources, targets = map(_padded, zip(*map(self._ids, words), strict=True))
+            probability = self._model.probabilities(sources, targets)
             # p(target word | source): mean of p(target word | source word) over the source words and the empty word.
-            with_source = np.bincount(group, of_link) / np.bincount(group)
-            without_source = self._target_probability[np.concatenate([target for _, target in sentences])]
-            scores = np.log((1 - UNTRANSLATED_SHARE) * with_source / without_source + UNTRANSLATED_SHARE)
-            total += np.bincount(owner, scores, minlength=len(pairs))
+            with_source = probability.sum(2) / (1 + (sources != UNKNOWN).sum(1, keepdims=True))
+            ratio = with_source / self._target_probability[targets]
+            scores = np.log((1 - UNTRANSLATED_SHARE) * ratio + UNTRANSLATED_SHARE)
+            total += np.where(targets != UNKNOWN, scores, 0).sum(1)
         return total
 
     def _score_lengths_and_rare_words(self, pair: Texts, words: tuple[list[str], ...]) -> float:
@@ -123,23 +103,9 @@ def _words(text: str) -> list[str]:
     return list(dict.fromkeys(word[:STEM_LENGTH] for word in WORD.findall(text.lower())))[:MAX_WORDS]
 
 
-def _links(sentences: Sequence[tuple[np.ndarray, np.ndarray]], targets: int
-           ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the links of each target word to every source word of the same pair.
-
-    targets: size of the target vocabulary.
-    Returns:
-        keys: (links,), source id × targets + target id. group: (links,), index of the link's target word in `owner`.
-        owner: (target_words,), the index of the pair of each target word; the words of all pairs are concatenated.
-    """
-    sources = np.array([len(source) for source, _ in sentences], np.int64)
-    lengths = np.array([len(target) for _, target in sentences], np.int64)
-    owner = np.repeat(np.arange(len(sentences)), lengths)
-    empty = np.zeros(0, np.int64)
-    flat_source = np.concatenate([empty, *(source for source, _ in sentences)])
-    flat_target = np.concatenate([empty, *(target for _, target in sentences)])
-    link_counts = sources[owner]                                                # (target_words,)
-    group = np.repeat(np.arange(len(owner)), link_counts)
-    within = np.arange(len(group)) - np.repeat(np.cumsum(link_counts) - link_counts, link_counts)
-    first = np.cumsum(sources) - sources
-    return flat_source[first[owner][group] + within] * targets + flat_target[group], group, owner
+def _padded(sentences: Sequence[np.ndarray]) -> np.ndarray:
+    """Return (sentences, words), padded with UNKNOWN."""
+    padded = np.full((len(sentences), max(map(len, sentences))), UNKNOWN)
+    for row, ids in zip(padded, sentences, strict=True):
+        row[:len(ids)] = ids
+    return padded

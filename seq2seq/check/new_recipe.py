@@ -14,17 +14,16 @@ from unicodedata import normalize
 
 from pydantic import ValidationError
 
-from seq2seq import console
 from seq2seq.check.blocking_problems import load_or_make_tokenizers
 from seq2seq.check.cost import estimate_training
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.report import CorpusReport, Report
-from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, add_corpus_warnings, frequent_kinds
-from seq2seq.data.corpus import Pair, byte_lines, first_line_warnings, read_corpus, read_lines, read_pairs
+from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, frequent_kinds
+from seq2seq.data.corpus import Pair, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.data.language_identification import lingua_languages
-from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES, number_agreement
-from seq2seq.data.parallel_text import NotParallelError, zip_parallel
+from seq2seq.data.number_agreement import number_agreement
+from seq2seq.data.parallel_text import zip_parallel
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import sacrebleu_metric
 from seq2seq.files.damaged_text import is_damaged
@@ -52,7 +51,7 @@ MAX_VALIDATED = 500
 """Maximum number of validation sentences that are translated in each validation."""
 # Keys of data.cleaning that drop the lines of each kind in LINE_WARNINGS.
 CLEANING = {"duplicate": "remove_duplicates: true", "identical": "remove_identical: true",
-            "damaged": "remove_damaged: true", "numbers_differ": "min_number_agreement: 0.7"}
+            "damaged": "remove_damaged: true"}
 
 
 @dataclass
@@ -102,14 +101,8 @@ def corpus_of(files: Sequence[Path], source_column: str | None = None, target_co
         raise OptionError("--source-column and --target-column are for one file with both sides.")
     if files[0].samefile(files[1]):
         raise OptionError(f"{files[0]} and {files[1]} are the same file. Give the source text and its translation.")
-    try:
-        for _ in zip_parallel([str(path) for path in files], *map(byte_lines, files), max_counted=None):
-            pass                                                    # raises an error if the numbers of lines differ
-    except NotParallelError:
-        for path in files:                                          # bytes 0x0a are not the line ends of UTF-16
-            for _ in read_lines(path):
-                pass                                                # raises an error if the file is not UTF-8
-        raise
+    for _ in zip_parallel([str(path) for path in files], *map(read_lines, files), max_counted=None):
+        pass                                                        # raises an error if the numbers of lines differ
     return Corpus(source=str(files[0]), target=str(files[1]))
 
 
@@ -178,24 +171,12 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
     scanned = _scan(corpus, languages)
     recipe = _recipe_of(corpus, languages)
     frequent = frequent_kinds(scanned)
-    if "numbers_differ" in frequent and not {main_language(code) for code in languages} <= set(NUMBER_WORD_LANGUAGES):
-        frequent.remove("numbers_differ")                                       # number words would not be recognised
     held_out = choose_held_out(read_pairs(recipe, corpus), seed, _is_suitable)
     if not held_out.valid:
-        returns = max((max(source.count("\r"), target.count("\r"))
-                       for _, source, target in islice(read_pairs(recipe, corpus), 1)), default=0)
-        if returns > scanned.lines:
-            raise CorpusError(f"{corpus.label}: the first line has {returns:,} carriage returns. If they end lines, as "
-                              "on old Macs, convert the text with tr '\\r' '\\n' < OLD > NEW.")
-        pairs_are = "pair is" if scanned.lines == 1 else "pairs are"
-        unsuitable = "; ".join(f"{scanned.findings[kind]} {LINE_WARNINGS[kind][1]}"
-                               for kind in ("damaged", "identical", "numbers_differ", "duplicate")
-                               if kind in scanned.findings)
         raise CorpusError(
-            f"{corpus.label}: {scanned.lines:,} {pairs_are} too few for a validation and a test set. They need at "
-            f"least {PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides. At least two of these "
-            "pairs must share neither source nor target with another pair. Add text."
-            + (f" Of these pairs, {unsuitable}." if unsuitable else ""))
+            f"{corpus.label} has too few pairs for a validation and a test set ({scanned.lines:,}). They need at least "
+            f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides and the same numbers. At least "
+            "two of these pairs must share neither source nor target with another pair. Add text.")
     with replace_directory(output, None) as directory:
         pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
         kept = pairs["train"]
@@ -218,7 +199,6 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
             steps_per_epoch = _steps_per_epoch(write(batch_tokens, MIN_STEPS), train)
         max_steps = max(-(-EPOCHS * steps_per_epoch // 100) * 100, MIN_STEPS)
         write(batch_tokens, max_steps)
-        _require_new(output)
     return NewRecipe(output / RECIPE_FILE, size, scanned, train.report, pairs, len(held_out.copies), max_steps,
                      steps_per_epoch)
 
@@ -252,19 +232,15 @@ def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
     recipe = _recipe_of(corpus, languages)
     reader = CorpusReader("train", corpus, recipe)
     reader.scan(None)
-    report, warnings = reader.report, list(first_line_warnings(recipe))
+    report = reader.report
     if report.error:
-        details: list[str] = []
-        add_corpus_warnings(report, None, set(), recipe.languages, details)     # encodings of files that are not UTF-8
-        raise CorpusError("\n".join([report.error, *details]))
+        raise CorpusError(report.error)
     if "identical" in report.findings and report.findings["identical"].count > report.lines / 2:
         raise CorpusError(f"{corpus.label}: of {report.lines:,} pairs, {report.findings['identical']} have the same "
                           "text on both sides. Give the source text and its translation.")
-    for warning in warnings:
-        if corpus.form == "table" and corpus.source is None and warning.columns_unclear:
-            raise CorpusError(f"{warning.fault} Name the columns with --source-column and --target-column: by number "
-                              "if line 1 is text, by name if it is a header.")
-        console.warn(f"{warning.fault} {warning.remedy}")
+    for warning in first_line_warnings(recipe):
+        raise CorpusError(f"{warning.fault} Name the columns with --source-column and --target-column: by number if "
+                          "line 1 is text, by name if it is a header.")
     return report
 
 

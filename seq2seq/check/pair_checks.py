@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +12,7 @@ from seq2seq.check.misalignment import TranslationTable
 from seq2seq.check.report import Finding, LineShift, PairReport
 from seq2seq.data.corpus import Pair
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
+from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import UserError
 from seq2seq.recipe import Languages
 
@@ -38,11 +39,11 @@ class CorpusChecker:
     If lingua is installed, it also identifies languages. fault: error message if lingua lacks a language; else None.
     """
 
-    def __init__(self, blocks: Sequence[Block], languages: Languages) -> None:
-        """Train two translation tables, each on one half of the blocks. Each table scores the other half."""
+    def __init__(self, sample: Sequence[Block], languages: Languages) -> None:
+        """Train two translation tables, each on one half of the sampled blocks. Each table scores the other half."""
         # TranslationTable uses only the first pairs of a large sample. The blocks are shuffled, so that these pairs do
         # not all come from the beginning of the corpus.
-        self._blocks = [blocks[index] for index in np.random.default_rng(1).permutation(len(blocks))]
+        self._blocks = [sample[index] for index in np.random.default_rng(1).permutation(len(sample))]
         self._train(shift=0)
         if not self.is_discriminative:
             # One side of the whole corpus may be shifted by a line. Then the tables must be trained on pairs that are
@@ -54,7 +55,7 @@ class CorpusChecker:
             else:
                 self._train(shift=0)
         texts = [pair[1:] for block in self._blocks for pair in block if pair[1].strip() and pair[2].strip()]
-        self._sides = SideLanguages(texts[:10_000]) if len(blocks) >= MIN_BLOCKS else None
+        self._sides = SideLanguages(texts[:10_000]) if len(sample) >= MIN_BLOCKS else None
         self._detector: LanguageDetector | None = None
         self.fault: str | None = None
         if is_installed():
@@ -93,7 +94,7 @@ class CorpusChecker:
         block_interval = -(-count // MAX_CHECKED_PAIRS)
         runs = {shift: _BestRun() for shift in (1, -1)}
         language_id_interval = max(1, count // block_interval // MAX_LANGUAGE_ID_PAIRS)     # unit: checked pairs
-        for index, block in enumerate(_blocks(pairs)):
+        for index, block in enumerate(blocks(pairs, BLOCK_LINES)):
             if index % block_interval:
                 continue
             for checked, (line, source, target) in enumerate(block, start=report.pairs + 1):
@@ -174,15 +175,3 @@ def _shift(block: Block, shift: int) -> list[tuple[str, str]]:
     """Pair each source with the target `shift` lines below it (above it, if negative), if the block contains both."""
     sources, targets = block[max(0, -shift) :], block[max(0, shift) :]
     return [(source[1], target[2]) for source, target in zip(sources, targets, strict=False)]
-
-
-def _blocks(pairs: Iterable[Pair]) -> Iterator[Block]:
-    """Yield the pairs in blocks of BLOCK_LINES; the last block can be shorter."""
-    block: Block = []
-    for pair in pairs:
-        block.append(pair)
-        if len(block) == BLOCK_LINES:
-            yield block
-            block = []
-    if block:
-        yield block

@@ -12,7 +12,7 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.augmentation.resampled_epochs import sampled
-from seq2seq.check.corpus_statistics import Sample, describe_files, scan_corpus
+from seq2seq.check.corpus_statistics import Sample, scan_corpus
 from seq2seq.check.held_out_split import comparable
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.report import CorpusReport, SideReport, percentiles
@@ -60,7 +60,6 @@ class CorpusReader:
             scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
             self.report.error = str(error)
-            self.report.files = describe_files(self.spec, self.recipe.data_directory, self.languages)
 
     def check_pairs(self, checker: CorpusChecker) -> None:
         """Check the pairs for misalignment and wrong languages."""

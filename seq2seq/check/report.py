@@ -107,8 +107,6 @@ class CorpusReport:
     error: str | None = None
     lines: int = 0
     """Number of lines read."""
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """For each file of a corpus that could not be read: number of lines, lines that are not UTF-8, likely encoding."""
 
 
 @dataclass

@@ -7,7 +7,6 @@ from typing import Any
 
 from seq2seq.check.report import CorpusReport
 from seq2seq.data.line_splitting import SPACELESS
-from seq2seq.data.number_agreement import NUMBER_WORD_LANGUAGES
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
 from seq2seq.files.damaged_text import RESTORE_WORDS
 from seq2seq.recipe import Languages, Recipe, TrainingSection
@@ -29,6 +28,7 @@ LINE_WARNINGS = {
                             "The tokenizer makes subwords itself, and scores of subwords are not comparable. "
                             + RESTORE_WORDS),
     "numbers_differ": (0.03, "have a number in digits that the other side lacks",
+                       "Number words are not recognised, so check some of these lines first: "
                        "data.cleaning.min_number_agreement: 0.7 drops most of them."),
 }
 MAX_MISALIGNED_SHARE = 0.01
@@ -54,7 +54,7 @@ MIN_CONSISTENCY_EPOCHS = 20
 
 
 def add_corpus_warnings(corpus: CorpusReport, sources: Mapping[int, str] | None, overlap: set[str],
-                        languages: Languages, warnings: list[str]) -> None:
+                        warnings: list[str]) -> None:
     """Append the warnings about a corpus to `warnings`, and store its overlap with train in `corpus`.
 
     Args:
@@ -63,12 +63,8 @@ def add_corpus_warnings(corpus: CorpusReport, sources: Mapping[int, str] | None,
         overlap: sources of validation and test corpora that also occur in train.
     """
     if corpus.error:
-        for path, values in corpus.files.items():
-            if values.get("not_utf8"):
-                warnings.append(f"{path}: {values['not_utf8']:,} of {values['lines']:,} lines are not UTF-8 (such as "
-                                f"line {values['such_as'][0]:,}). The file seems to be {values['seems']}.")
         return
-    _add_line_warnings(corpus, languages, warnings)
+    _add_line_warnings(corpus, warnings)
     _add_pair_warnings(corpus, warnings)
     if sources is None:
         read = corpus.pairs + sum(corpus.counts.dropped.values())
@@ -121,8 +117,7 @@ def add_language_warnings(languages: Languages, warnings: list[str]) -> None:
     for side, name in (("source", languages.source), ("target", languages.target)):
         if name and (code := code_for(name)):
             warnings.append(f"languages.{side}: {name} is not a language code. If {code} is meant, write {code}: "
-                            "BLEU's tokeniser, number words and the treatment of languages without spaces depend on "
-                            "the code.")
+                            "BLEU's tokeniser and the treatment of languages without spaces depend on the code.")
 
 
 def add_direction_warnings(recipe: Recipe, warnings: list[str]) -> None:
@@ -183,15 +178,10 @@ def add_vocabulary_warnings(recipe: Recipe, corpora: Sequence[CorpusReport], war
                                 f"or unknown, because the vocabulary lacks {units} of this text. {remedy}")
 
 
-def _add_line_warnings(corpus: CorpusReport, languages: Languages, warnings: list[str]) -> None:
+def _add_line_warnings(corpus: CorpusReport, warnings: list[str]) -> None:
     """Append a warning for each kind of lines in LINE_WARNINGS that is too frequent."""
-    unknown_languages = sorted({code for code in (languages.source, languages.target)
-                                if code and main_language(code) not in NUMBER_WORD_LANGUAGES})
     for kind in frequent_kinds(corpus):
         _, description, remedy = LINE_WARNINGS[kind]
-        if kind == "numbers_differ" and unknown_languages:
-            remedy = (f"seq2seq does not know the number words of {' and '.join(unknown_languages)}, so check some "
-                      f"of these lines first: {remedy}")
         warnings.append(f"{corpus.role} {corpus.label}: of {corpus.lines:,} lines, {corpus.findings[kind]} "
                         f"{description}. {remedy}")
 

@@ -2,7 +2,7 @@
 
 Exit codes:
     0: success.
-    1: a bug in seq2seq, or verify-resume found that its two trainings differ.
+    1: a bug in seq2seq.
     2: an error that the user can fix. The message says how.
     130, 143: SIGINT or SIGTERM stopped the command.
     141: the program that reads standard output, such as `head`, has closed it.
@@ -39,7 +39,6 @@ from seq2seq.cli import (
     serve,
     train,
     translate,
-    verify_resume,
 )
 from seq2seq.cli.options import Command, CommandGroup
 from seq2seq.errors import UserError
@@ -51,7 +50,7 @@ from seq2seq.translation.text_io import OutputClosed
 FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 # The subcommands, in the order of the help.
 COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, report, align, attention,
-            average, import_, export, verify_resume)
+            average, import_, export)
 
 app = typer.Typer(
     name="seq2seq", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False,

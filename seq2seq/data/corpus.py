@@ -5,12 +5,10 @@ Only a line feed ends a line. Other line separators (U+0085, U+2028, a form feed
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from glob import has_magic
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,12 +18,11 @@ from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.files.compressed_files import BLOCK_BYTES, MAX_LINE_BYTES, UTF16_MARKS, bounded_lines, opened
 from seq2seq.files.json_reader import NotJson, parse_json
-from seq2seq.recipe.language_codes import code_for, subtags
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, PreviousSentences, split_context, with_context
 from seq2seq.tokenizers.whole_words import position_fault
 
 if TYPE_CHECKING:
-    from seq2seq.recipe import Corpus, Languages, Recipe
+    from seq2seq.recipe import Corpus, Recipe
 
 Pair = tuple[int, str, str]
 """Line number (from 1), source, target. Monolingual text is the target of pairs with an empty source."""
@@ -61,11 +58,7 @@ class Counts:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON values."""
-        return {
-            "lines": self.lines, "kept": self.kept, "dropped": dict(self.dropped), "examples": dict(self.examples),
-            "carriage_returns": self.carriage_returns, "inner_newlines": self.inner_newlines,
-            "byte_order_marks": self.byte_order_marks,
-        }
+        return {**asdict(self), "kept": self.kept}
 
     def summary(self) -> str:
         """Return a one-line summary for the user."""
@@ -221,74 +214,33 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
     for number, fields in lines:
         if len(fields) <= max(indices):
             raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(indices) + 1} is "
-                              "needed. Correct the line, or choose other columns."
-                              + " Columns must be separated by commas, not by semicolons." * (";" in "".join(fields)
-                                                                                          and len(fields) == 1))
+                              "needed. Correct the line, or choose other columns.")
         yield number, tuple(fields[index] for index in indices)
 
 
-HEADER_WORDS = frozenset((
-    "hypothesis", "id", "input", "lang", "language", "line", "original", "output", "ref", "reference", "segment",
-    "sentence", "source", "src", "string", "target", "text", "tgt", "translation", "trg"))
-"""Words that occur in column names, besides the names and codes of languages."""
-
-
 class FirstLineWarning(NamedTuple):
-    """Warning about a first line. columns_unclear: True if the line may be a header or have other columns."""
+    """Warning about the columns of a table, with a remedy for recipes."""
 
     fault: str
     remedy: str
-    columns_unclear: bool = True
 
 
 def first_line_warnings(recipe: Recipe) -> Iterator[FirstLineWarning]:
-    """Yield a warning, with a remedy for recipes, for each text file or table whose first line looks like a header but
-    is read as text, has more than two columns without a choice of two, or is quoted in a TSV file. Unreadable files
-    cause no warning."""
+    """Yield a warning for each table whose first line has more than two columns without a choice of two. Unreadable
+    files cause no warning."""
     for steps, spec in recipe.data.corpora_with_keys():
-        key = ".".join(map(str, ("data", *steps)))
-        paths, by_number = [recipe.data_directory / path for path in spec.paths], spec.has_numbered_columns
-        if not (by_number or spec.form == "files") or not all(path.is_file() for path in paths):
+        path = recipe.data_directory / str(spec.file)
+        if not spec.has_numbered_columns or spec.source is not None or spec.text is not None or not path.is_file():
             continue
         try:
-            fields = _first_fields(spec, paths)
+            columns = len(next(_table_lines(spec, path), (1, []))[1])
         except CorpusError:
             continue
-        if by_number and len(fields) > 2 and spec.source is None and spec.text is None:
+        if columns > 2:
             yield FirstLineWarning(
-                f"{paths[0]}: line 1 has {len(fields)} columns; columns 1 and 2 are read as source and target.",
-                f"If this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
-        if spec.table_format == ".tsv" and fields and all(re.fullmatch('".*"', field) for field in fields):
-            yield FirstLineWarning(
-                f"{paths[0]}: on line 1, all columns are in double quotes, which belong to the text in a .tsv file.",
-                "Remove them unless they are meant as text.", columns_unclear=False)
-        indices = [int(column) - 1 for column in spec.columns] if by_number else range(len(fields))
-        names = [fields[index] for index in indices if index < len(fields)]
-        if names and all(_is_column_name(name, recipe.languages) for name in names):
-            columns = ", ".join(f"{side}: {name}" for side, name in zip(spec.sides, names, strict=False))
-            remedy = f"write `header: true, {columns}` in {key}" if by_number else "delete it"
-            yield FirstLineWarning(
-                f"{' and '.join(f'{path}:1' for path in paths)}: the line looks like column names "
-                f"({', '.join(names)}), but is read as text.", f"If it is a header, {remedy}.")
-
-
-def _first_fields(spec: Corpus, paths: list[Path]) -> list[str]:
-    """Return the first line of each file, or the fields of the first line of a table."""
-    if spec.form == "files":
-        fields = [line for path in paths for line in islice(read_lines(path, spec.max_line_bytes), 1)]
-    else:
-        fields = next(_table_lines(spec, paths[0]), (1, []))[1]
-    return [field.removeprefix("\ufeff").removesuffix("\r") for field in fields]
-
-
-def _is_column_name(text: str, languages: Languages) -> bool:
-    """Return True if each word is in HEADER_WORDS, a language or country known to `code_for`, or a code in `languages`.
-
-    Examples: `en`, `German text`, `source_sentence1`.
-    """
-    codes = {subtags(code)[0] for code in (languages.source, languages.target) if code}
-    words = re.findall(r"[^\W\d_]+", text.lower())
-    return bool(words) and all(word in HEADER_WORDS or subtags(word)[0] in codes or code_for(word) for word in words)
+                f"{path}: line 1 has {columns} columns; columns 1 and 2 are read as source and target.",
+                f"If this is right, write `source: 1, target: 2` in {'.'.join(map(str, ('data', *steps)))}; if not, "
+                "write the right column numbers.")
 
 
 def _table_lines(spec: Corpus, path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -376,9 +328,6 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
 def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
     import datasets
 
-    if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):
-        raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library interprets the name of its "
-                          f"directory, {path}, as a pattern. Rename the directory so that its path has no *, ? or [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
         # Reading is inside `try`, because streamed data sets are downloaded while they are read.

@@ -25,10 +25,8 @@ from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
-from seq2seq.storage.atomic import replace_file
 from seq2seq.storage.checksums import (
     Check,
-    crc32_of,
     crc32_of_all,
     file_states,
     find_damaged_file,
@@ -36,7 +34,7 @@ from seq2seq.storage.checksums import (
     require_intact_text,
     with_checksum,
 )
-from seq2seq.storage.directories import as_json, write_json
+from seq2seq.storage.directories import write_json
 from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, tokenizers_of_run
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, shortened, split_context, with_context
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
@@ -198,7 +196,7 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, 
     directory = parent / (prepared or _content_key(recipe, tokenizers))
     check = None
     if (description := _read_description(directory)) is not None and not prepared:
-        check = _start_check(directory, description)
+        check = Check(sum(description["bytes"].values()), partial(find_damaged_file, directory, description["crc32"]))
         if (damage := check.damage(wait=False)) is not None:
             console.warn(f"{damage} is damaged: its contents have changed since it was written. The text is "
                          "prepared again.")
@@ -229,38 +227,10 @@ def _read_description(directory: Path) -> dict[str, Any] | None:
             raise ValueError("its contents do not match its checksum")
         if wrong := [name for name, size in description["bytes"].items() if (directory / name).stat().st_size != size]:
             raise ValueError(f"{wrong[0]} has a wrong size")
-        if not description.keys() >= {"counts", "fingerprint"} or not {*description["types"]} <= {"uint16", "uint32"}:
-            raise ValueError("keys are missing, or values are invalid")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         console.warn(f"{path} or another file in its directory is damaged ({error}). The text is prepared again.")
         return None
     return description
-
-
-def _start_check(directory: Path, description: dict[str, Any]) -> Check:
-    """Start to verify the checksums of the files.
-
-    If an older version of seq2seq wrote the files without checksums, verify the offsets and then add checksums.
-    """
-    def find_damage() -> Path | None:
-        if "crc32" in description:
-            return find_damaged_file(directory, description["crc32"])
-        if (damage := _invalid_offsets(directory, description)) is not None:
-            return damage
-        crc32 = {name: crc32_of(directory / name) for name in description["bytes"]}
-        replace_file(directory / DESCRIPTION, as_json(with_checksum({**description, "crc32": crc32})))
-        return None
-
-    return Check(sum(description["bytes"].values()), find_damage)
-
-
-def _invalid_offsets(directory: Path, description: dict[str, Any]) -> Path | None:
-    """Return a file with wrong offsets: offsets must increase from 0 to the number of ids. None if all are valid."""
-    for name, dtype in zip(SIDES, description["types"], strict=True):
-        side = open_side(directory, name, dtype)
-        if side.offsets[0] != 0 or side.offsets[-1] != len(side.ids) or side.lengths.min(initial=1) < 1:
-            return directory / f"{name}.offsets"
-    return None
 
 
 def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:

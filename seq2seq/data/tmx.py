@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -17,8 +16,6 @@ from seq2seq.recipe.language_codes import subtags
 MARKUP_ELEMENTS = frozenset({"bpt", "ept", "it", "ph", "ut"})
 LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")
 """Attributes of a <tuv> that contain its language; `lang` is the attribute of TMX 1.1."""
-MAX_LISTED_LANGUAGES = 20
-"""Maximum number of languages in an error message."""
 
 
 @dataclass
@@ -147,25 +144,19 @@ def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, max_segment_by
 
 def _missing_language(path: str, missing: Sequence[str], units: str, existing: Sequence[str]) -> CorpusError:
     """Return the error for a file without text in the languages `missing`. existing: languages of the file."""
-    listed = ", ".join(code or "(no language code)" for code in existing[:MAX_LISTED_LANGUAGES])
+    listed = ", ".join(code or "(no language code)" for code in existing)
     return CorpusError(
         f"{path}: none of {units} units has text in {' or '.join(repr(code) for code in missing)}. The file has the "
-        f"languages {listed or 'none'}{', …' if len(existing) > MAX_LISTED_LANGUAGES else ''}. Write two of these as "
-        "`source` and `target` of the corpus in the recipe (for a language model, one as `text`), or, without a "
-        "recipe, choose a file with text of both languages.")
+        f"languages {listed or 'none'}. Write two of these as `source` and `target` of the corpus in the recipe (for a "
+        "language model, one as `text`), or, without a recipe, choose a file with text of both languages.")
 
 
 def _text(unit: _Unit, language: str) -> str | None:
     """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
-    The matching code with the fewest subtags is best: `en` before `en-US`. Among codes with equally many subtags, one
-    spelled like `language` is best: for `en`, `en` before `eng`. Among equally good variants, the first is best.
+    The matching code with the fewest subtags is best: `en` before `en-US`. Among equally good variants, the first is.
     """
     wanted = subtags(language)
-    matches = [(len(parts), _main_subtag(code) != _main_subtag(language), index)
-               for index, (code, _) in enumerate(unit.variants) if (parts := subtags(code))[:len(wanted)] == wanted]
-    return unit.variants[min(matches)[2]][1] if matches else None
-
-
-def _main_subtag(code: str) -> str:
-    return re.split("[-_]", code.lower())[0]
+    matches = [(len(parts), index) for index, (code, _) in enumerate(unit.variants)
+               if (parts := subtags(code))[:len(wanted)] == wanted]
+    return unit.variants[min(matches)[1]][1] if matches else None

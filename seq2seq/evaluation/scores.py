@@ -143,20 +143,11 @@ def score_pairs(
     of_text = [metric for metric in metrics if metric not in PERPLEXITY_UNITS]
     scores = perplexities(translator, pairs, of_likelihood) if of_likelihood else {}
     if of_text:
-        scores |= _translated(translator, pairs, of_text, translate or translator.translate, language)
+        with console.progress("translating", len(pairs)) as advance:
+            found = (translate or translator.translate)([source for source, _ in pairs], progress=advance)
+        scores |= corpus_scores([best.text for best, *_ in found], [[target for _, target in pairs]],
+                                language or translator.languages.target, of_text, precision=translator.precision)
     return scores
-
-
-def _translated(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str], translate: Translate,
-    language: str | None
-) -> dict[str, Score]:
-    with console.progress("translating", len(pairs)) as advance:
-        found = translate([source for source, _ in pairs], progress=advance)
-    hypotheses = [best.text for best, *_ in found]
-    references = [target for _, target in pairs]
-    return corpus_scores(hypotheses, [references], language or translator.languages.target, metrics,
-                         precision=translator.precision)
 
 
 def perplexities(

@@ -27,8 +27,6 @@ from seq2seq.storage.run_directory import LOG_FILE, log_records
 from seq2seq.translation.output_faults import FAULTS
 
 METRICS = ("bleu", "chrf", "ter")
-MAX_TEXT = 100_000
-"""Maximum number of characters of a text in the page. Longer text is cut."""
 
 Row = Sequence[str]
 
@@ -233,7 +231,7 @@ def _speed(systems: Sequence[System], tests: Sequence[TestSet]) -> list[str]:
         count = sum(len(test.references) for test in tests)
         parameters = system.metadata.get("parameters")
         rows.append([system.name, f"{count / max(seconds, 1e-9):,.1f}", f"{system.precision} on {system.device}",
-                     f"{parameters:,}" if isinstance(parameters, int) else "unknown", f"{system.megabytes:,.1f}",
+                     "unknown" if parameters is None else f"{parameters:,}", f"{system.megabytes:,.1f}",
                      _memory(system.peak_megabytes)])
     header = ["system", "sentences/s in this report", "precision", "parameters", "MB on disk",
               "MB of memory besides the weights"]
@@ -250,12 +248,9 @@ def _memory(megabytes: float) -> str:
 def _data(systems: Sequence[System]) -> list[str]:
     rows = []
     for system in systems:
-        counts = system.metadata.get("corpora")
-        for label, count in counts.items() if isinstance(counts, dict) else ():
-            if isinstance(count, dict) and "kept" in count:
-                dropped = count.get("dropped") or {}
-                reasons = ", ".join(f"{reason} {number:,}" for reason, number in dropped.items()) or "none"
-                rows.append([system.name, str(label), f"{count.get('lines', 0):,}", f"{count['kept']:,}", reasons])
+        for label, count in system.metadata.get("corpora", {}).items():
+            reasons = ", ".join(f"{reason} {number:,}" for reason, number in count["dropped"].items()) or "none"
+            rows.append([system.name, label, f"{count['lines']:,}", f"{count['kept']:,}", reasons])
     return [_table(["system", "corpus", "pairs", "kept", "dropped in cleaning"], rows)] if rows else []
 
 
@@ -285,9 +280,8 @@ def _hashes(systems: Sequence[System]) -> list[str]:
 
 def _sentences(test: TestSet, systems: Sequence[System], lines: Lines) -> dict[str, Any]:
     """Return the values for the table of sentences, which the page's script shows."""
-    return {"name": test.name, "sources": None if test.texts is None else list(map(_cut, test.texts)),
-            "references": list(map(_cut, test.references)),
-            "translations": [list(map(_cut, system.translations[test.name])) for system in systems],
+    return {"name": test.name, "sources": test.texts, "references": test.references,
+            "translations": [system.translations[test.name] for system in systems],
             "chrf": [[round(value, 1) for value in values] for values in lines.chrf], "faults": lines.faults,
             "expected": [values and [[round(value, 1), round(spread, 1)] for value, spread in values]
                          for values in lines.expected]}
@@ -315,11 +309,7 @@ def _bar(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(escape_control_characters(_cut(text)))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+    return html.escape(escape_control_characters(text))
 
 
 def _json(values: Any) -> str:

@@ -172,14 +172,9 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
 
 
 def tell_apart(systems: Sequence[System]) -> list[System]:
-    """Return all systems, with paths in place of names that are not unique. Paths that are equal get a number."""
-    named = []
-    for number, system in enumerate(systems, 1):
-        if sum(system.name == other.name for other in systems) > 1:
-            same_path = sum(system.path == other.path for other in systems) > 1
-            system = replace(system, name=f"{system.name} {number}" if same_path else str(system.path))
-        named.append(system)
-    return named
+    """Return all systems, with paths in place of names that are not unique."""
+    names = [system.name for system in systems]
+    return [replace(system, name=str(system.path)) if names.count(system.name) > 1 else system for system in systems]
 
 
 def read_scores(options: Sequence[str], systems: int, lines: int) -> dict[str, list[list[float]]]:

@@ -3,7 +3,6 @@
 import importlib
 import io
 import json
-import os
 import re
 import unicodedata
 from collections import Counter
@@ -13,8 +12,8 @@ import pytest
 import torch
 
 from seq2seq.check import Report, check_recipe, percentiles, show_report
-from seq2seq.check.corpus_statistics import likely_encoding
 from seq2seq.check.report import Finding
+from seq2seq.check.warnings import add_epoch_warnings
 from seq2seq.cli import main
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import prepare, train_or_load_tokenizers
@@ -75,45 +74,11 @@ def test_lines_of_a_table_with_a_header_are_numbered_as_in_the_file(directory):
     (directory / "table.tsv").write_text("de\ten\nvier Hunde\tfour dogs\neine Katze\ta cat\n\tnothing\n")
     report = checked("data.test.first={file: table.tsv, header: true, source: de, target: en}")
     assert next(corpus.in_train_lines for corpus in report.corpora if corpus.role == "test.first") == [3]
-    assert any("1 sources are empty (line 4)" in warning for warning in report.warnings)
+    assert any("(line 4)" in warning for warning in report.warnings)
 
 
 def test_line_numbers_in_lists_have_no_thousands_separator():
     assert str(Finding(7, [823, 1126, 11383])) == "7 (lines 823, 1126, 11383, …)"
-
-
-def test_text_whose_characters_the_vocabulary_lacks_is_named_with_what_to_do(directory):
-    for name in ("valid", "test"):
-        write(directory, name, ["eine Katze|a cat", "ein Hund|a dog"])
-    assert not any("the vocabulary lacks" in warning for warning in checked().warnings)
-    write(directory, "valid", ["猫が走る|a cat", "eine Katze|a cat"])
-    warning, = (warning for warning in checked().warnings if "the vocabulary lacks" in warning)
-    assert re.match(r"valid valid\.de: [3-9]\d\.\d% of the source's pieces are bytes or unknown, because the "
-                    r"vocabulary lacks characters of this text\. The vocabulary is made from data\.train: add", warning)
-
-
-def test_tokenised_text_is_named_once_with_what_it_does_to_scores(directory, capsys):
-    assert not any("tokenised" in warning for warning in checked().warnings)
-    for name, pairs in TEXTS.items():
-        write(directory, name, [f"{pair} , not cats ." for pair in pairs] * 3)
-    warning, = (warning for warning in checked().warnings if "tokenised" in warning)
-    assert warning.startswith("train train.de, train more.de, valid valid.de, test.first test.de: the target text "
-                              "looks tokenised: in 15 (lines 1, 3, 4, 5, 6, …) of 18 lines of train.de")
-    assert "sacreBLEU tokenises again" in warning and "--tokenize none" in warning
-    assert not any("tokenised" in warning for warning in checked("metrics=[exact]",
-                                                                 "training.best_metric=exact").warnings)
-    assert "sacrebleu" not in capsys.readouterr().err
-
-
-def test_text_that_another_program_has_split_into_subwords_is_named(directory):
-    assert not any("subwords" in warning for warning in checked().warnings)
-    for name, pairs in TEXTS.items():
-        write(directory, name, [f"{pair} on a b@@ ench" for pair in pairs] * 3)
-    warnings = [warning for warning in checked().warnings if "subwords" in warning]
-    assert [warning.split(":")[0] for warning in warnings] == [
-        "train train.de", "train more.de", "valid valid.de", "test.first test.de"]
-    assert "of 18 lines, 15 (lines 1, 3, 4, 5, 6, …) contain marks" in warnings[0]
-    assert "Restore the words: for @@, with sed -E 's/@@( |$)//g'" in warnings[0]
 
 
 def test_cleaning_is_counted_by_reason_with_an_example(directory):
@@ -141,7 +106,6 @@ def test_sentences_of_valid_and_test_that_occur_in_train_are_counted_without_tag
     report = checked(*overrides)
     found = {corpus.role: (corpus.in_train, corpus.in_train_example) for corpus in report.corpora}
     assert found == {"train": (None, None), "valid": (1, 2), "test.first": (2, 2)}
-    assert any("test.first: 2 of 4 sources also occur in train (such as line 2)" in line for line in report.warnings)
 
 
 def test_a_test_sentence_in_the_training_text_of_the_reverse_direction_is_found(directory):
@@ -153,7 +117,6 @@ def test_a_test_sentence_in_the_training_text_of_the_reverse_direction_is_found(
     write(directory, "test", ["vier Hunde|four dogs", "eine Katze|A cat", "sechs Hunde|ein Hund"])
     report = checked()
     assert next(corpus.in_train_lines for corpus in report.corpora if corpus.role == "test.first") == [2]
-    assert any("test.first: 1 of 3 sources also occur in train (such as line 2)" in line for line in report.warnings)
 
 
 def test_a_few_common_sentences_are_no_warning(directory):
@@ -217,12 +180,10 @@ def test_tokens_are_exact_once_there_is_a_tokenizer(directory):
         assert checked(f"tokenizer.vocab_size={size}").vocabulary["vocab_size"] == size
 
 
-@pytest.mark.parametrize("size", [262, 999])
-def test_a_vocabulary_that_the_text_does_not_allow_is_the_error_of_train(directory, capsys, size):
-    assert main(["check", "recipe.yaml", "--set", f"tokenizer.vocab_size={size}"]) == 2
+def test_a_vocabulary_that_the_text_does_not_allow_is_the_error_of_train(directory, capsys):
+    assert main(["check", "recipe.yaml", "--set", "tokenizer.vocab_size=999"]) == 2
     of_check = capsys.readouterr().err.splitlines()[-1]
-    assert f"tokenizer.vocab_size: {size} pieces" in of_check
-    assert main(["train", "recipe.yaml", "--set", f"tokenizer.vocab_size={size}"]) == 2
+    assert main(["train", "recipe.yaml", "--set", "tokenizer.vocab_size=999"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == of_check
 
 
@@ -243,44 +204,15 @@ def errors(*overrides: str) -> str:
     return "\n".join(checked(*overrides).errors)
 
 
-def test_a_tokenizer_of_sacrebleu_that_is_not_installed_is_an_error(directory, monkeypatch):
-    def lacking(**options):
-        raise RuntimeError("MeCab is not there")
-
-    assert not errors()
-    monkeypatch.setattr("seq2seq.evaluation.scores.BLEU", lacking)
-    assert errors("languages.target=ja") == (
-        "BLEU for 'ja' needs the ja-mecab tokeniser: pip install 'sacrebleu[ja]'")
-    assert not errors("languages.target=ja", "metrics=[chrf]", "training.best_metric=chrf")
-
-
-def test_a_held_out_set_without_text_is_an_error(directory):
-    write(directory, "test", ["vier Hunde|", "|"])
-    write(directory, "valid", ["|"])
-    assert re.search("data.valid .* has no line with text.*\ndata.test.first .* has no line with text", errors())
-
-
-def test_a_validation_set_with_only_too_long_sentences_is_an_error(directory):
-    write(directory, "valid", ["ein Hund" * 30 + "|a dog"])
-    assert "data.valid has no pair that fits the model" in errors("model.max_positions=43",
-                                                                      "data.cleaning.max_pieces=41")
-
-
-def test_a_run_that_another_process_has_is_an_error(directory):
+def test_a_run_directory_that_cannot_be_used_is_an_error(directory, monkeypatch):
     Path("run").mkdir()
     with lock_run(Path("run")):
-        assert f"run is in use by process {os.getpid()} on" in errors()
+        assert errors()
     assert not errors()
-
-
-def test_a_lock_that_cannot_be_opened_for_writing_is_an_error(directory):
-    Path("run/.lock").mkdir(parents=True)                                       # cannot be opened for writing
-    assert "run/.lock cannot be written: Is a directory" in errors()
-
-
-def test_a_run_directory_that_cannot_be_written_to_is_an_error(directory, monkeypatch):
+    Path("other/.lock").mkdir(parents=True)                                     # cannot be opened for writing
+    assert check_recipe(load_recipe("recipe.yaml"), Path("other")).errors
     monkeypatch.setattr("os.access", lambda place, mode: Path(place) != directory)
-    assert errors() == f"run: {directory} cannot be written to. Make it writable, or choose another --run-dir."
+    assert check_recipe(load_recipe("recipe.yaml"), Path("new")).errors
 
 
 def test_a_run_of_another_recipe_is_an_error_once_it_has_learnt_something(directory, quick_tensorboard, capsys):
@@ -288,8 +220,7 @@ def test_a_run_of_another_recipe_is_an_error_once_it_has_learnt_something(direct
     assert not errors("model.dropout=0.3")
     assert main(["train", "recipe.yaml", "--run-dir", "run", "--set", "training.max_steps=2"]) == 0
     assert not errors("training.max_steps=3")
-    assert re.search(r"run was trained with another recipe:\n  model.dropout: 0.1 -> 0.3\n.*--restart",
-                     errors("model.dropout=0.3"))
+    assert "model.dropout: 0.1 -> 0.3" in errors("model.dropout=0.3")
 
 
 def test_a_tokenizer_that_is_to_be_taken_over_and_is_not_there_is_an_error(directory):
@@ -311,7 +242,7 @@ def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(director
     assert re.search("time +not measured", capsys.readouterr().out)
     monkeypatch.setattr("seq2seq.devices.free_memory", lambda device: 7)
     assert main(["check", "recipe.yaml"]) == 0
-    assert "GB of memory are free, so no step was run" in " ".join(capsys.readouterr().out.split())
+    assert "no step was run" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_memory_is_that_of_the_device_that_trains(directory, monkeypatch, capsys):
@@ -320,17 +251,6 @@ def test_the_memory_is_that_of_the_device_that_trains(directory, monkeypatch, ca
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert main(["check", "recipe.yaml", "--device", "cpu"]) == 0
     assert asked == [torch.device("cpu")]
-
-
-def test_cleaning_that_drops_most_pairs_is_warned_of(directory):
-    assert any("cleaning drops 3 of 6" in line for line in checked().warnings) is False
-    report = checked("data.cleaning.max_characters=8")
-    assert any("train.de: cleaning drops 5 of 6 pairs" in line for line in report.warnings)
-
-
-def test_empty_lines_in_a_test_set_are_warned_of(directory):
-    write(directory, "test", ["vier Hunde|four dogs", "|", "sechs|six"])
-    assert any("test.first: 1 sources are empty (line 2)" in line for line in checked().warnings)
 
 
 def test_every_corpus_that_cannot_be_read_is_an_error_and_the_others_are_reported(directory, capsys):
@@ -356,9 +276,7 @@ def test_the_name_of_a_file_is_no_pattern_and_no_markup(directory, capsys, name)
     assert re.search(rf"train {re.escape(name)}\.de +source +4 ", capsys.readouterr().out)
     (directory / f"{name}.de").write_bytes(b"x\n\xe4\n")
     assert main(["check", "recipe.yaml"]) == 2
-    told = capsys.readouterr()
-    assert f"{name}.de: 1 of 2 lines are not UTF-8 (such as line 2)" in told.out
-    assert f"{name}.de:2: byte 0xe4" in told.err
+    assert f"{name}.de:2: byte 0xe4" in capsys.readouterr().err
 
 
 def test_repairs_made_while_reading_are_reported(directory, capsys):
@@ -366,10 +284,6 @@ def test_repairs_made_while_reading_are_reported(directory, capsys):
     assert main(["check", "recipe.yaml"]) == 0
     out = capsys.readouterr().out
     assert "train more.de: 1 lines, 1 kept; 1 carriage returns removed; 1 byte order marks removed" in out
-
-
-def test_no_pair_left_is_an_error(directory):
-    assert any("no pair is left" in error for error in checked("data.cleaning.max_characters=1").errors)
 
 
 def test_a_precision_that_the_machine_lacks_is_an_error(directory, monkeypatch):
@@ -380,36 +294,13 @@ def test_a_precision_that_the_machine_lacks_is_an_error(directory, monkeypatch):
     assert checked("training.precision=auto").machine["precision"] == "fp32"
 
 
-def test_a_corpus_with_swapped_sides_is_named(directory, monkeypatch):
-    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)   # lingua would read all pairs
+def test_a_corpus_with_swapped_sides_is_named_without_lingua(directory, monkeypatch):
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)
     train = [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly" for number in range(499)]
     write(directory, "train", train)
     write(directory, "valid", ["|".join(reversed(pair.split("|"))) for pair in train[:11]])
     warning, = (warning for warning in checked().warnings if "other side of" in warning)
-    assert warning.startswith("valid valid.de: the source of 11 (lines 1, 2, 3, 4, 5, …) of 11 pairs looks like the "
-                              "other side of train.")
-
-
-@pytest.mark.slow
-def test_one_pair_that_looks_swapped_does_not_make_a_corpus_swapped(directory, monkeypatch):
-    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)
-    write(directory, "train", [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly"
-                               for number in range(499)])
-    write(directory, "valid", ["the dog runs home quickly|der Hund läuft schnell nach Hause"])
-    assert not any("other side of" in warning for warning in checked().warnings)
-
-
-def test_whole_words_of_a_language_without_spaces_are_warned_of(directory):
-    for language, warned in (("de", False), ("ja", True)):
-        told = checked("tokenizer.type=words", f"languages.source={language}").warnings
-        assert any("a whole line of ja as one word" in warning for warning in told) == warned
-
-
-@pytest.mark.parametrize("language, warned", [("japanese", True), ("jp", True), ("ja", False), ("numbers", False)])
-def test_a_language_by_its_name_is_told_its_code(directory, language, warned):
-    told = checked(f"languages.source={language}").warnings
-    assert any(warning.startswith(f"languages.source: {language} is not a language code. If ja is meant, write ja")
-               for warning in told) == warned
+    assert warning.startswith("valid valid.de: the source of 11 (lines 1, 2, 3, 4, 5, …) of 11 pairs")
 
 
 @pytest.mark.parametrize(("languages", "warned"), [
@@ -427,37 +318,14 @@ def test_epochs_in_both_directions_are_twice_as_long(directory):
     assert training["epochs"] == pytest.approx(2 + 4, rel=0.1) and training["steps_per_epoch"] == steps
 
 
-def test_consistency_training_in_few_epochs_is_warned_of(directory):
-    def told(*settings: str) -> list[str]:
-        return [warning for warning in checked(*settings).warnings if warning.startswith("training.consistency")]
-
-    steps = checked().training["steps_per_epoch"]
-    warning, = told("training.consistency=5", f"training.max_steps={9 * steps}")
-    assert f"{9 * steps:,} steps are 9.0 epochs of this text. Consistency training lowered BLEU" in warning
-    assert told("training.consistency=5", f"training.max_steps={19 * steps}")
-    assert not told("training.consistency=5", f"training.max_steps={20 * steps}")
-    assert not told(f"training.max_steps={9 * steps}")
-
-
-def test_many_epochs_without_early_stopping_are_warned_of(directory):
-    def told(*settings: str) -> list[str]:
-        return [warning for warning in checked(*settings).warnings if "epochs" in warning]
-
-    steps = checked().training["steps_per_epoch"]
-    assert not told(f"training.max_steps={100 * steps}")
-    warning, = told(f"training.max_steps={833 * steps}")
-    assert f"{833 * steps:,} steps are 833 epochs of this text" in warning
-    assert f"Lower max_steps (100 epochs are {100 * steps:,} steps)" in warning
-    assert "training.early_stopping: 10" in warning
-    assert not told(f"training.max_steps={833 * steps}", "training.early_stopping=3")
-
-
-def test_a_table_with_more_columns_and_a_header_is_warned_of(directory):
-    (directory / "train.tsv").write_text("id\tde\ten\n1\tein Hund\ta dog\n2\teine Katze\ta cat\n")
-    columns, header = (warning for warning in checked("data.train=[{file: train.tsv}]").warnings if "train.tsv" in
-                       warning and "line" in warning)
-    assert "has 3 columns; columns 1 and 2 are read as source and target" in columns
-    assert "looks like column names (id, de)" in header
+@pytest.mark.parametrize(("settings", "epochs", "warnings"), [
+    ("training.consistency=5", 19.9, 1), ("training.consistency=5", 20, 0), ("training.max_steps=7", 9, 0),
+    ("training.max_steps=7", 100, 0), ("training.max_steps=7", 101, 1), ("training.early_stopping=3", 101, 0)])
+def test_few_epochs_with_consistency_training_and_many_without_early_stopping_are_warned_of(directory, settings, epochs,
+                                                                                           warnings):
+    told: list[str] = []
+    add_epoch_warnings(load_recipe("recipe.yaml", [settings]).training, {"epochs": epochs, "steps_per_epoch": 7}, told)
+    assert len(told) == warnings
 
 
 def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):
@@ -466,22 +334,6 @@ def test_an_empty_line_is_not_called_a_wrong_pair_too(directory):
     assert train.findings["empty"].count == 7
     assert train.findings["numbers_differ"].lines == [9]
     assert train.limits["min_number_agreement"]["0.7"] == 1
-
-
-@pytest.mark.parametrize("language, text, encoding", [
-    ("ja", "犬が走っています。", "CP932"), ("ja", "犬が走っています。", "EUC-JP"), ("zh-TW", "狗在跑。", "GB18030"),
-    ("zh-TW", "狗在跑。", "BIG5"), ("zh", "我們今天下午去圖書館看書", "BIG5"),
-    ("zh", "我们今天下午去图书馆看书", "GB18030"),
-    ("ru", "Собака бежит.", "CP1251"), ("ar", "كلب يركض", "CP1256"), ("he", "כלב רץ", "CP1255"),
-    ("th", "สุนัขวิ่ง", "CP874"), ("tr", "köpek koşuyor", "CP1254"), ("lv", "suns skrien ātri", "CP1257"),
-    ("ru", "Собака бежит.", "KOI8-R"), ("ru", "Собака бежит.", "ISO-8859-5"), ("ru", "Собака бежит.", "CP866"),
-    ("uk", "Їхній пес біжить.", "KOI8-U"), ("pl", "Zażółć gęślą jaźń", "CP1250"),
-    ("pl", "Zażółć gęślą jaźń", "ISO-8859-2"), ("cs", "Žluťoučký kůň šel", "ISO-8859-2"),
-    ("cs", "Žluťoučký kůň šel", "CP852"), ("ar", "السلام عليكم يركض", "ISO-8859-6"),
-    ("el", "Άνθρωπος τρέχει", "ISO-8859-7"),
-    ("de", "Kätzchen", "Latin-1 or Windows-1252")])
-def test_an_encoding_is_guessed_by_the_language(language, text, encoding):
-    assert likely_encoding(text.encode(encoding.split()[0]), [language]) == encoding
 
 
 def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys):

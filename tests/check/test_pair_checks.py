@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seq2seq.check import check_recipe, show_report
-from seq2seq.check.corpus_statistics import BLOCK_LINES, Sample, describe_files
+from seq2seq.check.corpus_statistics import BLOCK_LINES, Sample
 from seq2seq.check.misalignment import TranslationTable, _words
 from seq2seq.check.pair_checks import MIN_BLOCKS, CorpusChecker
 from seq2seq.cli import main
 from seq2seq.data.language_identification import is_installed
-from seq2seq.recipe import Corpus, Languages, load_recipe
+from seq2seq.recipe import Languages, load_recipe
 
 RECIPE = """\
 name: tiny
@@ -82,10 +82,7 @@ def test_shuffled_targets_are_detected_with_their_share(directory):
     judgement, report = judged(shuffled)
     assert judgement.misaligned == pytest.approx(61 / PAIRS, rel=0.4)
     assert set(judgement.suspects.lines) <= {place + 1 for place in places}
-    warning, = (warning for warning in report.warnings if "do not look like translations" in warning)
-    assert warning.startswith(f"train train.xx: {judgement.suspects.count} (lines ")
-    assert f"of {PAIRS:,} pairs do not look like" in warning
-    assert f"undetected ones, is {judgement.misaligned:.1%}." in warning
+    assert len(report.warnings) == 1
 
 
 @pytest.mark.parametrize("by", [1, -1])
@@ -96,18 +93,7 @@ def test_the_line_where_one_side_is_shifted_is_named(directory, by):
     judgement, report = judged([(source, target or "so") for (source, _), target in zip(pairs, slipped, strict=True)])
     assert judgement.slip.by == by
     assert abs(judgement.slip.first - 701) <= 1 and judgement.slip.last >= PAIRS - 2
-    assert any("one side is shifted" in warning and "near line 70" in warning for warning in report.warnings)
-
-
-def test_the_advice_about_different_numbers_of_lines_finds_the_missing_line(directory):
-    pairs = corpus()
-    judged(pairs)
-    targets = [target for _, target in pairs]
-    Path("train.yy").write_text("".join(f"{target}\n" for target in targets[:700] + targets[701:]))
-    (error,) = check_recipe(load_recipe("recipe.yaml", []), Path("run")).errors
-    limit = re.search(r"`limit: (\d+)`", error)[1]
-    report = check_recipe(load_recipe("recipe.yaml", [f"data.train.0.limit={limit}"]), Path("run"))
-    assert not report.errors and abs(report.corpora[0].judgement.slip.first - 701) <= 1
+    assert any("one side is shifted" in warning for warning in report.warnings)
 
 
 def test_a_shift_from_the_first_line_on_is_detected(directory):
@@ -144,13 +130,11 @@ def test_a_third_language_is_detected_among_the_pairs_that_lingua_checks(directo
     wrong = judgement.wrong_language["target"]
     assert all(line % 10 == 0 for line in wrong.lines)
     assert judgement.recognised == 300 and wrong.count == sum(line % 10 == 0 for line in range(4, 1201, 4))
-    assert any("the target of 60" in warning and "of 300 pairs is in another language" in warning
-               for warning in report.warnings)
     show_report(report)
     assert re.search(r"target in another language +60 +300 +20.00%", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("count", [613, 2003, 30_011])
+@pytest.mark.parametrize("count", [613, 2003])
 def test_lingua_checks_a_fixed_number_of_pairs_from_the_whole_corpus(count, monkeypatch):
     lines = []
 
@@ -203,26 +187,6 @@ def test_blocks_are_drawn_evenly_and_keep_their_lines_together():
     assert max(block[0][0] for block in sample.blocks) > 320 * BLOCK_LINES
 
 
-def test_a_file_of_several_encodings_is_not_called_a_file_of_one(directory):
-    lines = ["zażółć".encode("cp1250"), "gęślą".encode(), b"hej"] * 20
-    (directory / "train.pl").write_bytes(b"\n".join(lines) + b"\n")
-    spec = Corpus(source="train.pl", target="train.en")
-    described = describe_files(spec, directory, Languages(source="pl", target="en"))["train.pl"]
-    assert described["not_utf8"] == 20 and described["seems"].startswith("UTF-8 with lines in CP1250")
-    (directory / "train.pl").write_bytes(b"\n".join(lines[::3] * 100 + lines[1:2]) + b"\n")       # by chance
-    assert describe_files(spec, directory, Languages(source="pl", target="en"))["train.pl"]["seems"] == "CP1250"
-
-
-def test_lines_that_are_not_utf8_are_all_counted(directory):
-    write("train", corpus(23))
-    Path("train.xx").write_bytes("\n".join(["ä"] * 11 + ["a"] * 12).encode("latin1") + b"\n")
-    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
-    described = report.corpora[0].files["train.xx"]
-    assert (described["lines"], described["not_utf8"], described["such_as"]) == (23, 11, [1, 2, 3, 4, 5])
-    assert any("11 of 23 lines are not UTF-8" in warning for warning in report.warnings)
-    assert report.errors
-
-
 def test_kinds_of_lines_and_limits_are_counted_before_cleaning(directory):
     write("train", [("ba 7", "do 8"), ("", "do"), ("ba 7", "do 8"), ("ba", "ba"), ("HÃ¼", "&quot;do"),
                     ("x" * 11, "y" * 40), ("z" * 600, "z" * 601)])
@@ -234,30 +198,6 @@ def test_kinds_of_lines_and_limits_are_counted_before_cleaning(directory):
     assert train.limits["max_characters"] == {"250": 1, "500": 1, "1000": 0, "5000": 0}
     assert train.limits["max_length_ratio"] == {"1.5": 1, "2.0": 1, "3.0": 1, "4.0": 0}
     assert train.limits["min_number_agreement"] == {"0.5": 2, "0.7": 2, "1.0": 2}
-
-
-GOOD_JAPANESE = [("３０人の男", "thirty men"), ("２人の女", "two women"), ("第３章", "the third chapter"),
-                 ("2万5千円", "25,000 yen"), ("一九九八年", "1998"), ("二つ", "2 pieces")]
-
-
-def numbers_warning(languages, pairs):
-    write("train", [(f"{source} {number * 11}", f"{target} {number * 11}") for number in range(7)
-                    for source, target in pairs])
-    Path("recipe.yaml").write_text(RECIPE.replace("source: xx, target: yy", languages, 1))
-    warnings = check_recipe(load_recipe("recipe.yaml", []), Path("run")).warnings
-    return [warning for warning in warnings if "min_number_agreement" in warning]
-
-
-def test_number_words_do_not_cause_good_pairs_to_be_dropped(directory):
-    assert numbers_warning("source: ja, target: en", GOOD_JAPANESE) == []
-    (warning,) = numbers_warning("source: ja, target: en", [*GOOD_JAPANESE, ("３０人", "forty men")])
-    assert "7 (lines 7, 14, 21, 28, 35, …) have a number in digits that the other side lacks." in warning
-    assert "does not know" not in warning
-
-
-def test_lines_in_languages_with_unknown_number_words_are_only_reported_for_review(directory):
-    (warning,) = numbers_warning("source: fr, target: en-GB", [("trente hommes", "30 men")])
-    assert "seq2seq does not know the number words of fr" in warning
 
 
 def test_steps_are_measured_and_no_files_remain(directory, monkeypatch):
@@ -275,17 +215,7 @@ def test_steps_are_measured_and_no_files_remain(directory, monkeypatch):
     assert {path for path in directory.rglob("*")} - before == {directory / "aside"}
 
 
-def test_weights_that_leave_nothing_of_an_epoch_are_the_error_of_train(directory):
-    write("train", corpus(23))
-    report = check_recipe(load_recipe("recipe.yaml", ["data.train.0.weight=1.0e-6"]), Path("run"))
-    assert report.errors == ["data.train: with these weights an epoch has 2.3e-05 pairs. Raise a weight."]
-    for weight, pairs in (("1.0e+9", "2.3e+10"), ("1.0e+308", "inf")):
-        report = check_recipe(load_recipe("recipe.yaml", [f"data.train.0.weight={weight}"]), Path("run"))
-        assert report.errors == [f"data.train: with these weights an epoch has {pairs} pairs, more than 10,000 times "
-                                 "the 23 pairs of the corpora. Lower a weight."]
-
-
-def test_disk_usage_is_computed_from_sizes(directory, monkeypatch):
+def test_disk_usage_is_computed_from_sizes(directory):
     write("train", corpus(23))
     report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
     assert report.disk["needed"] > 4 * 12 * report.model["parameters"]          # 3 checkpoints, one being written
@@ -294,9 +224,6 @@ def test_disk_usage_is_computed_from_sizes(directory, monkeypatch):
             for kind, divergence in (("none", "stop"), ("last", "stop"), ("best", "stop"), ("best", "lower_rate"))]
     checkpoint = (kept[1] - kept[0]) / 2                                                # 3, 5, 3 + 5, 3 + 5 + 2
     assert [round((needed - kept[0]) / checkpoint, 6) for needed in kept] == [0, 2, 5, 7]
-    monkeypatch.setattr("seq2seq.check.cost.shutil.disk_usage", lambda _: type("", (), {"free": 7})())
-    report = check_recipe(load_recipe("recipe.yaml", []), Path("run"))
-    assert any("Free some space" in warning for warning in report.warnings)
 
 
 KEYS = ["languages.source", "data.train.0.source", "data.train.0.limit", "data.train.0.weight", "data.valid.target",
@@ -312,29 +239,15 @@ VALUES = ["0", "1", "-1", "2", "7", "12", "1000000", "9223372036854775807", "1e3
 MUTATIONS = st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), min_size=1, max_size=3)
 
 
-def mutated_recipes(examples: int):
-    return settings(max_examples=examples, deadline=None, derandomize=True,
-                    suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def check_mutated(mutations) -> None:
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None, derandomize=True,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(MUTATIONS)
+def test_a_mutated_recipe_is_checked_or_refused(directory, mutations):
     Path("latin1").write_bytes(b"\xe4\n\x00\n")
     write("train", corpus(11))
     code = main(["check", "recipe.yaml", *(part for key, value in mutations for part in ("--set", f"{key}={value}"))])
     assert code in (0, 2), mutations
-
-
-@mutated_recipes(40)
-@given(MUTATIONS)
-def test_a_mutated_recipe_is_checked_or_refused(directory, mutations):
-    check_mutated(mutations)
-
-
-@pytest.mark.slow
-@mutated_recipes(1000)
-@given(MUTATIONS)
-def test_a_thousand_mutated_recipes_are_checked_or_refused(directory, mutations):
-    check_mutated(mutations)
 
 
 def test_words_keep_their_combining_marks():

@@ -224,7 +224,7 @@ def test_a_filled_batch_has_its_shape_and_the_same_pairs():
     Shape(6, 29, 11, 7, 7),                                                     # too small
 ])
 def test_pairs_that_do_not_fit_a_shape_are_an_error(fill):
-    with pytest.raises(ValueError, match="7 source and 10 target tokens in 3 sentences cannot be filled up to"):
+    with pytest.raises(ValueError, match="cannot be filled up to"):
         gather(tiny(), np.array([2, 0, 1]), fill)
 
 

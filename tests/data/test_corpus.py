@@ -10,12 +10,11 @@ import json
 import lzma
 import sys
 import tracemalloc
-import zipfile
 from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, strategies
+from hypothesis import given, settings, strategies
 
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, first_line_warnings, read_corpus, read_lines, read_pairs
@@ -76,22 +75,15 @@ def test_a_file_is_not_read_before_it_is_needed(tmp_path):
         next(lines)
 
 
-@pytest.mark.parametrize("pack, name, remedy", [
-    (gzip.compress, "gzip", r"rename it"), (zstandard.compress, "Zstandard", r"rename it"),
-    (bz2.compress, "bzip2", "Extract the text"), (lzma.compress, "xz", "Extract the text")])
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress, bz2.compress, lzma.compress])
 @pytest.mark.parametrize("read", [lambda path: list(read_lines(path)), lambda path: translation_input(path)],
                          ids=["corpus", "translation"])
-def test_a_compressed_file_without_the_right_ending_is_recognised(tmp_path, pack, name, remedy, read):
-    path = write(tmp_path / "text.de", pack(b"ein Hund\n" * 100))
-    with pytest.raises(CorpusError, match=rf"text\.de is compressed .*{name}.*{remedy}"):
-        read(path)
+def test_a_compressed_file_without_the_right_ending_is_refused(tmp_path, pack, read):
+    with pytest.raises(CorpusError):
+        read(write(tmp_path / "text.de", pack(b"ein Hund\n" * 100)))
 
 
-def test_a_zip_archive_is_recognised_and_text_with_similar_characters_is_read(tmp_path):
-    with zipfile.ZipFile(tmp_path / "text.docx", "w") as archive:
-        archive.writestr("a.txt", "text")
-    with pytest.raises(CorpusError, match=r"text\.docx is compressed \(ZIP\)"):
-        list(read_lines(tmp_path / "text.docx"))
+def test_text_that_resembles_a_compressed_file_is_read(tmp_path):
     assert list(read_lines(write(tmp_path / "text", "BZh9\nPK\n"))) == ["BZh9", "PK"]
 
 
@@ -108,19 +100,6 @@ def translation_input(path):
         return list(lines)
 
 
-def test_bytes_that_are_not_utf8_are_named_by_line_and_place(tmp_path):
-    path = write(tmp_path / "latin1", "eins\nzwei\nläuft\n".encode("latin1"))
-    with pytest.raises(CorpusError, match=r"latin1:3: byte 0xe4 at position 2 is not UTF-8\. .*iconv -f") as error:
-        list(read_lines(path))
-    assert str(error.value).startswith(str(path))
-    with pytest.raises(CorpusError, match="surrogate:1: byte 0xed at position 1"):
-        list(read_lines(write(tmp_path / "surrogate", b"\xed\xa0\x80")))
-    with pytest.raises(CorpusError, match=r"utf16:1: byte 0xff at .* is not UTF-8\. .*iconv -f UTF-16 -t UTF-8"):
-        list(read_lines(write(tmp_path / "utf16", "eins\n".encode("utf-16"))))
-    with pytest.raises(CorpusError, match=r"cut\.gz:2: byte 0xc3"):
-        list(read_lines(write(tmp_path / "cut.gz", b"a\n\xc3\n")))
-
-
 def test_input_in_utf16_is_named_in_the_warning(tmp_path, capsys):
     translation_input(write(tmp_path / "utf16", "eins\nzwei\n".encode("utf-16")))
     told = capsys.readouterr().err
@@ -131,16 +110,16 @@ def test_input_in_utf16_is_named_in_the_warning(tmp_path, capsys):
 def test_a_line_may_be_as_long_as_allowed_and_no_longer(tmp_path, text):
     path = write(tmp_path / "text", text)
     assert list(read_lines(path, 7)) == text.removesuffix("\n").split("\n")
-    with pytest.raises(CorpusError, match=r"text:2: the line has more than 6 bytes\. Lines end at \\n; cut it into"):
+    with pytest.raises(CorpusError, match="text:2:"):
         list(read_lines(path, 6))
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gz", "zst"])
 def test_a_compression_bomb_does_not_fill_the_memory(tmp_path, pack):
     path = tmp_path / f"bomb.{'gz' if pack is gzip.compress else 'zst'}"
-    path.write_bytes(pack(b"one\n" + b"x" * 100_000_000))
+    path.write_bytes(pack(b"one\n" + b"x" * 50_000_000))
     tracemalloc.start()
-    with pytest.raises(CorpusError, match=r"bomb\.\w+:2: the line has more than 1,000,000 bytes\."):
+    with pytest.raises(CorpusError, match=r"bomb\.\w+:2:"):
         list(read_lines(path))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -157,51 +136,28 @@ def test_a_corpus_says_how_long_its_lines_may_be(tmp_path, corpus):
     write(tmp_path / "pairs.jsonl", json.dumps({"a": long, "b": long}))
     write(tmp_path / "pairs.tmx", "<tmx><body><tu>" + "".join(
         f'<tuv xml:lang="{code}"><seg>{long}</seg></tuv>' for code in ("de", "en")) + "</tu></body></tmx>")
-    with pytest.raises(CorpusError, match=r":1: .* has more than 1,000,000 bytes\. .*max_line_bytes"):
+    with pytest.raises(CorpusError, match=":1:"):
         list(read_corpus(Corpus(**corpus), tmp_path))
     assert list(read_corpus(Corpus(**corpus, max_line_bytes=3_000_000), tmp_path)) == [(1, long, long)]
 
 
-def test_a_file_that_cannot_be_read_is_said(tmp_path):
-    for name in ("no.txt", "no.txt.gz"):
-        with pytest.raises(CorpusError, match=rf"{name} cannot be read: No such file or directory\."):
-            list(read_lines(tmp_path / name))
-    with pytest.raises(CorpusError, match=r"cannot be read: Is a directory\."):
-        list(read_lines(tmp_path))
+WHOLE = "".join(f"Zeile {number * number}\n" for number in range(3000)).encode()
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-7], lambda data: b"text", lambda data: data[:20] + b"!" * 20])
-def test_a_zst_file_that_is_not_intact_is_said(tmp_path, damage):
-    path = tmp_path / "text.zst"
-    path.write_bytes(damage(zstandard.compress("".join(f"Zeile {n * n}\n" for n in range(3000)).encode())))
-    with pytest.raises(CorpusError, match="text.zst is not an intact zstd file"):
-        list(read_lines(path))
+@pytest.mark.parametrize("name, data", [
+    ("a.zst", zstandard.compress(WHOLE)[:-7]), ("a.zst", b"text"), ("a.zst", zstandard.compress(WHOLE)[:20] + b"!!!"),
+    ("a.gz", gzip.compress(WHOLE)[:-300]), ("a.gz", gzip.compress(WHOLE)[:-5]), ("a.gz", b"no gzip at all"),
+    ("a.gz", gzip.compress(WHOLE)[:-8] + bytes(8)), ("a.gz", gzip.compress(WHOLE) + b"rubbish")])
+def test_a_compressed_file_that_is_not_intact_is_an_error(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(CorpusError, match=f"{name} is not an intact"):
+        list(read_lines(tmp_path / name))
 
 
-def test_frames_of_a_zst_file_are_one_text(tmp_path):
-    (tmp_path / "text.zst").write_bytes(zstandard.compress(b"a\nb") + zstandard.compress(b"c\nd\n"))
-    assert list(read_lines(tmp_path / "text.zst")) == ["a", "bc", "d"]
-
-
-def test_a_zst_file_without_its_package_names_the_package(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(CorpusError, match=r"pip install zstandard"):
-        list(read_lines(write(tmp_path / "text.zst", "a\n")))
-
-
-
-def test_a_gzip_file_that_is_not_intact_is_said(tmp_path):
-    whole = gzip.compress("".join(f"{number}\n" for number in range(10_000)).encode())
-    flipped = whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:]
-    for data in (whole[:-300], whole[:-5], flipped, b"no gzip at all", whole + b"rubbish"):
-        (tmp_path / "a.gz").write_bytes(data)
-        with pytest.raises(CorpusError, match=r"a\.gz is not an intact gzip file \(.+\)\. Copy or compress it again"):
-            list(read_lines(tmp_path / "a.gz"))
-
-
-def test_members_of_a_gzip_file_are_one_text(tmp_path):
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"a\nb") + gzip.compress(b"c\nd\n"))
-    assert list(read_lines(tmp_path / "a.gz")) == ["a", "bc", "d"]
+@pytest.mark.parametrize("name, pack", [("a.gz", gzip.compress), ("a.zst", zstandard.compress)])
+def test_the_parts_of_a_compressed_file_are_one_text(tmp_path, name, pack):
+    (tmp_path / name).write_bytes(pack(b"a\nb") + pack(b"c\nd\n"))
+    assert list(read_lines(tmp_path / name)) == ["a", "bc", "d"]
 
 
 # Two files
@@ -214,26 +170,6 @@ def test_two_files_are_read_line_by_line(tmp_path, ending):
     counts = Counts()
     assert pairs_of(tmp_path, counts, source=f"a.de{ending}", target="a.en") == FIRST_PAIRS
     assert (counts.lines, counts.kept, counts.dropped) == (2, 2, {})
-
-
-@pytest.mark.parametrize("german, english", [(7, 5), (5, 7), (3, 0), (0, 3), (1, 2), (2, 1)])
-def test_files_of_different_length_are_both_counted(tmp_path, german, english):
-    write(tmp_path / "a.de", "x\n" * german)
-    write(tmp_path / "a.en", "x\n" * english)
-    with pytest.raises(CorpusError) as error:
-        pairs_of(tmp_path, source="a.de", target="a.en")
-    lines = [f"{count} line{'s' * (count != 1)}" for count in (german, english)]
-    assert f"a.de: {lines[0]}; {tmp_path / 'a.en'}: {lines[1]}. " in str(error.value)
-    assert "cut both" not in str(error.value)                                   # a line may lack in the middle
-    assert (f"`limit: {min(german, english)}`" in str(error.value)) == (min(german, english) > 0)
-    if limit := min(german, english):
-        assert len(pairs_of(tmp_path, source="a.de", target="a.en", limit=limit)) == limit
-
-
-def test_two_empty_files_are_no_pairs(tmp_path):
-    write(tmp_path / "a.de", "")
-    write(tmp_path / "a.en", "")
-    assert pairs_of(tmp_path, source="a.de", target="a.en") == []
 
 
 def test_paths_are_relative_to_the_directory_or_absolute(tmp_path):
@@ -252,7 +188,6 @@ def test_carriage_returns_are_removed_and_counted(tmp_path):
     assert pairs_of(tmp_path, counts, source="a.de", target="a.en") == [
         (1, "ein\rHund", "a dog"), (2, "eine Katze\r", "a cat"), (3, "Haus", "house")]
     assert counts.carriage_returns == 4
-    assert "4 carriage returns removed" in counts.summary()
 
 
 def test_a_byte_order_mark_is_removed_and_counted(tmp_path):
@@ -262,7 +197,6 @@ def test_a_byte_order_mark_is_removed_and_counted(tmp_path):
     assert pairs_of(tmp_path, counts, source="a.de", target="a.en") == [
         (1, "ein Hund", "a dog"), (2, "\ufeffeine Katze", "a cat")]
     assert counts.byte_order_marks == 2
-    assert "2 byte order marks removed" in counts.summary()
 
 
 def test_the_limit_is_the_first_pairs_and_no_more_is_read(tmp_path):
@@ -271,6 +205,17 @@ def test_the_limit_is_the_first_pairs_and_no_more_is_read(tmp_path):
     counts = Counts()
     assert pairs_of(tmp_path, counts, source="a.de", target="a.en", limit=2) == FIRST_PAIRS
     assert counts.lines == 2
+
+
+@pytest.mark.parametrize("german, english", [(7, 5), (5, 7), (3, 0), (0, 3), (0, 0)])
+def test_files_of_different_length_are_an_error_but_for_a_limit(tmp_path, german, english):
+    write(tmp_path / "a.de", "x\n" * german)
+    write(tmp_path / "a.en", "x\n" * english)
+    if german != english:
+        with pytest.raises(CorpusError):
+            pairs_of(tmp_path, source="a.de", target="a.en")
+    if limit := min(german, english):
+        assert len(pairs_of(tmp_path, source="a.de", target="a.en", limit=limit)) == limit
 
 
 # TSV
@@ -292,106 +237,24 @@ def test_tsv_columns_may_have_names(tmp_path):
     assert (counts.lines, counts.carriage_returns) == (2, 2)
 
 
-def test_what_a_tsv_file_lacks_is_named(tmp_path):
-    write(tmp_path / "a.tsv", "de\ten\nein Hund\ta dog\nKatze\n")
-    with pytest.raises(CorpusError, match=r"a\.tsv:3: 1 columns, but column 2 is needed"):
-        pairs_of(tmp_path, file="a.tsv")
-    with pytest.raises(CorpusError, match=r"a\.tsv:1: 2 columns, but column 5 is needed"):
-        pairs_of(tmp_path, file="a.tsv", source=5, target=1)
-    with pytest.raises(CorpusError, match=r"twice\.tsv:1: several columns have the name 'de'\. Rename"):
-        pairs_of(tmp_path, file=write(tmp_path / "twice.tsv", "de\tde\ten\na\tb\tc\n").name, header=True, source="de",
-                 target="en")
-    with pytest.raises(CorpusError, match=r"a\.tsv:1: no column 'fr'; the header has de, en\."):
-        pairs_of(tmp_path, file="a.tsv", header=True, source="de", target="fr")
-    write(tmp_path / "empty.tsv", "")
-    with pytest.raises(CorpusError, match=r"empty\.tsv:1: no column 'de'"):
-        pairs_of(tmp_path, file="empty.tsv", header=True, source="de", target="en")
-
-
-def test_a_tab_inside_the_text_of_a_tsv_file_is_an_error(tmp_path):
-    write(tmp_path / "a.tsv", "ein Hund\ta dog\nein\tHund\ta dog\n")
-    with pytest.raises(CorpusError, match=r"a\.tsv:2: 3 columns, but line 1 has 2. Is there a tab inside the text\?"):
-        pairs_of(tmp_path, file="a.tsv")
-
-
-def test_semicolons_between_columns_are_named(tmp_path):
-    write(tmp_path / "a.csv", "ein Hund;a dog\n")
-    with pytest.raises(CorpusError, match=r"a\.csv:1: 1 columns.* separated by commas, not by semicolons\."):
-        pairs_of(tmp_path, file="a.csv")
-
-
 def test_quotes_in_a_tsv_file_are_text(tmp_path):
     write(tmp_path / "a.tsv", '"Hund\t"dog" he said\n')
     assert pairs_of(tmp_path, file="a.tsv") == [(1, '"Hund', '"dog" he said')]
 
 
-def test_quotes_around_all_columns_of_a_tsv_file_are_warned_of(tmp_path):
-    told, = first_lines(tmp_path, '"ein Hund"\t"a dog"\n', {"file": "a.tsv"})
-    assert told.startswith(f"{tmp_path / 'a.tsv'}: on line 1, all columns are in double quotes, which belong to")
-    assert not first_lines(tmp_path, '"ein Hund"\ta dog\n', {"file": "a.tsv"})
-    assert not first_lines(tmp_path, '"ein Hund","a dog"\n', {"file": "a.csv"})
-    assert not first_lines(tmp_path, "", {"file": "a.tsv"})
-
-
-# First lines
-
-
-def first_lines(directory: Path, contents: str, spec: dict, languages: str = "{source: en, target: de}",
-                model: str = "transformer") -> list[str]:
-    """Return the warnings about a training corpus whose files all have these contents."""
-    for path in Corpus(**spec).paths:
-        write(directory / path, contents)
-    write(directory / "valid", "x\n")
-    sides = "text: valid" if model == "language_model" else "source: valid, target: valid"
-    write(directory / "recipe.yaml", f"name: x\nlanguages: {languages}\nmodel: {{type: {model}}}\n"
-                                     f"data: {{train: [{json.dumps(spec)}], valid: {{{sides}}}}}\n")
-    return [f"{warning.fault} {warning.remedy}"
-            for warning in first_line_warnings(load_recipe(directory / "recipe.yaml"))]
-
-
 @pytest.mark.parametrize("name, line", [("a.tsv", "7\ta dog\tein Hund"), ("a.csv", '7,"a, dog",ein Hund'),
                                         ("a.tsv.gz", "7\ta dog\tein Hund\r")])
-def test_ambiguous_columns_are_named_in_the_error(tmp_path, name, line):
-    told, = first_lines(tmp_path, f"{line}\n", {"file": name})
-    assert told == (f"{tmp_path / name}: line 1 has 3 columns; columns 1 and 2 are read as source and target. If "
-                    "this is right, write `source: 1, target: 2` in data.train.0; if not, write the right column "
-                    "numbers.")
-    assert not first_lines(tmp_path, f"{line}\n", {"file": name, "source": 1, "target": 2})
-    assert not first_lines(tmp_path, line.partition("," if "csv" in name else "\t")[2], {"file": name})
+def test_more_than_two_columns_are_warned_of_without_a_choice(tmp_path, name, line):
+    def warnings(line: str, columns: str = "") -> int:
+        write(tmp_path / name, f"{line}\n")
+        (tmp_path / "recipe.yaml").write_text("name: x\nlanguages: {source: en, target: de}\ndata: {train: [{file: "
+                                              f"{name}{columns}}}], valid: {{file: {name}, source: 1, target: 2}}}}\n")
+        return len(list(first_line_warnings(load_recipe(tmp_path / "recipe.yaml"))))
 
-
-@pytest.mark.parametrize("first, second", [
-    ("source", "target"), ("en", "de"), ("\ufeffENG", "deu\r"), ("english", "German"), ("src_text", "tgt_text"),
-    ("Sentence 1", "Sentence 2"), ("text.en", "text.de"),
-])
-def test_a_first_line_of_names_is_said_to_count_as_text(tmp_path, first, second):
-    names = first.removeprefix("\ufeff"), second.removesuffix("\r")
-    for name, comma in (("a.tsv", "\t"), ("a.csv", ",")):
-        contents = f"{first}{comma}{second}\na dog{comma}ein Hund\n"
-        told, = first_lines(tmp_path, contents, {"file": name})
-        assert told == (f"{tmp_path / name}:1: the line looks like column names ({names[0]}, {names[1]}), but is "
-                        f"read as text. If it is a header, write `header: true, source: {names[0]}, target: "
-                        f"{names[1]}` in data.train.0.")
-        assert not first_lines(tmp_path, contents, {"file": name, "header": True, "source": names[0],
-                                                    "target": names[1]})
-
-
-def test_a_header_of_two_files_or_of_text_alone_is_named(tmp_path):
-    told, = first_lines(tmp_path, "text\na dog\n", {"source": "a.en", "target": "a.de"})
-    assert told.startswith(f"{tmp_path / 'a.en'}:1 and {tmp_path / 'a.de'}:1: ") and told.endswith(", delete it.")
-    told, = first_lines(tmp_path, "id\ten\n7\ta dog\n", {"file": "a.tsv", "text": 2}, "{target: en}", "language_model")
-    assert "If it is a header, write `header: true, text: en` in data.train.0." in told
-
-
-@pytest.mark.parametrize("line", ["a dog\tein Hund", "German\tein Hund", "1\t2", "\t", "", "fr\tde", "no\tnein",
-                                  "target practice\tZielübung"])
-def test_a_first_line_of_text_is_said_nothing_about(tmp_path, line):
-    assert not first_lines(tmp_path, f"{line}\nx\ty\n", {"file": "a.tsv"})
-
-
-def test_an_unreadable_first_line_is_reported_when_the_text_is_read(tmp_path):
-    assert not first_lines(tmp_path, 'a "dog",ein Hund\n', {"file": "a.csv"})
-    assert not first_lines(tmp_path, "", {"file": "a.csv"})
+    assert warnings(line) == 1
+    assert warnings(line, ", source: 1, target: 2") == 0
+    assert warnings(line.partition("," if "csv" in name else "\t")[2]) == 0
+    assert warnings("") == 0
 
 
 # CSV
@@ -427,7 +290,7 @@ def test_csv_columns_may_have_names_and_marks_around_them_are_repaired(tmp_path,
 def test_fields_of_a_csv_file_are_quoted_as_rfc_4180_says(tmp_path, line, fields):
     write(tmp_path / "a.csv", f"{line}\n")
     if fields is None:
-        with pytest.raises(CorpusError, match=r"a\.csv:1: column 2 begins with a quote"):
+        with pytest.raises(CorpusError, match="a.csv:1:"):
             pairs_of(tmp_path, file="a.csv")
     else:
         assert pairs_of(tmp_path, file="a.csv") == [(1, *fields)]
@@ -437,6 +300,7 @@ FIELDS = strategies.text(strategies.characters(exclude_characters="\n", exclude_
     lambda text: not text.endswith("\r") and not text.startswith("\ufeff"))
 
 
+@settings(max_examples=50)
 @given(rows=strategies.lists(strategies.tuples(FIELDS, FIELDS), min_size=1, max_size=5), ending=strategies.sampled_from(
     ["\n", "\r\n"]), quoting=strategies.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]))
 def test_output_of_the_python_csv_module_is_read_unchanged(tmp_path_factory, rows, ending, quoting):
@@ -448,31 +312,12 @@ def test_output_of_the_python_csv_module_is_read_unchanged(tmp_path_factory, row
     assert pairs_of(folder, file="a.csv") == [(number, *row) for number, row in enumerate(rows, 1)]
 
 
-@pytest.mark.parametrize("line, told", [
-    ('"ein', "column 1 begins with a quote that is not closed in this line. .*remove line feeds"),
-    ('"ein Hund","a', "column 2 begins with a quote that is not closed in this line"),
-    ('"ein" Hund,a dog', "column 1 has a quote in the middle. .*write each quote in it twice"),
-    ('ein Hund,a "dog"', "column 2 has a quote in the middle"),
-    ('ein Hund, "a dog"', "column 2 has a quote in the middle"),
-    ("ein Hund,yes, a dog", "3 columns, but line 1 has 2. Put text with commas in double quotes"),
-    ("ein Hund", "1 columns, but line 1 has 2"),
-    ("", "1 columns, but line 1 has 2"),
-])
-def test_mistakes_in_csv_are_named_by_line(tmp_path, line, told):
+@pytest.mark.parametrize("line", ['"ein', '"ein Hund","a', '"ein" Hund,a dog', 'ein Hund,a "dog"', 'ein Hund, "a dog"',
+                                  "ein Hund,yes, a dog", "ein Hund", ""])
+def test_mistakes_in_csv_are_named_by_line(tmp_path, line):
     write(tmp_path / "a.csv", f'"x","y, z"\n{line}\nx,y\n')
-    with pytest.raises(CorpusError, match=rf"a\.csv:2: {told}"):
+    with pytest.raises(CorpusError, match="a.csv:2:"):
         pairs_of(tmp_path, file="a.csv")
-
-
-def test_what_a_csv_file_lacks_is_named(tmp_path):
-    write(tmp_path / "a.csv", '"de","en"\nein Hund,a dog\n')
-    with pytest.raises(CorpusError, match=r"a\.csv:1: 2 columns, but column 5 is needed"):
-        pairs_of(tmp_path, file="a.csv", source=5, target=1)
-    with pytest.raises(CorpusError, match=r"a\.csv:1: no column 'fr'; the header has de, en\."):
-        pairs_of(tmp_path, file="a.csv", header=True, source="de", target="fr")
-    write(tmp_path / "empty.csv", "")
-    with pytest.raises(CorpusError, match=r"empty\.csv:1: no column 'de'"):
-        pairs_of(tmp_path, file="empty.csv", header=True, source="de", target="en")
 
 
 # JSONL
@@ -493,25 +338,15 @@ def test_line_ends_inside_a_field_become_spaces_and_are_counted(tmp_path):
     counts = Counts()
     assert pairs_of(tmp_path, counts, file="a.jsonl", **KEYS) == [(1, "ein Hund bellt\u2028laut", "a dog ")]
     assert counts.inner_newlines == 3
-    assert "3 inner line breaks replaced" in counts.summary()
 
 
-@pytest.mark.parametrize("line, message", [
-    ('{"de": "x"', r"not a JSON object \(Expecting ',' delimiter.*\)\. Correct or remove the line"),
-    ("", "not a JSON object"),
-    ("[" * 100_000, "not a JSON object"),
-    ('["x", "y"]', "expected an object with the keys de and en"),
-    ("null", "expected an object with the keys de and en"),
-    ('{"de": "x", "fr": "y"}', r"no column 'en'; the columns are de, fr\."),
-    ('{"translation": {"de": "x", "fr": "y"}}', r"no column 'en'; the columns are de, fr\."),
-    ('{"translation": "x"}', r"no column 'de'; the columns are translation\."),
-    ('{"de": "x", "en": 7}', "column 'en' contains int, not text"),
-    ('{"de": ["x"], "en": "y"}', "column 'de' contains list, not text"),
-    (r'{"de": "x", "en": "y \ud83d"}', r"not a JSON object \(half of a surrogate pair"),
-], ids=lambda value: value[:30])
-def test_mistakes_in_jsonl_are_named_by_line(tmp_path, line, message):
+@pytest.mark.parametrize("line", ['{"de": "x"', "", "[" * 100_000, '["x", "y"]', "null", '{"de": "x", "fr": "y"}',
+                                  '{"translation": {"de": "x", "fr": "y"}}', '{"translation": "x"}',
+                                  '{"de": "x", "en": 7}', '{"de": ["x"], "en": "y"}',
+                                  r'{"de": "x", "en": "y \ud83d"}'], ids=lambda line: line[:30])
+def test_mistakes_in_jsonl_are_named_by_line(tmp_path, line):
     write(tmp_path / "a.jsonl", f'{json.dumps({"de": "x", "en": "y"})}\n{line}\n')
-    with pytest.raises(CorpusError, match=rf"a\.jsonl:2: {message}"):
+    with pytest.raises(CorpusError, match="a.jsonl:2:"):
         pairs_of(tmp_path, file="a.jsonl", **KEYS)
 
 
@@ -555,10 +390,12 @@ def test_parquet_has_columns_or_translations(tmp_path, parquet):
     assert pairs_of(tmp_path, file="b.parquet", limit=1, **KEYS) == FIRST_PAIRS[:1]
 
 
-def test_the_name_of_a_parquet_file_is_no_pattern(tmp_path, parquet):
-    parquet("a1", de=["falsch"], en=["wrong"])
-    with pytest.raises(CorpusError, match="cannot be read as Parquet"):
-        pairs_of(tmp_path, file="a[1].parquet", **KEYS)
+def test_the_name_of_a_parquet_file_is_no_pattern_and_wrong_files_are_errors(tmp_path, parquet):
+    parquet("a1", de=["falsch"], fr=["wrong"])
+    write(tmp_path / "b.parquet", "no parquet")
+    for wrong in ("a[1].parquet", "a1.parquet", "b.parquet", "no.parquet"):     # a1.parquet has no column en
+        with pytest.raises(CorpusError):
+            pairs_of(tmp_path, file=wrong, **KEYS)
     for name in ("a[1]", "a*", "{a,b}"):
         parquet(name, de=["ein Hund", "eine Katze"], en=["a dog", "a cat"])
         assert pairs_of(tmp_path, file=f"{name}.parquet", **KEYS) == FIRST_PAIRS
@@ -572,57 +409,27 @@ def test_unused_parquet_columns_are_not_read(tmp_path, parquet):
     assert pairs_of(tmp_path, file="a.parquet", **KEYS) == FIRST_PAIRS
 
 
-def test_what_a_parquet_file_lacks_is_named(tmp_path, parquet):
-    parquet("a", de=["ein Hund"], fr=["un chien"])
-    with pytest.raises(CorpusError, match=r"a\.parquet: no column 'en'; the columns are de, fr\."):
-        pairs_of(tmp_path, file="a.parquet", **KEYS)
-    write(tmp_path / "b.parquet", "no parquet")
-    for name in ("b.parquet", "no.parquet"):
-        with pytest.raises(CorpusError, match=rf"{name} cannot be read as Parquet: ."):
-            pairs_of(tmp_path, file=name, **KEYS)
-
-
 def test_a_data_set_of_the_hub_may_lie_on_disk(tmp_path, parquet):
     parquet("set/train", translation=TRANSLATIONS)
     hub = {"hub": str(tmp_path / "set"), "split": "train", **KEYS}
     assert pairs_of(tmp_path, **hub) == FIRST_PAIRS
     assert pairs_of(tmp_path, limit=1, **hub) == FIRST_PAIRS[:1]
-    with pytest.raises(CorpusError, match=r"set train: row 1: no column 'fr'; the columns are de, en\."):
-        pairs_of(tmp_path, **hub | {"target": "fr"})
+    for wrong in ({"target": "fr"}, {"hub": str(tmp_path / "nothing")}, {"split": "tst"}):
+        with pytest.raises(CorpusError):
+            pairs_of(tmp_path, **hub | wrong)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_data_set_on_disk_whose_name_datasets_takes_for_a_pattern_is_refused(tmp_path, parquet, streaming):
-    """datasets 5.2 would interpret the names as patterns: it reads set1 for `set[1]`, and all directories for
-    `set*`."""
-    parquet("set1/train", translation=[{"de": "falsch", "en": "wrong"}])
-    for name in ("set[1]", "set*", "set?", "set*/deeper"):
-        (tmp_path / name).mkdir()
-        parquet(f"{name}/train", translation=TRANSLATIONS)
-        with pytest.raises(CorpusError, match=r"interprets the name of its directory, .*, as a pattern.* Rename the"):
-            pairs_of(tmp_path, hub=str(tmp_path / name), split="train", streaming=streaming, **KEYS)
-    parquet("{a,set1}/train", translation=TRANSLATIONS)
-    assert pairs_of(tmp_path, hub=str(tmp_path / "{a,set1}"), split="train", streaming=streaming, **KEYS) == FIRST_PAIRS
-
-
-def test_a_data_set_that_cannot_be_loaded_is_said(tmp_path, parquet):
-    parquet("set/train", de=["x"], en=["y"])
-    (tmp_path / "nothing").mkdir()
-    for spec, reason in (({"hub": str(tmp_path / "nothing"), "split": "train"}, r"\w+Error: "),
-                         ({"hub": str(tmp_path / "set"), "split": "tst"}, 'ValueError: Unknown split "tst"')):
-        with pytest.raises(CorpusError, match=rf"data set .* cannot be loaded: {reason}.*config and split"):
-            pairs_of(tmp_path, **spec, **KEYS)
-
-
-def test_an_error_without_a_message_is_an_error_too(monkeypatch):
+def test_a_data_set_that_breaks_off_is_an_error(monkeypatch, streaming):
     import datasets
 
-    def failing(*arguments, **options):
+    def rows():
+        yield {"de": "ein Hund", "en": "a dog"}
         raise ConnectionError
 
-    monkeypatch.setattr(datasets, "load_dataset", failing)
-    with pytest.raises(CorpusError, match="data set wmt/wmt14 de-en train cannot be loaded: ConnectionError"):
-        pairs_of(Path(), hub="wmt/wmt14", config="de-en", split="train", **KEYS)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *arguments, **options: rows())
+    with pytest.raises(CorpusError):
+        pairs_of(Path(), hub="wmt/wmt14", config="de-en", split="train", streaming=streaming, **KEYS)
 
 
 # Translation memories
@@ -647,20 +454,7 @@ def test_a_translation_memory_gives_its_units_and_empty_text_for_what_is_lacking
     assert [number for number, *_ in kept] == [1] and counts.dropped == {"empty": 1}
     assert pairs_of(tmp_path, file=name, source="de", target="en", markup=True)[0][1] == "ein <b>Hund"
     assert pairs_of(tmp_path, file=name, text="en") == [(1, "", "a dog"), (2, "", "a cat")]
-
-
-def test_a_damaged_translation_memory_is_told_with_its_line(tmp_path):
-    write(tmp_path / "memory.tmx", TMX.replace("<seg>a cat", "<seg>a & cat"))
-    with pytest.raises(CorpusError, match=r"memory.tmx:4: not well-formed XML"):
-        pairs_of(tmp_path, file="memory.tmx", source="de", target="en")
-
-
-@pytest.mark.parametrize("limit", [None, 1])
-def test_a_translation_memory_without_the_recipes_language_is_an_error_that_names_its_own(tmp_path, limit):
-    write(tmp_path / "memory.tmx", TMX)
-    with pytest.raises(CorpusError, match=r"has text in 'sw'\. The file has the languages de-DE, en\."):
-        pairs_of(tmp_path, file="memory.tmx", source="sw", target="en", limit=limit)
-    assert pairs_of(tmp_path, file="memory.tmx", source="ger", target="eng", limit=1) == FIRST_PAIRS[:1]
+    assert pairs_of(tmp_path, file=name, source="ger", target="eng", limit=1) == FIRST_PAIRS[:1]
 
 
 def test_the_languages_of_a_translation_memory_are_the_recipes(tmp_path):
@@ -688,8 +482,8 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["a[1]", "a*", "a?", "a[!b]", "{a1,ab}", "**", "~a", "$HOME", "a%31", "[red]"])
-@pytest.mark.parametrize("form", ["files", "files.gz", "tsv", "tsv.zst", "csv", "csv.gz", "jsonl", "tmx", "parquet"])
+@pytest.mark.parametrize("name", ["a[1]", "a*", "{a1,ab}", "~a", "a%31"])
+@pytest.mark.parametrize("form", ["files", "tsv.zst", "csv", "jsonl", "tmx", "parquet"])
 def test_the_name_of_a_file_is_no_pattern(tmp_path, parquet, form, name):
     """File names are not interpreted as patterns, neither when files are checked nor when they are read."""
     kind, _, packed = form.partition(".")
@@ -746,10 +540,6 @@ def test_each_reason_is_counted_with_its_first_line():
     assert kept == [1, 11]
     assert counts.dropped == {"empty": 3, "too_long": 2, "length_ratio": 2, "identical": 1, "duplicate": 2}
     assert counts.examples == {"empty": 2, "too_long": 5, "length_ratio": 7, "identical": 9, "duplicate": 10}
-    assert counts.summary() == (
-        "12 lines, 2 kept; 3 empty (first: line 2); 2 too long (first: line 5); 2 length ratio (first: line 7); "
-        "1 identical (first: line 9); 2 duplicate (first: line 10)")
-    assert counts.to_dict()["dropped"] == counts.dropped
     assert json.loads(json.dumps(counts.to_dict())) == counts.to_dict()
 
 
@@ -786,15 +576,3 @@ def test_cleaning_is_lazy():
 
     pairs = clean(endless(), Cleaning(), Counts())
     assert [next(pairs)[0] for _ in range(3)] == [3, 6, 9]
-
-
-def test_a_stream_that_breaks_off_is_said(monkeypatch):
-    import datasets
-
-    def rows():
-        yield {"de": "ein Hund", "en": "a dog"}
-        raise ConnectionError("reset by peer")
-
-    monkeypatch.setattr(datasets, "load_dataset", lambda *arguments, **options: rows())
-    with pytest.raises(CorpusError, match="wmt/wmt14 de-en train cannot be loaded: ConnectionError: reset by peer"):
-        pairs_of(Path(), hub="wmt/wmt14", config="de-en", split="train", streaming=True, **KEYS)

