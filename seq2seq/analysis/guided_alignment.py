@@ -29,9 +29,8 @@ from seq2seq.data.preparation import SIDES, Prepared
 from seq2seq.files.json_reader import parse_json
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.packing import Sentences, unpack
-from seq2seq.storage.atomic import replace_file
-from seq2seq.storage.checksums import crc32_of
-from seq2seq.storage.open_files import sync
+from seq2seq.storage.atomic import replace_file, replacing
+from seq2seq.storage.directories import crc32_of
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 FILES = ("alignment.links.npy", "alignment.offsets.npy")
@@ -63,10 +62,8 @@ class AlignmentLabels:
             intact = parse_json(checksums.read_bytes()) == {path.name: crc32_of(path) for path in paths}
         if not intact:
             for path, array in zip(paths, _make(prepared, tokenizers), strict=True):
-                partial = path.with_suffix(".part.npy")
-                np.save(partial, array)
-                sync(partial)
-                partial.replace(path)
+                with replacing(path) as file:
+                    np.save(file, array)
             replace_file(checksums, json.dumps({path.name: crc32_of(path) for path in paths}).encode())
         links, offsets = (np.load(path, mmap_mode="r") for path in paths)
         return AlignmentLabels(prepared.corpus, links, offsets)
@@ -160,7 +157,7 @@ class GuidedAlignment:
         if not weight:
             return None
         load = partial(AlignmentLabels.load_or_make, prepared, tokenizers)
-        return GuidedAlignment(main_rank_first(load, prepared.directory), weight)
+        return GuidedAlignment(main_rank_first(load), weight)
 
     @contextmanager
     def recording(self, model: nn.Module) -> Iterator[None]:

@@ -20,7 +20,7 @@ from seq2seq import console
 from seq2seq.devices import cpu_flags
 from seq2seq.inference import kernel_check, kernel_reference
 from seq2seq.signals import SIGKILL, signal_name
-from seq2seq.storage.open_files import lock_file
+from seq2seq.storage.locks import lock_file
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 # -ffast-math is not used, because NaN and infinity must keep their meaning. With -fno-math-errno, `sqrt` is a single

@@ -40,8 +40,7 @@ from seq2seq.interop.parity import (
     require,
 )
 from seq2seq.recipe import DecodingSection
-from seq2seq.storage.atomic import replace_file
-from seq2seq.storage.directories import make_directories
+from seq2seq.storage.atomic import delete_temporary, make_directories, replace_file
 from seq2seq.tokenizers.tokenizer import JOINT_FILE, Tokenizer, Tokenizers
 from seq2seq.translation.translator import Translator
 
@@ -155,6 +154,7 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
             write_file(package, f"{folder}/{REPORT}", json.dumps(report, indent=2, ensure_ascii=False).encode())
         try:
             make_directories(output.parent)
+            delete_temporary(output.parent, output.name)
             replace_file(output, archive.read_bytes())
         except OSError as error:
             raise FormatError(f"{output} cannot be written: {error.strerror}. Name another file.") from error

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -21,14 +20,15 @@ from typing import Any
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.data.preparation import SYNTHETIC
-from seq2seq.errors import CorpusError, RecipeError
+from seq2seq.errors import CheckpointError, CorpusError, RecipeError
+from seq2seq.files.compressed_files import regular_bytes
+from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.recipe.language_codes import same_code
+from seq2seq.storage.atomic import make_directories, open_without_links, replace_file, sync
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
-from seq2seq.storage.checksums import crc32_of, journal_path, read_journal, write_journal
-from seq2seq.storage.directories import read_metadata
-from seq2seq.storage.open_files import sync
+from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
 from seq2seq.translation.requests import number_requests
@@ -103,7 +103,7 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
             kept.append(spec)
             continue
         models, text, translation = _paths(spec, recipe, directory)
-        if translation.exists():
+        if _is_finished(translation):
             kept.append(_with_translation(spec, translation))
         else:
             _require_direction(spec, recipe, models)
@@ -119,7 +119,7 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
 def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Corpus:
     """Return a monolingual corpus with its translation as the missing side. Translate it first if not done yet."""
     models, text, translation = _paths(spec, recipe, directory)
-    if not translation.exists():
+    if not _is_finished(translation):
         _require_direction(spec, recipe, models)
         _require_text(spec, text, directory)
         _copy_from_teacher(translation)
@@ -137,34 +137,55 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Ran
 
 def _copy_from_teacher(translation: Path) -> None:
     """Copy a translation that a teacher of this run, or an earlier teacher, has made of the same text."""
-    run, part = translation.parent.parent, translation.with_suffix(".part")
+    run = translation.parent.parent
     found = [*(run / TEACHERS).glob(f"*/{SYNTHETIC}/{translation.name}"),
              *(run.parent.glob(f"*/{SYNTHETIC}/{translation.name}") if run.parent.name == TEACHERS else ())]
-    for path in found:
-        if not part.exists() and read_journal(path) == (path.stat().st_size, crc32 := crc32_of(path)):
-            translation.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, part)
-            write_journal(part, crc32)
-            _finish(part, translation)
-            return
+    if found and not translation.with_suffix(".part").exists() and _is_finished(found[0]):
+        make_directories(translation.parent)
+        replace_file(_journal(translation), _journal(found[0]).read_bytes())
+        replace_file(translation, found[0].read_bytes())
 
 
-def _finish(part: Path, translation: Path) -> None:
-    """Rename a translation that is complete, and its journal."""
-    sync(part)
-    # The journal is renamed before the translation, so that every finished translation has a journal.
-    os.replace(journal_path(part), journal_path(translation))
-    os.replace(part, translation)
+# Journal: a JSON file beside a translation, with the length and checksum of its finished text
+
+
+def _journal(translation: Path) -> Path:
+    return translation.with_name(f"{translation.name}.json")
+
+
+def _write_journal(translation: Path, crc32: int) -> None:
+    values = {"bytes": translation.stat().st_size, "crc32": crc32}
+    replace_file(_journal(translation), json.dumps(values).encode())
+
+
+def _read_journal(translation: Path) -> tuple[int, int] | None:
+    """Return (length in bytes, zlib.crc32) of the finished text; None if the journal is missing or damaged."""
+    try:
+        journal = parse_json(regular_bytes(_journal(translation)))
+        return int(journal["bytes"]), int(journal["crc32"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def _is_finished(translation: Path) -> bool:
+    """Return True if a translation is complete.
+
+    Raises:
+        CheckpointError: the translation is damaged.
+    """
+    if not translation.exists():
+        return False
+    if (translation.stat().st_size, crc32_of(translation)) != _read_journal(translation):
+        raise CheckpointError(f"{translation}, a text translated by a model, is damaged: its checksum is wrong. Delete "
+                              "the file, and run the same command again to translate the text again.")
+    return True
 
 
 def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Path, Path]:
     """Return the paths of the models, of the monolingual text, and of its translation."""
     models = [resolve_model_path(recipe.directory / model) for model in spec.translated_by or ()]
     text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    paths = [directory.absolute() / f"{key(spec, recipe, models, text, directory)}.txt"
-             for key in (_key, _key_of_older_versions)]
-    begun = [path for path in paths if path.exists() or path.with_suffix(".part").exists()]
-    return models, text, (begun or paths)[0]
+    return models, text, directory.absolute() / f"{_key(spec, recipe, models, text)}.txt"
 
 
 def _with_translation(spec: Corpus, translation: Path) -> Corpus:
@@ -173,7 +194,7 @@ def _with_translation(spec: Corpus, translation: Path) -> Corpus:
     return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label})
 
 
-def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, directory: Path) -> str:
+def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> str:
     """Return the file name of a translation: a hash of everything that the translation depends on."""
     try:
         inputs: list[Any] = [crc32_of(text), text.stat().st_size, spec.limit, spec.samples]
@@ -187,28 +208,18 @@ def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, direc
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
-def _key_of_older_versions(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, directory: Path) -> str:
-    """Return the file name that older versions gave to a translation."""
-    status = text.stat()
-    own = text.parent == directory.absolute().parent / TEACHERS
-    inputs = [*([text.name] if own else [str(text), status.st_mtime_ns]), status.st_size, spec.limit, spec.samples,
-              *(_direction(spec, recipe) if len(recipe.directions) > 1 else ()),
-              *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]
-    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
-
-
 def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Path,
                translator: Translator | TranslatorPool) -> None:
     """Write the translation of a monolingual text. If a part of the translation was written before, resume after it."""
     options = _options(translator.decoding, spec.samples)
-    translation.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(translation.parent)
     part = translation.with_suffix(".part")
     done, crc32 = _truncate_to_journal(part)
     total = sum(1 for _ in _lines(spec, text))
     names = " and ".join(map(str, models))
     console.print_message(f"translating {total - done:,} lines of {spec.label} with {names} in {translator.precision} "
                           f"({'sampling' if spec.samples else 'searching'})")
-    with part.open("ab") as file, console.progress("translating", total, done) as advance:
+    with open(part, "ab", opener=open_without_links) as file, console.progress("translating", total, done) as advance:
         # The context of a line is the same whether the translation is resumed or not.
         requests = number_requests(_lines(spec, text), 0, translator.context)
         # With `begin`, a resumed translation has the same blocks as an uninterrupted one. Blocks affect bf16 rounding.
@@ -218,9 +229,12 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
             file.write(lines)
             file.flush()
             crc32 = zlib.crc32(lines, crc32)
-            write_journal(part, crc32)
-        write_journal(part, crc32)
-    _finish(part, translation)
+            _write_journal(part, crc32)
+        _write_journal(part, crc32)
+    sync(part)
+    # The journal is renamed before the translation, so that every finished translation has a journal.
+    os.replace(_journal(part), _journal(translation))
+    os.replace(part, translation)
 
 
 def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> None:
@@ -270,20 +284,16 @@ def _lines(spec: Corpus, text: Path) -> Iterator[str]:
 def _truncate_to_journal(part: Path) -> tuple[int, int]:
     """Truncate a partial translation to the length recorded in its journal; to 0 if the translation is damaged.
 
-    Without a journal, only an incomplete last line is removed.
-
     Returns:
         Number of remaining lines, and their zlib.crc32.
     """
     if not part.exists():
         return 0, 0
-    contents = part.read_bytes()
-    whole = contents[: contents.rfind(b"\n") + 1]
-    if (journal := read_journal(part)) is not None:
-        whole = contents[: journal[0]]
-        if (len(whole), zlib.crc32(whole)) != journal:
-            console.warn(f"{part} is damaged: its checksum is wrong. The text is translated again.")
-            whole = b""
-    with part.open("r+b") as file:
+    contents, journal = part.read_bytes(), _read_journal(part)
+    whole = contents[: journal[0]] if journal else b""
+    if contents and (len(whole), zlib.crc32(whole)) != journal:
+        console.warn(f"{part} or its journal is damaged. The text is translated again.")
+        whole = b""
+    with open(part, "r+b", opener=open_without_links) as file:
         file.truncate(len(whole))
     return whole.count(b"\n"), zlib.crc32(whole)

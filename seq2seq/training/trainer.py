@@ -33,8 +33,6 @@ from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import MOVING_AVERAGE, average_weights, intact_weights
 from seq2seq.storage.checkpoints import (
     BEST,
-    CHECKPOINTS,
-    clear_leftovers,
     list_checkpoints,
     load_bundle,
     newest_checkpoint,
@@ -44,7 +42,7 @@ from seq2seq.storage.checkpoints import (
     step_of,
     update_bundle_metadata,
 )
-from seq2seq.storage.run_directory import Log, NoLog, recipe_checksum
+from seq2seq.storage.run_directory import Log, NoLog
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training import reporting
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
@@ -79,12 +77,13 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict
         raise TypeError(f"recipe is of type {type(recipe).__name__}; expected Recipe, such as load_recipe(path)")
     configure_process(recipe.training.threads)
     with join_process_group(recipe.training.device) as group:
+        recipe, *_ = group.gather([recipe])                                     # all ranks use that of the main rank
         return _train(recipe, Path(run), group, restart)
 
 
 def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None) -> dict[str, dict[str, Score]]:
     """Train the model of a run. If the run has not begun, train its teachers first. See `train`."""
-    with open_run(recipe, run, group, bool(restart), require_held_out(recipe)) as recipe:
+    with open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
         for teacher, directory in unless_begun(teachers_of(recipe, run), run, group):
             _train(teacher, directory, group, restart=None)
         while True:
@@ -101,7 +100,6 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
                     raise
                 if group.is_main:
                     roll_back(run, training.state)
-                group.share(run / CHECKPOINTS)
                 group.barrier()
                 console.warn(f"{divergence.evidence}; rolling back to step {training.state.good_step:,}, with half the "
                              "learning rate")
@@ -126,7 +124,7 @@ class Training:
         # Only the main rank reads the training text. The other ranks read the files that it has prepared.
         text = with_synthetic_text(recipe, run / SYNTHETIC, group)
         folder = run / "tokenizer"
-        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, folder, group.is_main), folder)
+        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, folder, group.is_main))
         self.tokenizer_checksums = checksums_of(self.tokenizers)
         self.prepared = self._prepare(text)
         self.corpus = self._in_both_directions(self.prepared.corpus, epoch=0)
@@ -154,7 +152,6 @@ class Training:
         plan = (dict(group.micro_batches(step)).values() for step in self._plan(0))             # of this rank
         shape = Shape.for_plan(self.corpus, plan, max_length, bool(self.resampled)) if packed else None
         self.state = TrainState()
-        self.logged_crc32: int | None = None
         self._resume()
         tensors = [*self.weights, *self.ema_weights, *self.optimizer.state().values()]
         group.require_same(self.state.step, self.dtype, tensors)
@@ -169,10 +166,9 @@ class Training:
 
     def _prepare(self, text: Recipe) -> Prepared:
         """Prepare the training text on the main rank; open it on all ranks. text: result of `with_synthetic_text`."""
-        arguments = text, self.tokenizers, (parent := self.run / "prepared"), torch.get_num_threads()
+        arguments = text, self.tokenizers, self.run / "prepared", torch.get_num_threads()
         prepared = prepare(*arguments) if self.group.is_main else None
         name, *_ = self.group.gather([prepared.directory.name if prepared else ""])
-        self.group.share(parent / name)
         return prepared or prepare(*arguments, name)
 
     # The loop
@@ -184,11 +180,8 @@ class Training:
             Stopped: a signal stopped the training, which has saved a checkpoint.
         """
         self._print_summary()
-        if self.group.is_main:
-            clear_leftovers(self.run)
         state, section = self.state, self.section
-        log = Log(self.run, state.step, state.logged if state.step else 0, self.logged_crc32) if (
-            self.group.is_main) else NoLog()
+        log = Log(self.run, state.step, state.logged) if self.group.is_main else NoLog()
         saved_at = time.monotonic()
         try:
             with (stopping_by_signal(exit_on_second=self.group.world_size == 1) as request,
@@ -196,7 +189,6 @@ class Training:
                 self._validate_if_due(log)
                 for micro_batches in self._steps():
                     self._step(micro_batches)
-                    self.prepared.require_intact(wait=False)
                     advance(1)
                     if state.step % section.log_every == 0 or state.finished(self.recipe):
                         advance(0, self._log_window(log))
@@ -229,8 +221,7 @@ class Training:
         while not state.finished(self.recipe):
             corpus = self.prepared.corpus
             if self.resampled:
-                files = [self.prepared.directory / f"epoch-{epoch:05d}" for epoch in (state.epoch - 1, state.epoch)]
-                corpus = self.group.main_rank_first(partial(self.resampled.corpus, state.epoch), *files)
+                corpus = self.group.main_rank_first(partial(self.resampled.corpus, state.epoch))
             self.corpus = self._in_both_directions(corpus, state.epoch)
             plan = self._plan(state.epoch)
             while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
@@ -256,7 +247,7 @@ class Training:
         # The device decides whether to skip the update. To decide itself, the host would have to wait for the GPU.
         self._update(self.state.rate_factor * learning_rate(self.section, step), step, skip=1 - norm.isfinite().float())
         self.optimizer.zero_grad()
-        self.state.step, self.state.averaged = step, False
+        self.state.step, self.state.averaged = step, []
         self.state.step_in_epoch += 1
         self.state.add_to_window(seconds=time.monotonic() - began)
         self.results.add(StepResult(step, torch.cat([sums, norm[None]]), micro_batches, source_tokens, target_tokens))
@@ -357,7 +348,7 @@ class Training:
         self.group.barrier()                                            # wait until the last checkpoint is written
         # If the recipe now selects more checkpoints than before, some of them may have been deleted already.
         paths = [path for path in list_checkpoints(self.run) if step_of(path) in steps]
-        if len(paths) < 2 or self.state.averaged in (True, steps := [step_of(path) for path in paths]):
+        if len(paths) < 2 or self.state.averaged == (steps := [step_of(path) for path in paths]):
             return
         averaged = average_weights(intact_weights(paths))
         with self._use_weights([averaged[name].to(self.device) for name in self.names]):
@@ -370,7 +361,6 @@ class Training:
     def _save_best(self, result: ValidationResult) -> None:
         if not self.group.is_main:
             return
-        self.prepared.require_intact(wait=True)
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         metadata = {"step": self.state.step, "parameters": self.parameters,
                     "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts}
@@ -382,17 +372,15 @@ class Training:
         self.state.update_good_step()                               # all ranks need good_step for a rollback
         if self.group.is_main:
             self._write_checkpoint(log)
-        self.group.share(self.run / CHECKPOINTS)
 
     def _write_checkpoint(self, log: Log) -> None:
-        self.prepared.require_intact(wait=True)
         log.flush()                                                     # the checkpoint stores the length of the log
         self.state.logged = log.records
         state = {f"optimizer.{key}": value for key, value in self.optimizer.state().items()} | {
             f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.dtype),
-                "tokenizer": self.tokenizer_checksums, "recipe": recipe_checksum(self.recipe), "log": log.crc32}
+                "tokenizer": self.tokenizer_checksums}
         save_checkpoint(self.run, self.state.step, weights, {key: value.cpu() for key, value in state.items()}, info)
         # If there are checkpoints of later steps, they are damaged: the run did not resume from them. Delete them.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
@@ -406,7 +394,7 @@ class Training:
         checkpoint = newest_checkpoint(self.run)
         if checkpoint is None:
             return
-        if checkpoint.info.get("tokenizer", self.tokenizer_checksums) != self.tokenizer_checksums:
+        if checkpoint.info["tokenizer"] != self.tokenizer_checksums:
             raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer: {self.run / 'tokenizer'} has "
                                   "changed since. Restore that directory, or train from the beginning with --restart.")
         if checkpoint.info["data"] != self.prepared.fingerprint:
@@ -424,15 +412,12 @@ class Training:
             console.warn(f"this run has been trained in {before} so far and now continues in {now}, because "
                          f"training.precision: auto means {now} on this device")
         self.state = TrainState(**checkpoint.info["progress"])
-        self.logged_crc32 = checkpoint.info.get("log")
 
     # After training
 
     def test(self) -> dict[str, dict[str, Score]]:
         """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
         self.group.barrier()                                            # wait until the best model is written
-        # The main rank has deleted the files of the resampled epochs. `share` deletes them on other machines, too.
-        self.group.share(self.run / BEST, *([self.prepared.directory] if self.resampled else ()))
         best = load_bundle(self.run / BEST)
         with self._use_weights([best.weights[name].to(self.device) for name in self.names]):
             translator = self._translator()

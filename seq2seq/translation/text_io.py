@@ -26,8 +26,8 @@ from seq2seq.files.compressed_files import (
     compression_of,
     open_decompressed,
 )
-from seq2seq.storage.atomic import replace_file
-from seq2seq.storage.open_files import lock_file
+from seq2seq.storage.atomic import open_without_links, replace_file
+from seq2seq.storage.locks import lock_file
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -221,7 +221,7 @@ def writing(path: Path | None, resume: bool = False, resumable: bool = False) ->
     try:
         if target.is_dir():
             raise IsADirectoryError(0, "it is a directory")
-        file = part.open("wb" if special else "ab")
+        file = path.open("wb") if special else open(part, "ab", opener=open_without_links)      # noqa: SIM115
     except OSError as error:
         if target.parent.is_dir() or isinstance(error, PermissionError):
             raise UserError(f"{path} cannot be written: {_reason(error)}. {_remedy(error)}") from error

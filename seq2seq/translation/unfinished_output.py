@@ -17,7 +17,7 @@ from seq2seq import console
 from seq2seq.errors import UserError
 from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.files.json_reader import parse_json
-from seq2seq.storage.atomic import replace_file
+from seq2seq.storage.atomic import delete_temporary, replace_file
 from seq2seq.translation.text_io import Output, writing
 
 Item = TypeVar("Item")
@@ -153,6 +153,7 @@ def resumable(path: Path | None, resume: bool) -> Iterator[Journal]:
     finally:
         if part is not None and not part.exists():
             journal_of(part).unlink(missing_ok=True)
+            delete_temporary(part.parent, journal_of(part).name)
 
 
 def how_to_resume(journal: Journal) -> str:
