@@ -39,7 +39,7 @@ PHASES = {
     "checkpoint": (trainer, "save_checkpoint"), "pruning": (trainer, "prune_checkpoints"),
     "validation": (Validation, "measure"), "best model": (trainer, "save_bundle"),
     "averaging": (trainer.Training, "_average_checkpoints"), "test": (trainer.Training, "test"),
-    "scores": (checkpoints, "replace_json"),
+    "scores": (checkpoints, "replace_file"),
 }
 KILLS_PER_RUN = 6
 # With a checkpoint after each step, a kill loses at most one step; with checkpoints at validations only, several.

@@ -17,7 +17,7 @@ CHAPTERS = ["files", "recipe", "tokenizers", "cards", "storage", "data", "augmen
             "documents", "protection", "office", "formats", "report", "serve", "cli"]
 TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices"}
 WITHOUT_TORCH = ["files", "recipe", "tokenizers", "errors", "console", "signals"]
-ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "open_files"), ("data", "corpus"), ("data", "tmx"),
+ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("storage", "links"), ("data", "corpus"), ("data", "tmx"),
                       ("data", "parallel_text"), ("data", "cleaning"), ("data", "number_agreement"),
                       ("data", "pair_quality"), ("data", "language_identification"), ("translation", "text_io"),
                       ("translation", "unfinished_output")]

@@ -1,8 +1,8 @@
 """Atomic replacement of files and directories.
 
-After a crash or a power cut, a file or a directory has either its old contents or the new ones. New contents are written
-beside the old ones, under a name that nobody can foresee. So no link that another person has put into a directory can
-direct the writing to another file.
+After a crash or a power cut, a file or a directory has either its old contents or the new ones. New contents are
+written beside the old ones, under a name that nobody can foresee. So no link that another person has put into a
+directory can direct the writing to another file.
 """
 
 from __future__ import annotations

@@ -87,8 +87,7 @@ def lock_run(run: Path) -> Iterator[str]:
             logger.warning("%s cannot be locked (%s). Do not start a second training in it.", run, error.strerror)
         if not path.exists() or not os.path.samestat(path.stat(), os.fstat(descriptor)):
             raise CheckpointError(f"{run} was moved or removed by another process just now. Run the command again.")
-        holder = f"{os.getpid()} on {socket.gethostname()}"
-        contents = f"{holder}\n{secrets.token_hex()}\n"
+        contents = f"{os.getpid()} on {socket.gethostname()}\n{secrets.token_hex()}\n"
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
         os.write(descriptor, contents.encode())
@@ -130,6 +129,6 @@ def _in_use(run: Path, descriptor: int) -> CheckpointError:
     descriptor: file descriptor of the lock file, which contains the id of the other process.
     """
     os.lseek(descriptor, 0, os.SEEK_SET)
-    first_line, *_ = os.read(descriptor, 1000).decode(errors="replace").split("\n")
-    return CheckpointError(f"{run} is in use by process {first_line.strip() or 'unknown'}. Wait until it ends, stop it, "
-                           "or choose another --run-dir.")
+    holder, *_ = os.read(descriptor, 1000).decode(errors="replace").split("\n")
+    return CheckpointError(f"{run} is in use by process {holder.strip() or 'unknown'}. Wait until it ends, stop it, or "
+                           "choose another --run-dir.")

@@ -69,8 +69,9 @@ def trained_on_other_text(directory: Path, text: str) -> bool:
 
 
 def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str = "") -> Tokenizers:
-    """Load the tokenizers from a run's tokenizer directory. If the run has no checkpoints, and the tokenizers are missing
-    or the training text has changed since, create them first.
+    """Load the tokenizers from a run's tokenizer directory.
+
+    If the run has no checkpoints, and the tokenizers are missing or the training text has changed since, create them.
 
     Args:
         directory: tokenizer directory in the run directory.

@@ -20,7 +20,7 @@ from seq2seq.model import build_model
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.storage import directories
 from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
-from seq2seq.storage.checksums import with_checksum
+from seq2seq.storage.directories import with_checksum
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 from seq2seq.translation.translator import Translator
 

@@ -233,17 +233,6 @@ def test_another_recipe_is_refused_with_every_difference(recipe, tmp_path):
     assert same(final_weights(run), weights)
 
 
-def test_a_run_keeps_its_automatic_vocabulary_size(recipe, folder):
-    """A run from before `auto` was the default has a vocabulary size that its recipe does not contain."""
-    run = folder / "run"
-    train(recipe("training.max_steps=2", "tokenizer.vocab_size=293"), run)
-    (folder / "recipe.yaml").write_text(RECIPE.replace("tokenizer: {vocab_size: 300}\n", ""))
-    train(recipe("training.max_steps=3"), run)
-    assert newest_checkpoint(run).step == 3
-    assert load_recipe(run / "recipe.yaml").tokenizer.vocab_size == 293
-    assert "vocab_size: 293" in load_bundle(run / "best").recipe_text
-
-
 def test_the_size_of_an_automatic_vocabulary_is_said_and_the_recipe_keeps_auto(recipe, folder, capsys):
     run = folder / "run"
     train(recipe("training.max_steps=2", "tokenizer.vocab_size=auto"), run)
