@@ -31,9 +31,6 @@ class NoTensorBoard:
     def close(self): ...
 
 
-WRITER = "torch.utils.tensorboard.writer.SummaryWriter"
-
-
 def interrupting(monkeypatch, step, interrupt):
     """Call `interrupt` once, at the end of the optimizer step with this number."""
     original = Training._step

@@ -34,8 +34,6 @@ BLOCK_PAIRS = 8192
 """Number of pairs that are tokenised in one call. In subword sampling, the pairs of one call share a random seed."""
 
 DESCRIPTION = "corpus.json"
-SYNTHETIC = "synthetic"
-"""Name of the directory inside a run for the text that the models in `translated_by` generate."""
 SIDES = ("source", "target")
 ISOLATED_SHARE = 0.2
 """If the recipe has `data.context`: share of the training pairs whose context is replaced by an empty context."""

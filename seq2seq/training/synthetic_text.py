@@ -19,7 +19,6 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
-from seq2seq.data.preparation import SYNTHETIC
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError
 from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.files.json_reader import parse_json
@@ -36,11 +35,14 @@ from seq2seq.translation.torchrun_ranks import Ranks, serve_main_rank
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import Rank, TranslatorPool
 
+SYNTHETIC = "synthetic"
+"""Directory of the translations in the run directory."""
 BLOCK_LINES = 8192
 """Maximum number of lines that each rank translates between updates of the journal (see `_truncate_to_journal`)."""
 
 
-def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = SINGLE_PROCESS) -> Recipe:
+def with_synthetic_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS,
+                        directory: Path | None = None) -> Recipe:
     """Translate the monolingual corpora, and the text that the teachers translate. Return the recipe with each
     translation as the missing side of its corpus. Ranks other than the main rank return the recipe without
     translations, because they do not read the training text.
@@ -49,16 +51,17 @@ def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = S
     does not depend on the number of ranks either, because each rank translates whole blocks of lines.
 
     Args:
-        directory: directory of the translations, in the run directory. group: ranks that translate. Only the main
-            rank writes the files.
+        run: run directory. group: ranks that translate. Only the main rank writes the files. directory: directory of
+            the translations; None: SYNTHETIC in the run directory.
     Raises:
         CheckpointError: a model that the recipe names does not exist or is damaged.
         RecipeError: a model does not translate in the direction that its corpus needs.
         CorpusError: a text cannot be read or is empty.
     """
     if recipe.training.teachers.count and group.is_main:
-        write_sources(recipe, directory.parent)
-    recipe = with_translated_text(recipe, directory.parent)
+        write_sources(recipe, run)
+    recipe = with_translated_text(recipe, run)
+    directory = directory or run / SYNTHETIC
     if not any(spec.translated_by for spec in recipe.data.train):
         return recipe
 
@@ -86,7 +89,7 @@ def _completed(recipe: Recipe, directory: Path, ranks: Sequence[Rank]) -> Recipe
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
 
 
-def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
+def without_synthetic_text(recipe: Recipe, run: Path) -> tuple[Recipe, list[str]]:
     """Return the recipe with the translations that exist already, and the labels of the corpora without a translation.
     The returned recipe contains neither the corpora without a translation nor teachers.
 
@@ -94,7 +97,6 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
         CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
     """
     kept, missing = [], []
-    run = directory.parent
     # The number of teachers may have been raised after the text for them was written, until the student begins.
     trained = bool(list_checkpoints(run)) or all(is_model(teacher) for _, teacher in teachers_of(recipe, run))
     has_sources = trained and all(path.exists() for path in source_files(recipe, run).values())
@@ -102,12 +104,12 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
         if spec.translated_by is None:
             kept.append(spec)
             continue
-        models, text, translation = _paths(spec, recipe, directory)
+        models, text, translation = _paths(spec, recipe, run / SYNTHETIC)
         if _is_finished(translation):
             kept.append(_with_translation(spec, translation))
         else:
             _require_direction(spec, recipe, models)
-            _require_text(spec, text, directory)
+            _require_text(spec, text)
             missing.append(spec.label)
     if recipe.training.teachers.count and not has_sources:
         missing.append(LABEL)
@@ -121,9 +123,7 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Ran
     models, text, translation = _paths(spec, recipe, directory)
     if not _is_finished(translation):
         _require_direction(spec, recipe, models)
-        _require_text(spec, text, directory)
-        _copy_from_teacher(translation)
-    if not translation.exists():
+        _require_text(spec, text)
         first, *others = models
         options: dict[str, Any] = {"device": recipe.training.device, "ensemble": others,
                                    "target_language": _direction(spec, recipe)[1]}
@@ -135,27 +135,15 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Ran
     return _with_translation(spec, translation)
 
 
-def _copy_from_teacher(translation: Path) -> None:
-    """Copy a translation that a teacher of this run, or an earlier teacher, has made of the same text."""
-    run = translation.parent.parent
-    found = [*(run / TEACHERS).glob(f"*/{SYNTHETIC}/{translation.name}"),
-             *(run.parent.glob(f"*/{SYNTHETIC}/{translation.name}") if run.parent.name == TEACHERS else ())]
-    if found and not translation.with_suffix(".part").exists() and _is_finished(found[0]):
-        make_directories(translation.parent)
-        replace_file(_journal(translation), _journal(found[0]).read_bytes())
-        replace_file(translation, found[0].read_bytes())
-
-
-# Journal: a JSON file beside a translation, with the length and checksum of its finished text
+# Journal: a JSON file beside a translation, also of an unfinished one, with the length and checksum of its finished text
 
 
 def _journal(translation: Path) -> Path:
     return translation.with_name(f"{translation.name}.json")
 
 
-def _write_journal(translation: Path, crc32: int) -> None:
-    values = {"bytes": translation.stat().st_size, "crc32": crc32}
-    replace_file(_journal(translation), json.dumps(values).encode())
+def _write_journal(translation: Path, length: int, crc32: int) -> None:
+    replace_file(_journal(translation), json.dumps({"bytes": length, "crc32": crc32}).encode())
 
 
 def _read_journal(translation: Path) -> tuple[int, int] | None:
@@ -214,7 +202,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
     options = _options(translator.decoding, spec.samples)
     make_directories(translation.parent)
     part = translation.with_suffix(".part")
-    done, crc32 = _truncate_to_journal(part)
+    done, crc32 = _truncate_to_journal(part, _read_journal(translation))
     total = sum(1 for _ in _lines(spec, text))
     names = " and ".join(map(str, models))
     console.print_message(f"translating {total - done:,} lines of {spec.label} with {names} in {translator.precision} "
@@ -229,11 +217,9 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
             file.write(lines)
             file.flush()
             crc32 = zlib.crc32(lines, crc32)
-            _write_journal(part, crc32)
-        _write_journal(part, crc32)
+            _write_journal(translation, file.tell(), crc32)
+        _write_journal(translation, file.tell(), crc32)                         # of an empty text
     sync(part)
-    # The journal is renamed before the translation, so that every finished translation has a journal.
-    os.replace(_journal(part), _journal(translation))
     os.replace(part, translation)
 
 
@@ -251,9 +237,9 @@ def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> 
                               f"`{'source' if spec.target is None else 'target'}` is text in {source}.")
 
 
-def _require_text(spec: Corpus, text: Path, directory: Path) -> None:
+def _require_text(spec: Corpus, text: Path) -> None:
     """Raise CorpusError if a monolingual text is empty. The text for teachers may be, if cleaning drops a corpus."""
-    if text.parent != directory.absolute().parent / TEACHERS and not any(map(str.strip, _lines(spec, text))):
+    if text.parent.name != TEACHERS and not any(map(str.strip, _lines(spec, text))):
         raise CorpusError(f"{text} has no text to translate. Correct the file, or leave this corpus out of data.train.")
 
 
@@ -281,7 +267,7 @@ def _lines(spec: Corpus, text: Path) -> Iterator[str]:
         yield line
 
 
-def _truncate_to_journal(part: Path) -> tuple[int, int]:
+def _truncate_to_journal(part: Path, journal: tuple[int, int] | None) -> tuple[int, int]:
     """Truncate a partial translation to the length recorded in its journal; to 0 if the translation is damaged.
 
     Returns:
@@ -289,7 +275,7 @@ def _truncate_to_journal(part: Path) -> tuple[int, int]:
     """
     if not part.exists():
         return 0, 0
-    contents, journal = part.read_bytes(), _read_journal(part)
+    contents = part.read_bytes()
     whole = contents[: journal[0]] if journal else b""
     if contents and (len(whole), zlib.crc32(whole)) != journal:
         console.warn(f"{part} or its journal is damaged. The text is translated again.")

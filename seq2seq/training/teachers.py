@@ -7,16 +7,12 @@ with an ensemble, Freitag et al. 2017, arXiv:1702.01802; with each teacher, Nguy
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
-from seq2seq import console
 from seq2seq.data.corpus import Counts
 from seq2seq.data.preparation import cleaned
 from seq2seq.recipe import Corpus, Languages, Recipe
 from seq2seq.storage.atomic import make_directories, replacing
-from seq2seq.storage.checkpoints import list_checkpoints
-from seq2seq.training.distributed import ProcessGroup
 
 TEACHERS = "teachers"
 """Directory of the teachers in the run directory. It also has the text that the teachers translate."""
@@ -44,15 +40,6 @@ def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
             "training": recipe.training.model_copy(update=training)})
         found.append((teacher, run / TEACHERS / str(number)))
     return found
-
-
-def unless_begun(teachers: list[tuple[Recipe, Path]], run: Path, group: ProcessGroup
-                 ) -> Iterator[tuple[Recipe, Path]]:
-    """Print a message about each teacher and yield it. If the training of the student has begun, yield no teacher."""
-    begun, = group.maximum((int(bool(list_checkpoints(run))),))
-    for number, (recipe, directory) in enumerate(teachers if not begun else (), 1):
-        console.print_message(f"teacher {number} of {len(teachers)}, with seed {recipe.seed}: {directory}")
-        yield recipe, directory
 
 
 def with_translated_text(recipe: Recipe, run: Path) -> Recipe:

@@ -22,7 +22,7 @@ from seq2seq.augmentation.resampled_epochs import ResampledEpochs
 from seq2seq.augmentation.token_noise import TokenNoise
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
-from seq2seq.data.preparation import SYNTHETIC, Prepared, prepare, train_or_load_tokenizers
+from seq2seq.data.preparation import Prepared, prepare, train_or_load_tokenizers
 from seq2seq.devices import choose_device, choose_dtype, configure_process, copy_all, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
@@ -54,8 +54,8 @@ from seq2seq.training.objective import Objective
 from seq2seq.training.optimizers import build_optimizer, mean_gradient_norm, scale_gradient, update_moving_average
 from seq2seq.training.run_start import open_run
 from seq2seq.training.step_results import StepResult, StepResults
-from seq2seq.training.synthetic_text import with_synthetic_text
-from seq2seq.training.teachers import teachers_of, unless_begun
+from seq2seq.training.synthetic_text import SYNTHETIC, with_synthetic_text
+from seq2seq.training.teachers import teachers_of
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, ValidationResult, require_held_out
 from seq2seq.translation.translator import Translator
@@ -81,13 +81,18 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict
         return _train(recipe, Path(run), group, restart)
 
 
-def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None) -> dict[str, dict[str, Score]]:
-    """Train the model of a run. If the run has not begun, train its teachers first. See `train`."""
+def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None, synthetic: Path | None = None
+           ) -> dict[str, dict[str, Score]]:
+    """Train the model of a run. If the run has not begun, train its teachers first. See `train` and `Training`."""
+    synthetic = synthetic or run / SYNTHETIC
     with open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
-        for teacher, directory in unless_begun(teachers_of(recipe, run), run, group):
-            _train(teacher, directory, group, restart=None)
+        begun, = group.maximum((int(bool(list_checkpoints(run))),))
+        for number, (teacher, directory) in enumerate([] if begun else teachers_of(recipe, run), 1):
+            console.print_message(f"teacher {number} of {recipe.training.teachers.count}, with seed {teacher.seed}: "
+                                  f"{directory}")
+            _train(teacher, directory, group, restart=None, synthetic=synthetic)
         while True:
-            training = Training(recipe, run, group)
+            training = Training(recipe, run, group, synthetic)
             if training.state.finished(recipe) and training.state.validated():
                 reporting.print_finished(run, recipe, training.state, advise=restart is not None)
             try:
@@ -109,20 +114,23 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
 class Training:
     """A training: data, model, optimizer and train state of a run."""
 
-    def __init__(self, recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS) -> None:
+    def __init__(self, recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS, synthetic: Path | None = None
+                 ) -> None:
         """Prepare the data, and resume from the newest checkpoint if there is one.
 
-        group: process group of `open_run`.
+        group: process group of `open_run`. synthetic: directory of the synthetic text, which teachers share with their
+            student; None: in the run directory.
         Raises:
             UserError: the data cannot be read, or differ from the data that the checkpoint was trained on.
         """
         self.recipe, self.section, self.run, self.group = recipe, recipe.training, run, group
+        self.recipe_text = recipe.to_yaml()                                     # takes 30 ms
         self.device = choose_device(self.section.device)
         self.dtype = choose_dtype(self.section.precision, self.device)
         torch.backends.cuda.matmul.allow_tf32 = self.section.precision == "tf32"
         make_deterministic(self.device)
         # Only the main rank reads the training text. The other ranks read the files that it has prepared.
-        text = with_synthetic_text(recipe, run / SYNTHETIC, group)
+        text = with_synthetic_text(recipe, run, group, synthetic)
         folder = run / "tokenizer"
         self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, folder, group.is_main))
         self.tokenizer_checksums = checksums_of(self.tokenizers)
@@ -364,7 +372,7 @@ class Training:
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         metadata = {"step": self.state.step, "parameters": self.parameters,
                     "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts}
-        save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
+        save_bundle(self.run / BEST, weights, self.recipe_text, self.tokenizers.files(), metadata)
 
     def _save(self, log: Log) -> None:
         """Save a checkpoint, and delete older ones that are no longer needed."""
@@ -426,8 +434,8 @@ class Training:
             alignment = alignment_settings(translator, self.recipe, self.validation.pairs)
         if not self.group.is_main:
             return scores
-        if best.recipe_text != self.recipe.to_yaml():                 # keys such as `decoding` can be changed later
-            save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
+        if best.recipe_text != self.recipe_text:                 # keys such as `decoding` can be changed later
+            save_bundle(self.run / BEST, best.weights, self.recipe_text, best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()},
                                **alignment)
         for warning in check_expected(scores, self.recipe.expected):

@@ -95,14 +95,6 @@ def test_a_zip_archive_is_recognised_and_text_with_similar_characters_is_read(tm
     assert list(read_lines(write(tmp_path / "text", "BZh9\nPK\n"))) == ["BZh9", "PK"]
 
 
-@pytest.mark.parametrize("pack, name", [(gzip.compress, "gzip"), (zstandard.compress, "Zstandard")])
-def test_a_warning_names_the_compression_of_standard_input(monkeypatch, caplog, capsys, pack, name):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pack(b"ein Hund\n" * 100))))
-    translation_input(None)
-    messages = caplog.text + capsys.readouterr().err
-    assert f"the input begins like {name} data, which must be decompressed first" in messages
-
-
 def translation_input(path):
     with reading(path) as lines:
         return list(lines)
@@ -119,12 +111,6 @@ def test_bytes_that_are_not_utf8_are_named_by_line_and_place(tmp_path):
         list(read_lines(write(tmp_path / "utf16", "eins\n".encode("utf-16"))))
     with pytest.raises(CorpusError, match=r"cut\.gz:2: byte 0xc3"):
         list(read_lines(write(tmp_path / "cut.gz", b"a\n\xc3\n")))
-
-
-def test_input_in_utf16_is_named_in_the_warning(tmp_path, capsys):
-    translation_input(write(tmp_path / "utf16", "eins\nzwei\n".encode("utf-16")))
-    told = capsys.readouterr().err
-    assert "utf16:1: the text begins like UTF-16 and should be converted with iconv -f UTF-16" in told
 
 
 @pytest.mark.parametrize("text", ["ab\nabcdefg\n", "ab\nabcdefg", "ab\nabcdef\r\n"])

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 from toy import RECIPE, write_corpus
-from trainings import WRITER, NoTensorBoard, die, final_weights, interrupting, same
+from trainings import die, final_weights, interrupting, same
 
 from seq2seq.cli import main
 from seq2seq.recipe import load_recipe
@@ -47,7 +47,6 @@ def made(tmp_path_factory):
     write_corpus(folder)
     (folder / "recipe.yaml").write_text(RECIPE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WRITER, NoTensorBoard)
         final = {}
         for name, settings in (("plain", ()), ("sampled", (SAMPLED,))):
             recipe = load_recipe(folder / "recipe.yaml", settings)

@@ -7,6 +7,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from seq2seq.storage.run_directory import Log
 
+pytestmark = pytest.mark.usefixtures("tensorboard")
+
 
 def write(run, steps, resumed_at=0, records=0, seconds=0.0):
     log = Log(run, resumed_at, records)
