@@ -63,8 +63,9 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
         raise UserError("this is a translation model, which cannot continue prompts. Use seq2seq translate, or name a "
                         "language model.")
     require_iterable(prompts, "prompts")
-    if samples < 1:
-        raise OptionError(f"samples: expected a number of at least 1; found {samples}")
+    for name, number in (("samples", samples), ("block_prompts", block_prompts)):
+        if number < 1:
+            raise OptionError(f"{name}: expected a number of at least 1; found {number}")
     given = decoding_with(translator.decoding, decoding)
     max_length = given.max_length or DEFAULT_MAX_LENGTH
     options = decoding_with(given, {

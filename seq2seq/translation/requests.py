@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from seq2seq.data.parallel_text import zip_parallel
-from seq2seq.errors import require_iterable, require_text, require_texts
+from seq2seq.errors import OptionError, require_iterable, require_text, require_texts
 from seq2seq.tokenizers.context import PreviousSentences, context_sentences, split_context
 from seq2seq.translation.text_io import Input, Line
 
@@ -120,7 +120,16 @@ def growing_blocks(lines: Iterable[Item], max_lines: int, begin: int = 0) -> Ite
 
     begin: number of lines of the whole input that come before `lines`. The blocks end at the same lines of the whole
         input, whatever `begin` is.
+
+    Raises:
+        OptionError: `max_lines` is below 1 (raised when this function is called).
     """
+    if max_lines < 1:
+        raise OptionError(f"a block of {max_lines} lines is empty; set the number of lines to 1 or more")
+    return _growing_blocks(lines, max_lines, begin)
+
+
+def _growing_blocks(lines: Iterable[Item], max_lines: int, begin: int) -> Iterator[list[Item]]:
     remaining = iter(lines)
     size = min(FIRST_BLOCK_LINES, max_lines)
     end = size

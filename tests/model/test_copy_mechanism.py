@@ -255,13 +255,12 @@ tokenizer: {{vocab_size: 330}}
 model: {{{model}, copy: true, d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 2, dropout: 0.1}}
 metrics: [exact]
 training:
-  {{batch_tokens: 150, learning_rate: 0.01, warmup_steps: 2, max_steps: 7, validate_every: 5, label_smoothing: 0.0,
+  {{batch_tokens: 150, learning_rate: 0.01, warmup_steps: 2, max_steps: 4, validate_every: 3, label_smoothing: 0.0,
     best_metric: loss, precision: fp32, threads: 1}}
 decoding: {{beam_size: 2, max_length_offset: 3, max_length_ratio: 1, safety_net: false}}
 """
 
 
-@pytest.mark.usefixtures("quick_tensorboard")
 @pytest.mark.parametrize("model", ["feed_forward: 32", pytest.param("type: rnn", marks=pytest.mark.slow)])
 def test_a_model_that_copies_resumes_to_the_bit_and_translates_from_its_bundle(tmp_path, monkeypatch, capfdbinary,
                                                                                model):
@@ -271,7 +270,7 @@ def test_a_model_that_copies_resumes_to_the_bit_and_translates_from_its_bundle(t
     (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=model))
     recipe = load_recipe(tmp_path / "recipe.yaml")
     train(recipe, tmp_path / "whole")
-    interrupting(monkeypatch, 3, press_ctrl_c)
+    interrupting(monkeypatch, 2, press_ctrl_c)
     with pytest.raises(Stopped):
         train(recipe, tmp_path / "parted")
     train(recipe, tmp_path / "parted")
