@@ -23,9 +23,7 @@ BACK_TRANSLATION = "data.train=[{source: train.en, target: train.de}, {target: m
 
 
 def training(folder: Path, *settings: str, restart: bool = False) -> None:
-    """Train in the directory of a finished run of eleven steps."""
-    if not (folder / "run").exists():
-        copy_finished_run(folder)
+    """Train in DIR/run. See `copy_finished_run`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         train(load_recipe(folder / "recipe.yaml", settings), folder / "run", restart)
@@ -33,7 +31,6 @@ def training(folder: Path, *settings: str, restart: bool = False) -> None:
 
 for _name, _settings, _restart in (
         ("another recipe", ["model.dropout=0.2", "training.learning_rate=0.02"], False),
-        ("another path of the model to start from", ["training.start_from=run"], False),
         ("restart with the model to start from in the run", ["training.start_from=run"], True),
         ("restart with the model of the tokenizer in the run", ["tokenizer.taken_from=run"], True),
         ("restart with a model that translates in the run",
@@ -90,6 +87,7 @@ def a_model_to_start_from_that_has_other_shapes(folder):
 
 @CATALOGUE
 def every_gradient_is_infinite(folder):
+    copy_finished_run(folder)
     real = trainer.mean_gradient_norm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * math.inf)
@@ -98,7 +96,7 @@ def every_gradient_is_infinite(folder):
 
 @CATALOGUE
 def nan_weights_at_a_validation(folder):
-    training(folder)
+    copy_finished_run(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("seq2seq.training.validation.Validation.measure", _not_a_number)
         training(folder, "training.max_steps=12")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from catalogue import Catalogue
-from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
+from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.cli import main
 from seq2seq.errors import RequestError, UserError
@@ -38,8 +38,8 @@ LONG = "Der Hund läuft. " * 11 + "Die Katze schläft."
 
 
 @functools.cache
-def tokenizers(vocab_size: int = 283):
-    return trained_tokenizers(RECIPE.replace("283", str(vocab_size)))
+def tokenizers(*more: tuple[str, str]):
+    return trained_tokenizers(RECIPE, [*more, *zip(GERMAN, ENGLISH, strict=True)])
 
 
 def model(folder: Path, text: str = RECIPE, name: str = "model") -> Path:
@@ -222,7 +222,7 @@ def add_models(name: str, options) -> None:
     """Add other models that do not fit. options: function of the path of a model of another vocabulary and the path of
     a language model."""
     def case(folder):
-        other = save_random_model(folder / "other", RECIPE.replace("283", "280"), tokenizers(280), seed=1)
+        other = save_random_model(folder / "other", RECIPE, tokenizers(("ein Haus", "a house")), seed=1)
         load(model(folder), **options(other, model(folder, SPEAKS, "speaks")))
 
     CATALOGUE.add(name, case)

@@ -36,7 +36,7 @@ def recipe_text(context="concatenate"):
     return RECIPE.replace("  test:", "  context: 2\n  test:").replace("model: {", f"model: {{context: {context}, ")
 
 
-def finished_run(folder, context):
+def finished_run(folder, context, steps):
     """Write documents of five lines, a recipe with their context, and its run."""
     random = np.random.default_rng(2)
     for name, count in (("train", 24), ("valid", 3)):
@@ -46,13 +46,13 @@ def finished_run(folder, context):
             (folder / f"{name}.{language}").write_text("".join(
                 " ".join(word[side] for word in line) + "\n" for document in chosen for line in document))
     (folder / "recipe.yaml").write_text(recipe_text(context))
-    train(load_recipe(folder / "recipe.yaml", ["training.max_steps=5"]), folder / "run")
+    train(load_recipe(folder / "recipe.yaml", [f"training.max_steps={steps}"]), folder / "run")
     return folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return finished_run(tmp_path_factory.mktemp("concatenated"), "concatenate")
+    return finished_run(tmp_path_factory.mktemp("concatenated"), "concatenate", 11)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def translator(folder):
 
 @pytest.fixture(scope="module")
 def hierarchical(tmp_path_factory):
-    folder = finished_run(tmp_path_factory.mktemp("hierarchical"), "hierarchical")
+    folder = finished_run(tmp_path_factory.mktemp("hierarchical"), "hierarchical", 5)
     return Translator.load(folder / "run", "cpu", "fp32", 1)
 
 

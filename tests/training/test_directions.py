@@ -102,7 +102,7 @@ def test_the_target_language_of_a_translator_equals_a_token_in_the_text(folder):
         assert texts(translator, [f">>en<< {line}" for line in LINES]) == texts(
             default, [f">>en<< {line}" for line in LINES])
     assert texts(default, [">>la<<", " >>la<< ", ">>la<<\u3000"]) == ["", "", ""]
-    long = " ".join(["one cat sees two dog."] * 100)
+    long = " ".join(["one cat sees two dog."] * 50)
     (found,), (expected,) = latin.translate([long]), default.translate([f">>la<< {long}"])
     assert found[0].parts == expected[0].parts > 1 and found[0].text == expected[0].text
     pairs = [("one cat", "oneus catus")]
@@ -138,6 +138,7 @@ def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_pa
     assert found["chrf"]["value"] == pytest.approx(metadata["test"]["de_la"]["chrf"]["value"])
 
 
+@pytest.mark.slow
 def test_a_glossary_is_used_only_for_test_sets_in_its_direction(folder, tmp_path, capsys):
     (tmp_path / "terms.tsv").write_text("cat\tKatze\nHund\tdoggy\nKatze\tfeles\n")
     command = ["evaluate", str(folder / "run"), "--format", "json", "--precision", "fp32"]
@@ -169,6 +170,7 @@ def test_scoring_and_rescoring_add_the_token_of_the_target_language(folder, tmp_
     assert outputs[0] == outputs[1] and len(outputs[0]) == 2
 
 
+@pytest.mark.slow
 def test_another_model_reads_the_same_test_sets_without_language_tokens(folder, tmp_path):
     """The test set en_de has `>>de<<` as its tag. A model of one direction would read it as text."""
     (folder / "alone.yaml").write_text(RECIPE)

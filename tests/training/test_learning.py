@@ -77,7 +77,7 @@ def corpus(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("norm", ["post", pytest.param("pre", marks=pytest.mark.slow)])
 def test_with_equal_weights_and_no_dropout_every_step_has_the_loss_of_torch_nn_transformer(corpus, norm):
     recipe = load_recipe(corpus / "recipe.yaml", ["model.dropout=0", f"model.norm={norm}"])
     training = Training(recipe, corpus / "run")

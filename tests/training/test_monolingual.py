@@ -18,7 +18,7 @@ from seq2seq.cli import main
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.data.preparation import reuse_tokenizers
-from seq2seq.errors import CorpusError, RecipeError, TokenizerError
+from seq2seq.errors import CorpusError, RecipeError, TokenizerError, UserError
 from seq2seq.evaluation.scores import format_scores, perplexities
 from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
@@ -134,7 +134,7 @@ def test_text_alone_is_for_a_language_model():
 
 def test_expected_scores_of_a_language_model_are_perplexities():
     assert parse_recipe(f"{RECIPE}expected: {{same: {{word_perplexity: [1, 2]}}}}", "recipe.yaml").expected
-    check_refused("18: expected.same.bleu", f"{RECIPE}expected: {{same: {{bleu: [1, 2]}}}}")
+    check_refused("19: expected.same.bleu", f"{RECIPE}expected: {{same: {{bleu: [1, 2]}}}}")
 
 
 def test_paths_of_text_and_tokenizer_are_resolved_and_checked(folder):
@@ -272,7 +272,7 @@ def test_the_tokenizer_of_another_model_can_be_reused(folder, trained):
 
 def test_taken_from_must_name_a_tokenizer_of_the_same_type(folder, trained):
     (folder / "empty").mkdir()
-    with pytest.raises(TokenizerError):
+    with pytest.raises(UserError):
         reuse_tokenizers(load_recipe("recipe.yaml", ["tokenizer.taken_from=empty"]))
     both = "languages={source: de, target: en}", "data={train: [{source: train.en, target: train.en}], " \
         "valid: {source: train.en, target: train.en}}", "model.type=transformer", "model.tied_embeddings=none"

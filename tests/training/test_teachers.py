@@ -18,7 +18,7 @@ from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
-SHORT = RECIPE.replace("max_steps: 11", "max_steps: 2").replace("validate_every: 5", "validate_every: 2")
+SHORT = RECIPE.replace("max_steps: 11", "max_steps: 2").replace("validate_every: 5", "validate_every: 2\n  valid_sentences: 2")
 DISTILLED = SHORT.replace("threads: 1", "threads: 1\n  teachers: {count: 2, model: {d_model: 32}}")
 PAIRS = "train: [{source: train.en, target: train.de}]"
 
@@ -33,10 +33,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def with_corpora(folder, corpora, name="other.yaml"):
+def with_corpora(folder, corpora, *settings):
     """Load the recipe with other training corpora."""
-    (folder / name).write_text(DISTILLED.replace(PAIRS, f"train: [{corpora}]"))
-    return load_recipe(folder / name)
+    (folder / "other.yaml").write_text(DISTILLED.replace(PAIRS, f"train: [{corpora}]"))
+    return load_recipe(folder / "other.yaml", settings)
 
 
 def weights(run):
@@ -116,7 +116,8 @@ def test_a_run_that_has_begun_leaves_its_teachers_and_translations_alone_even_if
 
 
 def test_teachers_and_student_translate_a_monolingual_text_only_once(folder, tmp_path, monkeypatch):
-    recipe = with_corpora(folder, "{source: train.en, target: train.de}, {source: valid.en, translated_by: run}")
+    recipe = with_corpora(folder, "{source: train.en, target: train.de}, {source: valid.en, translated_by: run}",
+                          "training.teachers.count=1")
     original, translated = synthetic_text._translate, []
     monkeypatch.setattr(synthetic_text, "_translate", lambda spec, *arguments: (
         translated.append(spec.label), original(spec, *arguments)))
