@@ -18,7 +18,8 @@ from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
-SHORT = RECIPE.replace("max_steps: 11", "max_steps: 2").replace("validate_every: 5", "validate_every: 2\n  valid_sentences: 2")
+SHORT = RECIPE.replace("max_steps: 11", "max_steps: 2\n  valid_sentences: 2").replace(
+    "validate_every: 5", "validate_every: 2")
 DISTILLED = SHORT.replace("threads: 1", "threads: 1\n  teachers: {count: 2, model: {d_model: 32}}")
 PAIRS = "train: [{source: train.en, target: train.de}]"
 
