@@ -118,7 +118,8 @@ def back_translation(folder: Path) -> Kind:
     copy_finished_run(folder)
     return training(folder, SHORT.replace("source: en, target: de", "source: de, target: en").replace(
         PAIRS, "{source: train.de, target: train.en}, {target: train.en, translated_by: run}").replace(
-        "source: valid.en, target: valid.de", "source: valid.de, target: valid.en"))
+        "source: valid.en, target: valid.de", "source: valid.de, target: valid.en").replace(
+        "vocab_size: 300", "vocab_size: auto"))
 
 
 def adaptation(folder: Path) -> Kind:
@@ -160,8 +161,8 @@ def start(command: list[str], result: Path, watch: Callable[[str, Callable], Cal
         for name, (owner, function) in CALLS.items():
             setattr(owner, function, watch(name, getattr(owner, function)))
         requests.FIRST_BLOCK_LINES = synthetic_text.BLOCK_LINES = translate_command.BLOCK_LINES = BLOCK_LINES
-        with open(os.devnull, "w") as nowhere:
-            sys.stdout = sys.stderr = nowhere
+        with (result.parent / "messages").open("w") as messages:
+            sys.stdout = sys.stderr = messages
             code = seq2seq([argument.replace(RESULT, str(result)) for argument in command])
     except BaseException:
         code = 99
@@ -180,14 +181,13 @@ def run_whole(command: list[str], result: Path) -> tuple[Counter[str], float]:
     os.close(write_end)
     with os.fdopen(read_end) as pipe:
         calls = Counter(pipe.read().split())
-    finish(child, command)
+    finish(child, result)
     return calls, time.monotonic() - began
 
 
-def finish(child: int, command: list[str]) -> None:
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code:
-        sys.exit(f"exit code {code}, but expected 0: {' '.join(command)}")
+def finish(child: int, result: Path) -> None:
+    if status := os.waitpid(child, 0)[1]:
+        sys.exit(f"{(result.parent / 'messages').read_text()}\nexit code {os.waitstatus_to_exitcode(status)}")
 
 
 def kill(command: list[str], result: Path, calls: Counter[str], seconds: float, draw: random.Random) -> str:
@@ -229,7 +229,7 @@ def compare(kind: str, kills: int, seed: int = 1) -> tuple[int, Counter[str]]:
             result = folder / f"killed{killed.total()}"
             if place := kill(command, result, calls, seconds, draw):
                 killed[place] += 1
-                finish(start(command, result, lambda name, function: function), command)
+                finish(start(command, result, lambda name, function: function), result)
                 found = differences({key.replace("whole", ""): value for key, value in expected.items()},
                                     {key.replace(result.name, ""): value for key, value in results(result).items()})
                 equal += not found
@@ -242,9 +242,9 @@ def compare(kind: str, kills: int, seed: int = 1) -> tuple[int, Counter[str]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    began = time.monotonic()
     equal, killed = compare(sys.argv[1], int(sys.argv[2]), *map(int, sys.argv[3:]))
-    print(f"killed in {', '.join(f'{name}: {count}' for name, count in killed.items())}; "
-          f"{(time.monotonic() - began) / killed.total():.1f} seconds for each kill")
+    times = os.times()
+    print(f"killed in {', '.join(f'{name}: {count}' for name, count in killed.items())}; processor time per kill: "
+          f"{(times.children_user + times.children_system) / killed.total():.1f} seconds")
     print(f"{equal} of {killed.total()} equal")
     sys.exit(equal < killed.total())

@@ -135,7 +135,7 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, ranks: Sequence[Ran
     return _with_translation(spec, translation)
 
 
-# Journal: a JSON file beside a translation, also of an unfinished one, with the length and checksum of its finished text
+# Journal: a JSON file beside a translation, also an unfinished one, with the length and checksum of the finished text
 
 
 def _journal(translation: Path) -> Path:
