@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from toy import RECIPE, write_corpus
-from trainings import WRITER, NoTensorBoard
 
 from seq2seq.cli import main
 from seq2seq.errors import CheckpointError
@@ -32,9 +31,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("links")
     write_corpus(folder)
     (folder / "recipe.yaml").write_text(RECIPE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WRITER, NoTensorBoard)
-        train(load_recipe(folder / "recipe.yaml", SETTINGS), folder / "run")
+    train(load_recipe(folder / "recipe.yaml", SETTINGS), folder / "run")
     (folder / "run" / "tensorboard").mkdir(exist_ok=True)
     return folder
 
@@ -42,7 +39,6 @@ def made(tmp_path_factory):
 @pytest.fixture
 def strangers(made, tmp_path, monkeypatch):
     """Working directory with a copy of the run. Beside it is the user's directory `mine`."""
-    monkeypatch.setattr(WRITER, NoTensorBoard)
     shutil.copytree(made / "run", tmp_path / "work" / "run")
     monkeypatch.chdir(tmp_path / "work")
     for name in ("recipe.yaml", "valid.en"):
