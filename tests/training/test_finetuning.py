@@ -83,6 +83,7 @@ def test_changing_start_from_is_a_recipe_difference(folder, tuned):
     assert [change.key for change in changed] == ["training.start_from"] and not changed[0].may_change_on_resume
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separate", [False, True], ids=["joint", "separate"])
 def test_an_imported_model_can_be_trained_on(separate, folder, tuned, tmp_path):
     pytest.importorskip("transformers")

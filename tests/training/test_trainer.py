@@ -153,9 +153,9 @@ def test_a_training_that_is_stopped_and_dies_goes_on_to_the_same_weights_and_log
 
 
 @pytest.mark.parametrize(("step", "settings"), [
-    (3, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1",
+    (2, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1",
          "training.accumulation=2", "training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1",
-         "training.max_steps=5")),
+         "training.max_steps=4")),
     *(pytest.param(step, settings, marks=pytest.mark.slow) for step, settings in (
         (1, ("tokenizer.subword_sampling=0.2",)), (7, ("tokenizer.subword_sampling=0.2",)),
         (7, ("training.accumulation=3",)), (5, ("training.accumulation=3",)), (1, ("training.accumulation=3",)),
@@ -336,7 +336,7 @@ def explode(monkeypatch, factor, begins):
         self, rate * (factor if step >= begins.get(self.state.rate_factor, 99) else 1), step, skip))
 
 
-DIVERGING = "training.max_steps=20", "training.validate_every=3", "metrics=[exact]", "training.best_metric=exact"
+DIVERGING = "training.max_steps=16", "training.validate_every=3", "metrics=[exact]", "training.best_metric=exact"
 
 
 def test_a_diverging_loss_stops_the_training_or_lowers_its_learning_rate(recipe, tmp_path, monkeypatch):
@@ -347,8 +347,8 @@ def test_a_diverging_loss_stops_the_training_or_lowers_its_learning_rate(recipe,
     # The advice is followed: it is no other recipe, and the rest is trained with half the rate.
     train(recipe(*DIVERGING, "training.divergence=lower_rate"), run)
     records = [record for record in logged(run) if record["kind"] == "training"]
-    assert [record["step"] for record in records] == list(range(2, 21, 2))
-    assert records[-1]["learning_rate"] == pytest.approx(0.5 * 0.01 * (3 / 20) ** 0.5)
+    assert [record["step"] for record in records] == list(range(2, 17, 2))
+    assert records[-1]["learning_rate"] == pytest.approx(0.5 * 0.01 * (3 / 16) ** 0.5)
     assert records[0]["learning_rate"] == pytest.approx(0.01 * 2 / 3)
     assert all(record["loss"] < 8 for record in records)
     assert newest_checkpoint(run).info["progress"]["retreats"] == 1
@@ -379,7 +379,7 @@ def test_a_training_may_roll_back_again_to_the_last_checkpoint_that_is_known_to_
     train(recipe(*DIVERGING, "training.divergence=lower_rate", "training.keep_checkpoints=1"), tmp_path / "new")
     assert capsys.readouterr().err.count("rolling back to step 6") == 2
     progress = newest_checkpoint(tmp_path / "new").info["progress"]
-    assert (progress["step"], progress["retreats"], progress["rate_factor"]) == (20, 2, 0.25)
+    assert (progress["step"], progress["retreats"], progress["rate_factor"]) == (16, 2, 0.25)
 
 
 def test_nan_weights_at_a_validation_count_as_divergence(recipe, tmp_path, monkeypatch, capsys):
