@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 from toy import RECIPE, write_corpus
-from trainings import WRITER, NoTensorBoard
+from trainings import NoTensorBoard
 
 from seq2seq.data.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import Model
@@ -23,6 +25,7 @@ VOCAB_SIZE = 23
 # Tokens of each sentence, </s> included.
 SOURCE_LENGTHS = (5, 2, 7, 3)
 TARGET_LENGTHS = (3, 11, 2, 5)
+TENSORBOARD = ("torch.utils.tensorboard", "torch.utils.tensorboard.writer")
 
 MakeModel = Callable[..., Model]
 MakeCorpus = Callable[..., EncodedCorpus]
@@ -47,10 +50,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_tensorboard() -> Iterator[None]:
+    """Replace TensorBoard, whose import takes a second and whose writer delays every run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in TENSORBOARD:
+            module = ModuleType(name)
+            module.SummaryWriter = NoTensorBoard
+            patch.setitem(sys.modules, name, module)
+        yield
+
+
 @pytest.fixture
-def quick_tensorboard(monkeypatch) -> None:
-    """Replace TensorBoard's writer in tests of other parts of the training."""
-    monkeypatch.setattr(WRITER, NoTensorBoard)
+def tensorboard(monkeypatch) -> None:
+    """The real TensorBoard."""
+    for name in TENSORBOARD:
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.fixture

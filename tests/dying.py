@@ -51,7 +51,6 @@ def die_at_operation(number, patch, death):
     patch.setattr(Path, "mkdir", watched(Path.mkdir, None))
     patch.setattr(Path, "write_bytes", watched(Path.write_bytes, lambda path, data: path.touch()))
     patch.setattr(Path, "write_text", watched(Path.write_text, None))
-    patch.setattr(directories, "exchange", watched(directories.exchange, None))
     patch.setattr(shutil, "rmtree", watched(shutil.rmtree, half_deleted))
     patch.setattr(directories, "save_file", watched(directories.save_file, half_written))
 

@@ -248,7 +248,7 @@ def _sign(bundle: Path) -> None:
     """Correct the checksums of a bundle if its metadata can still be read."""
     import hashlib
 
-    from seq2seq.storage.checksums import with_checksum
+    from seq2seq.storage.directories import with_checksum
 
     try:
         metadata = json.loads((bundle / "metadata.json").read_text())

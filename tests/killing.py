@@ -1,11 +1,12 @@
-"""Kill trainings at random moments, resume them, and compare the results with those of an uninterrupted training.
+"""Kill a command at random moments, run it again, and compare the result with that of an uninterrupted command.
 
-    python tests/killing.py RECIPE DIRECTORY SEED KILLS
+    python tests/killing.py KIND KILLS [SEED]
 
-Each training is a separate process, forked after the imports, which reports through a pipe when it enters and leaves a
-phase. The moment of a kill is random: a phase, one of its entries, and a delay of at most the longest duration of the
-phase in the uninterrupted training. Prints a JSON object: `kills` by phase, `runs`, and `differences`, which must be
-empty.
+KIND: training, teachers, back-translation, adaptation or translation. Each kill has its own new directory: the command
+is killed (SIGKILL) once, at a random time or in a random call of a function that writes files or computes, and run
+again to its end. Prints the calls in which it was killed, each difference, and "N of N equal".
+
+The command runs in a process forked after the imports, so that a kill takes only the time of the toy command.
 """
 
 from __future__ import annotations
@@ -17,120 +18,60 @@ import random
 import shutil
 import signal
 import sys
+import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import sacrebleu  # noqa: F401, imported once, before forking
+import torch
+import torch._inductor  # noqa: F401, as above: deterministic algorithms import it
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, imported once, before forking
+from toy import RECIPE, WORDS, copy_finished_run, write_corpus
 
-from seq2seq import console
-from seq2seq.recipe import Recipe, load_recipe
-from seq2seq.storage import checkpoints
+from seq2seq.cli import main as seq2seq
+from seq2seq.cli import translate as translate_command
 from seq2seq.storage.checkpoints import BEST, MODEL, STATE, list_checkpoints
 from seq2seq.storage.directories import METADATA
-from seq2seq.storage.run_directory import LOG_FILE, Log
-from seq2seq.training import trainer
-from seq2seq.training.validation import Validation
+from seq2seq.storage.run_directory import LOG_FILE
+from seq2seq.training import synthetic_text
+from seq2seq.training.trainer import Training
+from seq2seq.translation import requests
+from seq2seq.translation.translator import Translator
 
-PHASES = {
-    "tokenizer": (trainer, "train_or_load_tokenizers"), "preparation": (trainer, "prepare"),
-    "opening the log": (Log, "__init__"), "step": (trainer.Training, "_step"),
-    "checkpoint": (trainer, "save_checkpoint"), "pruning": (trainer, "prune_checkpoints"),
-    "validation": (Validation, "measure"), "best model": (trainer, "save_bundle"),
-    "averaging": (trainer.Training, "_average_checkpoints"), "test": (trainer.Training, "test"),
-    "scores": (checkpoints, "replace_json"),
-}
-KILLS_PER_RUN = 6
-# With a checkpoint after each step, a kill loses at most one step; with checkpoints at validations only, several.
-SETTINGS = ("training.checkpoint_minutes=0", "training.checkpoint_minutes=2")
+CALLS = {"fsync": (os, "fsync"), "replace": (os, "replace"), "rename": (os, "rename"), "step": (Training, "_step"),
+         "search": (Translator, "search_parts")}
+"""Functions in which a command is killed, before or after the call."""
+BLOCK_LINES = 7
+"""Number of lines that are translated between two commits."""
 # Keys of log records and train states that depend on the clock, or on the steps at which checkpoints were saved.
 TIME_DEPENDENT_KEYS = ("seconds", "tokens_per_second", "candidate_step", "good_step")
 
-
-def start(recipe: Recipe, run: Path) -> tuple[int, int]:
-    """Fork a training; returns its process id and the read end of the pipe to which it reports its phases."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(write_end)
-        return child, read_end
-    os.close(read_end)
-    code = 1
-    try:
-        for name, (owner, function) in PHASES.items():
-            setattr(owner, function, reporting(write_end, name, getattr(owner, function)))
-        console.print_message = console.warn = lambda message: None
-        trainer.train(recipe, run)
-        code = 0
-    finally:
-        os._exit(code)
+TRAINING = RECIPE.replace("vocab_size: 300", "vocab_size: 300, subword_sampling: 0.1").replace(
+    "  max_steps: 11", "  max_steps: 17\n  accumulation: 2\n  checkpoint_minutes: 0\n  average: {kind: best, count: 2}")
+SHORT = RECIPE.replace("max_steps: 11", "max_steps: 4\n  checkpoint_minutes: 0").replace(
+    "validate_every: 5", "validate_every: 2")
+PAIRS = "{source: train.en, target: train.de}"
 
 
-def reporting(pipe: int, name: str, function):
-    """Wrap a function so that it writes its phase and the times of its start and end to the pipe."""
-    def wrapper(*arguments, **options):
-        os.write(pipe, f"{name}\t{time.monotonic()}\t".encode())
-        try:
-            return function(*arguments, **options)
-        finally:
-            os.write(pipe, f"{time.monotonic()}\n".encode())
-
-    return wrapper
+# Results
 
 
-def train_uninterrupted(recipe: Recipe, run: Path) -> dict[str, list[float]]:
-    """Train to the end; returns the duration of each entry of each phase."""
-    child, pipe = start(recipe, run)
-    with os.fdopen(pipe) as lines:
-        report = lines.read()
-    assert os.waitpid(child, 0)[1] == 0, "the uninterrupted training failed"
-    durations = defaultdict(list)
-    # Phases can be nested; starts and ends then match like brackets.
-    opened = []
-    for word in report.replace("\n", "\n\t").split("\t"):
-        if word.endswith("\n"):
-            name, began = opened.pop()
-            durations[name].append(float(word) - began)
-        elif word in PHASES:
-            opened.append([word, 0.0])
-        elif word:
-            opened[-1][1] = float(word)
-    return durations
-
-
-def train_and_kill(recipe: Recipe, run: Path, phase: str, entry: int, delay: float) -> bool:
-    """Train and kill the training `delay` seconds after the n-th entry of a phase; returns False if it ended before."""
-    child, pipe = start(recipe, run)
-    report = b""
-    while report.count(f"{phase}\t".encode()) < entry:
-        block = os.read(pipe, 4096)
-        if not block:
-            break
-        report += block
-    else:
-        time.sleep(delay)
-        os.kill(child, signal.SIGKILL)
-    os.close(pipe)
-    status = os.waitpid(child, 0)[1]
-    if os.WIFSIGNALED(status):
-        return True
-    assert status == 0, f"{run} did not resume: exit code {os.waitstatus_to_exitcode(status)}"
-    return False
-
-
-def outcome(run: Path) -> dict[str, object]:
-    """Return everything that must be equal: weights, the rest of the train state, best model, scores, log, TensorBoard
-    curves, and the names of temporary files that were not removed."""
+def outcome(run: Path) -> dict[str, Any]:
+    """Return everything that must be equal in two runs: weights, the rest of the train state, best model, scores, log,
+    TensorBoard curves, synthetic text, and the names of temporary files that were not removed."""
     last = list_checkpoints(run)[-1]                                            # earlier ones depend on the clock
-    results = {path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-               for path in (run / BEST / MODEL, last / MODEL, last / STATE)}
+    results: dict[str, Any] = {
+        path.relative_to(run).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (run / BEST / MODEL, last / MODEL, last / STATE, *run.glob("synthetic/*.txt"))}
     progress = json.loads((last / METADATA).read_bytes())["info"]["progress"]
-    results["the train state"] = without_clock({**progress, "window": without_clock(progress["window"])})
-    results["the log"] = [without_clock(json.loads(line)) for line in (run / LOG_FILE).read_bytes().splitlines()]
+    results["the train state"] = _without_clock({**progress, "window": _without_clock(progress["window"])})
+    results["the log"] = [_without_clock(json.loads(line)) for line in (run / LOG_FILE).read_bytes().splitlines()]
     metadata = json.loads((run / BEST / METADATA).read_text())
-    results["scores"] = [metadata[key] for key in ("step", "validation", "test")]
+    results["scores"] = [metadata.get(key) for key in ("step", "validation", "test")]
     board = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
     results["curves"] = {tag: [(event.step, event.value) for event in board.Scalars(tag)]
                          for tag in board.Tags()["scalars"] if tag.rpartition("/")[2] not in TIME_DEPENDENT_KEYS}
@@ -140,37 +81,170 @@ def outcome(run: Path) -> dict[str, object]:
     return results
 
 
-def without_clock(values: dict[str, object]) -> dict[str, object]:
+def _without_clock(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in TIME_DEPENDENT_KEYS}
 
 
-def differences(first: dict[str, object], second: dict[str, object]) -> list[str]:
-    """Return the names of the results that differ or exist in one training only, in their order."""
+def differences(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
+    """Return the names of the results that differ or exist in one of them only, in their order."""
     return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
 
-def main() -> None:
-    path, directory, seed, max_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    assert not (directory / "whole0").exists(), "a finished training would report no phases"
-    rng = random.Random(seed)
-    recipes = [load_recipe(path, [setting]) for setting in SETTINGS]
-    durations = [train_uninterrupted(recipe, directory / f"whole{number}") for number, recipe in enumerate(recipes)]
-    expected = [outcome(directory / f"whole{number}") for number, _ in enumerate(recipes)]
-    kills, different, runs = Counter(), [], 0
-    while kills.total() < max_kills:
-        run, index = directory / f"run{runs}", runs % len(recipes)
-        for _ in range(min(KILLS_PER_RUN, max_kills - kills.total())):
-            phase = rng.choice([name for name in PHASES if durations[index][name]])
-            times = durations[index][phase]
-            kills[phase] += train_and_kill(recipes[index], run, phase, rng.randint(1, len(times)),
-                                           rng.uniform(0, max(times)))
-        assert not train_and_kill(recipes[index], run, "never", 1, 0.0)
-        different += [f"{run.name}: {name}" for name in differences(expected[index], outcome(run))]
-        shutil.rmtree(run)
-        runs += 1
-    print(json.dumps({"kills": kills, "runs": runs, "differences": different,
-                      "seconds": {name: round(sum(times), 4) for name, times in durations[0].items()}}))
+def bytes_of(*paths: Path) -> dict[str, str]:
+    return {str(Path(*path.parts[-2:])): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+# Kinds: each function writes the input files to a directory, and returns the arguments of a command whose result is at
+# RESULT, and a function that returns what must be equal.
+
+RESULT = "RESULT"
+Kind = tuple[list[str], Callable[[Path], dict[str, Any]]]
+
+
+def training(folder: Path, recipe: str = TRAINING) -> Kind:
+    if not (folder / "train.en").exists():
+        write_corpus(folder)
+    (folder / "killed.yaml").write_text(recipe)
+    return ["train", str(folder / "killed.yaml"), "--run-dir", RESULT], outcome
+
+
+def teachers(folder: Path) -> Kind:
+    command, _ = training(folder, SHORT.replace("threads: 1", "threads: 1\n  teachers: {count: 2}"))
+    return command, lambda run: outcome(run) | bytes_of(*(run / "teachers" / str(number) / BEST / MODEL
+                                                          for number in (1, 2)))
+
+
+def back_translation(folder: Path) -> Kind:
+    copy_finished_run(folder)
+    return training(folder, SHORT.replace("source: en, target: de", "source: de, target: en").replace(
+        PAIRS, "{source: train.de, target: train.en}, {target: train.en, translated_by: run}").replace(
+        "source: valid.en, target: valid.de", "source: valid.de, target: valid.en").replace(
+        "vocab_size: 300", "vocab_size: auto"))
+
+
+def adaptation(folder: Path) -> Kind:
+    copy_finished_run(folder)
+    generator = random.Random(3)
+    pairs = [generator.choices(WORDS[:5], k=4) for _ in range(200)]
+    for side, language in enumerate(("en", "de")):
+        (folder / f"memory.{language}").write_text("".join(
+            " ".join(word[side] for word in words) + "\n" for words in pairs))
+    command = ["adapt", str(folder / "run"), str(folder / "memory.en"), str(folder / "memory.de"), "--output", RESULT,
+               "--allow-loss", "100", "--set", "training.max_steps=40", "--set", "training.validate_every=20", "--set",
+               "training.learning_rate=0.02", "--set", "training.threads=1"]
+    return command, lambda output: outcome(output / "training") | bytes_of(output / BEST / MODEL)
+
+
+def translation(folder: Path) -> Kind:
+    run = copy_finished_run(folder)
+    lines = (folder / "train.en").read_text()
+    (folder / "in").write_text(lines + "\n" + lines.replace("\n", "\r\n"))
+    command = ["translate", str(run), str(folder / "in"), "--output", RESULT, "--resume", "--device", "cpu",
+               "--threads", "1", "--format", "jsonl"]
+    return command, lambda path: bytes_of(path) | {"other files": sorted(
+        other.name for other in path.parent.iterdir() if other.name.startswith(path.name) and other != path)}
+
+
+KINDS = {"training": training, "teachers": teachers, "back-translation": back_translation, "adaptation": adaptation,
+         "translation": translation}
+
+
+# Killing
+
+
+def start(command: list[str], result: Path, watch: Callable[[str, Callable], Callable]) -> int:
+    """Fork a process that runs a command; returns its id. watch: replaces each function of CALLS."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        for name, (owner, function) in CALLS.items():
+            setattr(owner, function, watch(name, getattr(owner, function)))
+        requests.FIRST_BLOCK_LINES = synthetic_text.BLOCK_LINES = translate_command.BLOCK_LINES = BLOCK_LINES
+        with (result.parent / "messages").open("w") as messages:
+            sys.stdout = sys.stderr = messages
+            code = seq2seq([argument.replace(RESULT, str(result)) for argument in command])
+    except BaseException:
+        code = 99
+    os._exit(code)
+
+
+def run_whole(command: list[str], result: Path) -> tuple[Counter[str], float]:
+    """Run the command to its end; returns how often it calls each function, and its duration."""
+    read_end, write_end = os.pipe()
+
+    def watch(name, function):
+        return lambda *arguments, **options: (os.write(write_end, f"{name} ".encode()),
+                                              function(*arguments, **options))[1]
+
+    began, child = time.monotonic(), start(command, result, watch)
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        calls = Counter(pipe.read().split())
+    finish(child, result)
+    return calls, time.monotonic() - began
+
+
+def finish(child: int, result: Path) -> None:
+    if status := os.waitpid(child, 0)[1]:
+        sys.exit(f"{(result.parent / 'messages').read_text()}\nexit code {os.waitstatus_to_exitcode(status)}")
+
+
+def kill(command: list[str], result: Path, calls: Counter[str], seconds: float, draw: random.Random) -> str:
+    """Start the command and kill it once. Return where; "" if it ended before."""
+    name = draw.choice(["time", *calls])
+    entry, before, delay = draw.randint(1, calls[name] or 1), draw.random() < 0.5, draw.uniform(0, seconds)
+
+    def watch(called, function):
+        count = 0
+
+        def call(*arguments, **options):
+            nonlocal count
+            count += called == name
+            if count == entry and before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            returned = function(*arguments, **options)
+            if count == entry:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return returned
+
+        return call
+
+    child = start(command, result, watch)
+    if name == "time":
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+    return name if os.WIFSIGNALED(os.waitpid(child, 0)[1]) else ""
+
+
+def compare(kind: str, kills: int, seed: int = 1) -> tuple[int, Counter[str]]:
+    """Kill `kills` commands; return the number of equal results, and the number of kills by function."""
+    draw, equal, killed = random.Random(seed), 0, Counter[str]()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command, results = KINDS[kind](folder)
+        calls, seconds = run_whole(command, folder / "whole")
+        expected = results(folder / "whole")
+        while killed.total() < kills:
+            result = folder / f"killed{killed.total()}"
+            if place := kill(command, result, calls, seconds, draw):
+                killed[place] += 1
+                finish(start(command, result, lambda name, function: function), result)
+                found = differences({key.replace("whole", ""): value for key, value in expected.items()},
+                                    {key.replace(result.name, ""): value for key, value in results(result).items()})
+                equal += not found
+                if found:
+                    print(f"killed in {place}: {', '.join(found)} differ", flush=True)
+            for path in folder.glob(f"{result.name}*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return equal, killed
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    equal, killed = compare(sys.argv[1], int(sys.argv[2]), *map(int, sys.argv[3:]))
+    times = os.times()
+    print(f"killed in {', '.join(f'{name}: {count}' for name, count in killed.items())}; processor time per kill: "
+          f"{(times.children_user + times.children_system) / killed.total():.1f} seconds")
+    print(f"{equal} of {killed.total()} equal")
+    sys.exit(equal < killed.total())

@@ -24,8 +24,8 @@ TO_REMOVE = {(("storage", "bundle_readme"), "cards"), (("training", "objective")
              (("training", "reporting"), "analysis"), (("training", "trainer"), "analysis"),
              (("translation", "translator"), "formats")}
 WITHOUT_TORCH = ["files", "recipe", "tokenizers", "errors", "console", "signals"]
-ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "open_files"), ("data", "corpus"), ("data", "tmx"),
-                      ("data", "parallel_text"), ("data", "cleaning"), ("data", "number_agreement"),
+ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("storage", "links"), ("data", "corpus"),
+                      ("data", "tmx"), ("data", "parallel_text"), ("data", "cleaning"), ("data", "number_agreement"),
                       ("data", "pair_quality"), ("data", "language_identification"), ("translation", "text_io"),
                       ("translation", "unfinished_output")]
 # Packages that are slow to import or optional, so they must be imported inside the functions that need them.

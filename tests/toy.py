@@ -1,8 +1,15 @@
-"""A toy corpus of eleven words in two languages, and a recipe that trains on it in a second."""
+"""A toy corpus of eleven words in two languages, a recipe that trains on it in a second, and its finished run."""
 
+import functools
+import shutil
+import tempfile
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import torch
+
+from seq2seq.recipe import load_recipe
+from seq2seq.training.trainer import train
 
 WORDS = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("red", "rot"), ("blue", "blau"), ("cat", "Katze"),
          ("dog", "Hund"), ("sees", "sieht"), ("hears", "hört"), ("and", "und"), ("not", "nicht")]
@@ -41,3 +48,24 @@ def write_corpus(folder: Path) -> None:
             pairs.append([" ".join(word[side] for word in chosen) for side in (0, 1)])
         for side, language in enumerate(("en", "de")):
             (folder / f"{name}.{language}").write_text("".join(pair[side] + "\n" for pair in pairs))
+
+
+@functools.cache
+def _finished() -> tempfile.TemporaryDirectory:
+    """Train the recipe once per process. The directory is deleted at the end of the process."""
+    directory = tempfile.TemporaryDirectory()
+    folder = Path(directory.name)
+    write_corpus(folder)
+    (folder / "recipe.yaml").write_text(RECIPE)
+    with (folder / "messages").open("w") as messages, redirect_stderr(messages):
+        train(load_recipe(folder / "recipe.yaml"), folder / "run")
+    return directory
+
+
+def copy_finished_run(folder: Path) -> Path:
+    """Write the corpus, recipe.yaml, its finished run with all checkpoints (steps 5, 10 and 11), and the messages of
+    the training. Return the path of the run."""
+    shutil.copytree(_finished().name, folder, dirs_exist_ok=True)
+    recipe = folder / "run" / "recipe.yaml"                                     # has absolute paths
+    recipe.write_text(recipe.read_text().replace(_finished().name, str(folder.absolute())))
+    return folder / "run"

@@ -31,9 +31,6 @@ class NoTensorBoard:
     def close(self): ...
 
 
-WRITER = "torch.utils.tensorboard.writer.SummaryWriter"
-
-
 def interrupting(monkeypatch, step, interrupt):
     """Call `interrupt` once, at the end of the optimizer step with this number."""
     original = Training._step
@@ -84,3 +81,15 @@ def logged(run):
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in record.items() if key not in ("seconds", "tokens_per_second")}
             for record in records]
+
+
+def train_steps(recipe, run, count):
+    """Do the first optimizer steps, without log, validations and checkpoints. Return the loss per token of each step,
+    and the weights."""
+    training, losses = Training(recipe, run), []
+    steps = training._steps()
+    for _ in range(count):
+        training._step(next(steps))
+        training.results.read()
+        losses.append(training.state.window.pop("likelihood") / training.state.window.pop("target_tokens"))
+    return losses, dict(zip(training.names, training.weights, strict=True))

@@ -32,9 +32,9 @@ from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import resumable
+from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
-from seq2seq.storage.checksums import sha256_of
-from seq2seq.storage.directories import read_metadata, replace_directory
+from seq2seq.storage.directories import read_metadata, sha256_of
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.trainer import train
@@ -222,7 +222,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
                               "held-out text. Give other general text with --general.")
     texts = apart
     texts["valid"] = texts["domain.valid"] + texts["general.valid"]
-    with replace_directory(output, None) as directory:
+    with replace_directory(output) as directory:
         (directory / TEXT).mkdir()
         (directory / TEXT / INPUTS).write_text(json.dumps(inputs), encoding="utf-8")
         for name, pairs in texts.items():

@@ -7,8 +7,9 @@ al. 2020, arXiv:2004.14837). The loss is the cross-entropy of labels and attenti
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,17 @@ from seq2seq.data.batching import EncodedCorpus
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import SIDES, Prepared
+from seq2seq.files.json_reader import parse_json
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.packing import Sentences, unpack
-from seq2seq.storage.open_files import sync
+from seq2seq.storage.atomic import replace_file, replacing
+from seq2seq.storage.directories import crc32_of
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 FILES = ("alignment.links.npy", "alignment.offsets.npy")
-"""Files with labels in the directory of the prepared text, in the order in which they are written."""
+"""Files with labels in the directory of the prepared text."""
+CHECKSUMS = "alignment.json"
+"""File with the zlib.crc32 of each file in `FILES`. It is written last."""
 MIN_WEIGHT = 0.05
 """Links with a smaller weight are left out."""
 BLOCK_PAIRS = 2048
@@ -49,14 +54,17 @@ class AlignmentLabels:
 
     @staticmethod
     def load_or_make(prepared: Prepared, tokenizers: Tokenizers) -> AlignmentLabels:
-        """Return the labels of a prepared text. The first call computes them and stores them beside the text."""
-        paths = [prepared.directory / name for name in FILES]
-        if not paths[-1].exists():
+        """Return the labels of a prepared text. The first call computes them and stores them beside the text. Damaged
+        labels are computed again."""
+        paths, checksums = [prepared.directory / name for name in FILES], prepared.directory / CHECKSUMS
+        intact = False
+        with suppress(OSError, ValueError):
+            intact = parse_json(checksums.read_bytes()) == {path.name: crc32_of(path) for path in paths}
+        if not intact:
             for path, array in zip(paths, _make(prepared, tokenizers), strict=True):
-                partial = path.with_suffix(".part.npy")
-                np.save(partial, array)
-                sync(partial)
-                partial.replace(path)
+                with replacing(path) as file:
+                    np.save(file, array)
+            replace_file(checksums, json.dumps({path.name: crc32_of(path) for path in paths}).encode())
         links, offsets = (np.load(path, mmap_mode="r") for path in paths)
         return AlignmentLabels(prepared.corpus, links, offsets)
 
@@ -149,7 +157,7 @@ class GuidedAlignment:
         if not weight:
             return None
         load = partial(AlignmentLabels.load_or_make, prepared, tokenizers)
-        return GuidedAlignment(main_rank_first(load, prepared.directory), weight)
+        return GuidedAlignment(main_rank_first(load), weight)
 
     @contextmanager
     def recording(self, model: nn.Module) -> Iterator[None]:

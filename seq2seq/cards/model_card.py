@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
@@ -22,6 +23,8 @@ from seq2seq.files.yaml_document import write_yaml
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.language_codes import subtags
 
+MARK = "---\n# Written by seq2seq and renewed with the model. Remove this line to keep your changes.\n"
+"""Beginning of each model card. A README.md without it belongs to the user and is never overwritten."""
 NOT_STATED = "not stated"
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "exact": "Exact match",
           "perplexity": "Perplexity per piece", "word_perplexity": "Perplexity per word",
@@ -103,7 +106,15 @@ def model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage:
         f"Written by seq2seq {__version__} from the model's recipe and metadata.",
     ]
     front = _front_matter(recipe, scores if usage.lossless else {}, usage, imported)
-    return f"---\n{write_yaml(front)}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
+    return f"{MARK}{write_yaml(front)}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
+
+
+def is_own_card(path: Path) -> bool:
+    """Return True if a file is a model card that seq2seq may overwrite."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
 
 
 # Front matter

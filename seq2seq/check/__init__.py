@@ -46,9 +46,9 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     report = Report(recipe.name, [], warnings=[
         f"{warning.fault} {warning.remedy}" for warning in first_line_warnings(recipe)])
     teachers = recipe.training.teachers
-    recipe, uses_run_tokenizer = check_run_directory(recipe, run, report)
+    uses_run_tokenizer = check_run_directory(recipe, run, report)
     add_direction_warnings(recipe, report.warnings)
-    recipe, missing = without_synthetic_text(recipe, run / "synthetic")
+    recipe, missing = without_synthetic_text(recipe, run)
     held_out_readers = [CorpusReader(role, spec, recipe) for role, spec in recipe.data.held_out().items()]
     train_readers = [CorpusReader("train", spec, recipe) for spec in recipe.data.train]
     samples = {languages: Sample(recipe.seed) for languages in recipe.directions}

@@ -19,23 +19,21 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.validation import Validation, require_text
 
 
-def check_run_directory(recipe: Recipe, run: Path, report: Report) -> tuple[Recipe, bool]:
+def check_run_directory(recipe: Recipe, run: Path, report: Report) -> bool:
     """Add errors to the report if the run directory is not writable, is locked, or has checkpoints of another recipe.
 
-    Returns:
-        recipe: the recipe to train with in this directory; see `compare_with_stored_recipe`.
-        reuse: True if tokenizers in the run directory can be used with this recipe.
+    Return True if tokenizers in the run directory can be used with this recipe.
     """
     try:
         require_lockable(run)
     except UserError as error:
         report.errors.append(str(error))
     try:
-        recipe, changes = compare_with_stored_recipe(recipe, run)
+        changes = compare_with_stored_recipe(recipe, run)
     except UserError as error:
         report.errors.append(str(error))
-        return recipe, False
-    return recipe, all(change.may_change_on_resume for change in changes or ())
+        return False
+    return all(change.may_change_on_resume for change in changes or ())
 
 
 def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
@@ -54,7 +52,7 @@ def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[T
     if not recipe.data.train and recipe.tokenizer_model is None:
         return None, None
     try:
-        return make_tokenizers(recipe, run), None
+        return make_tokenizers(recipe), None
     except UserError as error:
         return None, str(error)
 

@@ -33,6 +33,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
     import torch
 
     from seq2seq.devices import choose_device, configure_process, free_memory
+    from seq2seq.storage.tokenizer_files import save_tokenizers
     from seq2seq.training.trainer import Training
 
     free = free_memory(choose_device(recipe.training.device))
@@ -47,8 +48,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
     try:
         with ExitStack() as stack:
             run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-")))
-            (run / "tokenizer").mkdir()
-            tokenizers.save(run / "tokenizer")
+            save_tokenizers(tokenizers.files(), run / "tokenizer")
             training = Training(_recipe_to_measure(recipe), run)
             if training.resampled:                                    # must be closed before its files are deleted
                 stack.callback(training.resampled.close)

@@ -31,7 +31,7 @@ from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
 from seq2seq.recipe.data_section import COLUMN_FORMATS, TABLE_FORMATS, Data
 from seq2seq.recipe.language_codes import main_language, same_code
 from seq2seq.recipe.model_sizes import consistency_for, size_for
-from seq2seq.storage.directories import replace_directory
+from seq2seq.storage.atomic import replace_directory
 
 RECIPE_FILE = "recipe.yaml"
 SPLITS = ("train", "valid", "test")
@@ -177,7 +177,7 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
             f"{corpus.label} has too few pairs for a validation and a test set ({scanned.lines:,}). They need at least "
             f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides and the same numbers. At least "
             "two of these pairs must share neither source nor target with another pair. Add text.")
-    with replace_directory(output, None) as directory:
+    with replace_directory(output) as directory:
         pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
         kept = pairs["train"]
         size = size_for(kept)

@@ -132,7 +132,13 @@ def evaluate(
         return
     from seq2seq.errors import CheckpointError
     from seq2seq.evaluation.two_systems import recipe_with_tests
-    from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata, weights_checksum
+    from seq2seq.storage.checkpoints import (
+        is_best_of_run,
+        resolve_model_path,
+        update_bundle_metadata,
+        weights_checksum,
+    )
+    from seq2seq.storage.locks import lock_run
 
     bundle = resolve_model_path(model)
     weights = weights_checksum(bundle)                              # a training may replace the model meanwhile
@@ -150,10 +156,12 @@ def evaluate(
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
-    try:
-        update_bundle_metadata(bundle, weights, test=as_values)
-    except CheckpointError as error:                                            # a read-only model, for instance
-        console.warn(f"the scores are not stored with the model: {error}")
+    if is_best_of_run(bundle):                                                  # other bundles are only read
+        try:
+            with lock_run(bundle.parent):
+                update_bundle_metadata(bundle, weights, test=as_values)
+        except CheckpointError as error:                                        # a read-only model, for instance
+            console.warn(f"the scores are not stored with the model: {error}")
 
 
 def _with_glossary(translator: Translator, model: Path, glossary: Path | None) -> GlossaryEvaluation | None:

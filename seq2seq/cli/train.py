@@ -40,9 +40,9 @@ def train(
     """Train the recipe's model, or resume its training, and evaluate it on the recipe's test sets."""
     loaded = load_recipe(recipe, settings, device=device, precision=precision, threads=threads)
     run = require_run_directory(run_dir or default_run(loaded))
-    from seq2seq.storage.checksums import CHECKSUM_COMMENT
+    from seq2seq.storage.locks import LOCK
 
-    if recipe.resolve() == (run / "recipe.yaml").resolve() and CHECKSUM_COMMENT not in recipe.read_bytes():
+    if recipe.resolve() == (run / "recipe.yaml").resolve() and not (run / LOCK).exists():
         raise UserError(f"{recipe} is in the run directory {run}, where the training stores a recipe.yaml of its own. "
                         f"Name another directory, such as --run-dir {run / 'run'}.")
     from seq2seq.training import trainer

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import shutil
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,19 +20,10 @@ from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, Pair, read_pairs
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
-from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
-from seq2seq.storage.checksums import (
-    Check,
-    crc32_of_all,
-    file_states,
-    find_damaged_file,
-    has_wrong_checksum,
-    require_intact_text,
-    with_checksum,
-)
-from seq2seq.storage.directories import write_json
+from seq2seq.storage.atomic import replace_directory
+from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
 from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, tokenizers_of_run
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, shortened, split_context, with_context
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
@@ -45,8 +34,6 @@ BLOCK_PAIRS = 8192
 """Number of pairs that are tokenised in one call. In subword sampling, the pairs of one call share a random seed."""
 
 DESCRIPTION = "corpus.json"
-SYNTHETIC = "synthetic"
-"""Name of the directory inside a run for the text that the models in `translated_by` generate."""
 SIDES = ("source", "target")
 ISOLATED_SHARE = 0.2
 """If the recipe has `data.context`: share of the training pairs whose context is replaced by an empty context."""
@@ -61,30 +48,12 @@ class Prepared:
 
     corpus: ids of all pairs, memory-mapped. counts: numbers of pairs read, kept and dropped, by corpus.
     fingerprint: sha256 of all ids and sentence lengths; equal fingerprints mean equal training sentences.
-    check: verification of the files' checksums; None if the files have just been written, or if another rank verifies
-    them.
     """
 
     directory: Path
     corpus: EncodedCorpus
     counts: dict[str, dict[str, Any]]
     fingerprint: str
-    check: Check | None = None
-
-    def require_intact(self, wait: bool) -> None:
-        """Raise an error if the background verification of the checksums has detected a damaged file.
-
-        Args:
-            wait: True to wait until the verification ends. Must be True before weights trained on the data are saved.
-        Raises:
-            CheckpointError: a file is damaged. The next run of the command prepares the text again.
-        """
-        damage = self.check.damage(wait) if self.check is not None else None
-        if damage is not None:
-            (self.directory / DESCRIPTION).unlink(missing_ok=True)
-            raise CheckpointError(f"{damage} is damaged: its contents have changed since it was written. No saved "
-                                  "checkpoint was trained on it. Run the same command again: the text will be prepared "
-                                  "again, and training resumes from the last checkpoint.")
 
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
@@ -114,33 +83,32 @@ def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def train_or_load_tokenizers(recipe: Recipe, directory: Path, compare_text: bool = True) -> Tokenizers:
-    """Load the tokenizers in `directory`. Create them if they are missing or damaged, or if the text has changed before
-    the first checkpoint.
+    """Load the tokenizers in `directory`. Before the first checkpoint, create them if they are missing, or if the text
+    has changed.
 
     New tokenizers are copied from the model in `tokenizer.taken_from` or `training.start_from`, or trained on the text.
     compare_text: False for a rank that does not read the training text.
 
     Raises:
-        CheckpointError: the tokenizers are damaged, and the run cannot continue with new ones.
+        CheckpointError: the tokenizers are damaged, or missing in a run with checkpoints.
         TokenizerError: no vocabulary of the recipe's size can be trained on the text; or the model has no tokenizer, or
             its tokenizer lacks pieces that the recipe needs.
     """
     text = text_state(recipe) if compare_text else ""
-    return tokenizers_of_run(directory, lambda: make_tokenizers(recipe, directory.parent), text)
+    return tokenizers_of_run(directory, lambda: make_tokenizers(recipe), text)
 
 
-def make_tokenizers(recipe: Recipe, run: Path) -> Tokenizers:
+def make_tokenizers(recipe: Recipe) -> Tokenizers:
     """Return the tokenizers of a new run, without writing them.
 
     Raises:
         TokenizerError: as `train_or_load_tokenizers`.
-        CheckpointError: the model's tokenizers, or texts that a model generated for the training, are damaged.
+        CheckpointError: the model's tokenizers are damaged.
         CorpusError: the training text cannot be read.
     """
     if (reused := reuse_tokenizers(recipe)) is not None:
         return reused
     console.print_message("training the tokenizer")
-    require_intact_text(_training_files(recipe), run / SYNTHETIC)
     pairs = console.with_progress("reading text for the tokenizer", training_pairs(recipe), "pairs")
     languages = recipe.languages.source, recipe.languages.target
     target_positions = None if recipe.task.target_is_text else recipe.model.max_positions - 1
@@ -188,49 +156,33 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, 
     The text is prepared again if the files are missing or damaged, or if the text, the cleaning or the tokenizers have
     changed.
 
-    prepared: name of the subdirectory if another rank has prepared the text and verifies its checksums, else "".
+    prepared: name of the subdirectory if another rank has prepared the text and verified its checksums, else "".
     Raises:
-        CheckpointError: the files that another rank has written, or the synthetic texts, are damaged.
+        CheckpointError: the description that another rank has written cannot be read.
         CorpusError: the text cannot be read, or no pair is left after cleaning.
     """
     directory = parent / (prepared or _content_key(recipe, tokenizers))
-    check = None
-    if (description := _read_description(directory)) is not None and not prepared:
-        check = Check(sum(description["bytes"].values()), partial(find_damaged_file, directory, description["crc32"]))
-        if (damage := check.damage(wait=False)) is not None:
-            console.warn(f"{damage} is damaged: its contents have changed since it was written. The text is "
-                         "prepared again.")
-            description = check = None
-    if description is None and prepared:
-        raise CheckpointError(f"{directory}, which process 0 has written, is missing or damaged.")
-    if description is None:
-        require_intact_text(_training_files(recipe), parent.parent / SYNTHETIC)
-        description = _write(recipe, tokenizers, directory, threads)
-    return replace(_open(recipe, directory, description), check=check)
+    if not prepared and not _is_intact(directory):
+        _write(recipe, tokenizers, directory, threads)
+    return _open(recipe, directory, parse_json(read_file(directory / DESCRIPTION)))
 
 
-def _training_files(recipe: Recipe) -> list[Path]:
-    return [path for spec in recipe.resolve().data.train for path in spec.paths]
-
-
-def _read_description(directory: Path) -> dict[str, Any] | None:
-    """Return the description of the prepared files, `corpus.json`.
-
-    Returns None if the description or one of the files is missing, incomplete or damaged, as after a power failure.
-    """
+def _is_intact(directory: Path) -> bool:
+    """Return True if the prepared text exists and all its files have the checksums in its description."""
+    if not directory.exists():
+        return False
     path = directory / DESCRIPTION
-    if not path.exists():
-        return None
     try:
-        description: dict[str, Any] = parse_json(regular_bytes(path))
-        if has_wrong_checksum(description):
-            raise ValueError("its contents do not match its checksum")
-        if wrong := [name for name, size in description["bytes"].items() if (directory / name).stat().st_size != size]:
-            raise ValueError(f"{wrong[0]} has a wrong size")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        console.warn(f"{path} or another file in its directory is damaged ({error}). The text is prepared again.")
-        return None
-    return description
+        description = parse_json(read_file(path))
+        if description != with_checksum(description):
+            raise ValueError("its checksum is wrong")
+        for path in (directory / name for name in description["crc32"]):
+            if crc32_of(path) != description["crc32"][path.name]:
+                raise ValueError("its checksum is wrong")
+    except (CheckpointError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        console.warn(f"{path} is damaged ({error}). The text is prepared again.")
+        return False
+    return True
 
 
 def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
@@ -282,10 +234,12 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int) -> dict[str, Any]:
-    temporary = directory.with_name(directory.name + ".writing")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int) -> None:
+    with replace_directory(directory) as temporary:
+        _write_files(recipe, tokenizers, temporary, threads)
+
+
+def _write_files(recipe: Recipe, tokenizers: Tokenizers, temporary: Path, threads: int) -> None:
     writers = [SideWriter(temporary, "source", tokenizers.source), SideWriter(temporary, "target", tokenizers.target)]
     keep_text = recipe.keeps_training_text
     counts_by_corpus: dict[str, dict[str, Any]] = {}
@@ -319,13 +273,10 @@ def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int
     if not total:
         raise CorpusError(f"no training pair is left after cleaning: {json.dumps(counts_by_corpus)}. "
                           "Check the files in data.train and the limits in data.cleaning.")
-    sizes = {path.name: path.stat().st_size for path in temporary.iterdir()}
-    description = {"pairs": total, "bytes": sizes, "counts": counts_by_corpus, "fingerprint": fingerprint,
-                 "types": [np.dtype(writer.dtype).name for writer in writers], "crc32": crc32_of_all(temporary)}
-    write_json(temporary / DESCRIPTION, with_checksum(description))
-    shutil.rmtree(directory, ignore_errors=True)
-    os.replace(temporary, directory)
-    return description
+    description = {"pairs": total, "counts": counts_by_corpus, "fingerprint": fingerprint,
+                   "types": [np.dtype(writer.dtype).name for writer in writers],
+                   "crc32": {path.name: crc32_of(path) for path in sorted(temporary.iterdir())}}
+    (temporary / DESCRIPTION).write_bytes(as_json(description))
 
 
 def _unique_label(label: str, taken: dict[str, Any]) -> str:

@@ -37,8 +37,7 @@ from seq2seq.interop.parity import (
     require,
 )
 from seq2seq.recipe import DecodingSection
-from seq2seq.storage.atomic import replace_file
-from seq2seq.storage.directories import make_directories
+from seq2seq.storage.atomic import delete_temporary, make_directories, replace_file
 from seq2seq.tokenizers.tokenizer import JOINT_FILE, Tokenizer, Tokenizers
 from seq2seq.translation.translator import Translator
 
@@ -142,6 +141,7 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
                 package.writestr(entry, file.read_bytes())
         try:
             make_directories(output.parent)
+            delete_temporary(output.parent, output.name)
             replace_file(output, archive.getvalue())
         except OSError as error:
             raise FormatError(f"{output} cannot be written: {error.strerror}. Name another file.") from error

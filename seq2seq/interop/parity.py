@@ -17,6 +17,7 @@ import numpy as np
 from seq2seq import console
 from seq2seq.analysis.alignment_head import measured_aligner, put_head_first
 from seq2seq.analysis.attention_maps import Aligner
+from seq2seq.cards.model_card import is_own_card
 from seq2seq.data.corpus import read_texts, validation_pairs
 from seq2seq.errors import FormatError, UserError
 from seq2seq.files.json_reader import NotJson, parse_json
@@ -27,10 +28,8 @@ from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.recipe.directions import language_token
-from seq2seq.storage.bundle_readme import README
-from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
-from seq2seq.storage.checksums import sha256_of
-from seq2seq.storage.directories import CARD_KEY, make_directories, recover, replace_directory
+from seq2seq.storage.atomic import make_directories, recover, replace_directory
+from seq2seq.storage.checkpoints import README, recipe_path, resolve_model_path
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.line_translator import PairScore, Translation
@@ -302,20 +301,17 @@ def _read_report(export: Path) -> dict[str, Any]:
 def kept_card(export: Path) -> str:
     """Return the message that the README.md of an earlier export is kept; "" if it is the card that seq2seq wrote, or
     does not exist."""
-    try:
-        checksum = sha256_of(export / README)
-    except OSError:
+    path = export / README
+    if not path.is_file() or is_own_card(path):
         return ""
-    if checksum == _read_report(export).get(CARD_KEY):
-        return ""
-    return f"{export / README} is not the card that seq2seq wrote, and is kept"
+    return f"{path} is not the card that seq2seq wrote, and is kept"
 
 
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
                          ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
     """Write an export to a temporary directory, which is renamed to `output` if the export passes the comparison.
 
-    If `output` contains an earlier export whose README.md was edited, this README.md is kept.
+    If `output` contains an earlier export whose README.md has been edited, this README.md is kept.
 
     Args:
         export: name of the export in errors.
@@ -333,14 +329,12 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         make_directories(output.parent)
     except OSError as error:
         raise FormatError(f"{output} cannot be made: {error.strerror}. Name another directory.") from error
-    with replace_directory(output, None) as directory:
+    with replace_directory(output) as directory:
         write(directory)
         parity = compare(ours, load(directory), lines)
         require(parity, tolerance, export)
         report = {**asdict(parity), "tolerance": asdict(tolerance),
                   FILES_KEY: sorted({REPORT, *(path.name for path in directory.iterdir())})}
-        if (directory / README).exists():
-            report[CARD_KEY] = sha256_of(directory / README)
         if message := kept_card(output):
             shutil.copy2(output / README, directory / README)
             console.print_message(message)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, OptionError, UserError
-from seq2seq.files.compressed_files import regular_bytes
+from seq2seq.storage.atomic import current_path
 from seq2seq.storage.checkpoints import (
     BEST,
     RECIPE,
@@ -22,8 +22,8 @@ from seq2seq.storage.checkpoints import (
     save_bundle,
     step_of,
 )
-from seq2seq.storage.checksums import strip_checksum
-from seq2seq.storage.directories import DamagedError
+from seq2seq.storage.directories import read_file
+from seq2seq.storage.links import DamagedError, refuse_links
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
 MOVING_AVERAGE = "average."
@@ -51,6 +51,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     if len(runs) > 1:
         raise CheckpointError(f"These checkpoints belong to {len(runs)} runs: {', '.join(map(str, runs))}. Models that "
                               "were trained separately cannot be averaged; name checkpoints of one run.")
+    refuse_links(runs[0])
     weights = average_weights(validated_weights(path) for path in checkpoints)
     steps = [step_of(path) for path in checkpoints]
     recipe, metadata = _description(runs[0])
@@ -146,19 +147,12 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     paths in this recipe are as the user wrote them. Without a best bundle, return the run directory's recipe and empty
     metadata.
     """
-    if (run / BEST).is_dir():
-        best = load_bundle(run / BEST)
+    if (best_path := current_path(run / BEST)).is_dir():
+        best = load_bundle(best_path)
         metadata: dict[str, Any] = {key: best.metadata[key] for key in ("corpora", "parameters", "alignment")
                                     if key in best.metadata}
         return best.recipe_text, metadata
     try:
-        text = strip_checksum(regular_bytes(run / RECIPE))
-        if text is None:
-            raise CheckpointError(f"{run / RECIPE} is damaged: its checksum is wrong. Resume the training, which "
-                                  "writes the recipe again.")
-        return text.decode(), {}
+        return read_file(run / RECIPE).decode(), {}
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{run / RECIPE} is damaged: {error}.") from error
-    except OSError as error:
-        raise CheckpointError(f"{run / RECIPE} cannot be read: {error.strerror}. If it is missing, resume the "
-                              "training, which writes the recipe again.") from error
+        raise CheckpointError(f"{run / RECIPE} is damaged: {error}. Restore it from a backup.") from error

@@ -16,33 +16,36 @@ from typing import Any
 
 from torch import Tensor
 
+from seq2seq.cards.model_card import Sizes, is_own_card, model_card
 from seq2seq.errors import CheckpointError, RecipeError
-from seq2seq.storage.bundle_readme import README, has_own_card, with_card, write_card
-from seq2seq.storage.checksums import CHECKSUM_KEY, with_checksum
-from seq2seq.storage.directories import (
-    METADATA,
-    RESERVED,
-    DamagedError,
-    bytes_of,
-    cannot_read,
+from seq2seq.recipe import load_recipe, parse_recipe
+from seq2seq.storage.atomic import (
     cannot_save,
     current_path,
     delete,
+    delete_temporary,
+    old_path,
+    recover,
+    replace_directory,
+    replace_file,
+    temporary_path,
+)
+from seq2seq.storage.directories import (
+    HEADER_KEYS,
+    METADATA,
+    as_json,
+    cannot_read,
     header,
     kind_of,
-    old_path,
+    read_file,
     read_metadata,
     read_shapes,
     read_tensors,
     read_with_retry,
-    replace_directory,
-    replace_json,
-    temporary_path,
     verify,
-    write_json,
     write_tensors,
 )
-from seq2seq.storage.open_files import opened_directory
+from seq2seq.storage.links import RUN_DIRECTORIES, DamagedError, path_inside
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ CHECKPOINTS = "checkpoints"
 MODEL = "model.safetensors"
 STATE = "state.safetensors"
 RECIPE = "recipe.yaml"
+README = "README.md"
 TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabulary.json")
 
 
@@ -77,20 +81,18 @@ def save_checkpoint(
         run: the run's directory, created if it does not exist.
         model: the weights by name; tied weights are included once.
         state: other tensors, such as optimizer moments and averaged weights.
-        info: other values, such as train state and checksums. JSON must be able to restore them exactly.
+        info: other JSON values, such as train state and checksums.
     Returns:
         The checkpoint's directory.
     Raises:
         CheckpointError: the checkpoint cannot be written. Earlier checkpoints are unchanged.
-        TypeError: JSON would not restore a value of `info` exactly.
     """
-    _require_json(info, "info")
     path = Path(run) / CHECKPOINTS / f"step-{step:08d}"
-    with replace_directory(path, bytes_of(model) + bytes_of(state)) as directory:
+    with replace_directory(path) as directory:
         write_tensors(directory / MODEL, model)
         write_tensors(directory / STATE, state)
         metadata = {"step": step, "info": info, **header("checkpoint", directory)}
-        write_json(directory / METADATA, with_checksum(metadata))
+        (directory / METADATA).write_bytes(as_json(metadata))
     return path
 
 
@@ -100,17 +102,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: the checkpoint is missing, damaged, or from a newer version of seq2seq.
     """
-
-    def read(directory: Path) -> Checkpoint:
-        metadata = read_metadata(directory, "checkpoint", required=(MODEL, STATE))
-        # metadata.json contains the train state, so it needs a checksum, too.
-        if CHECKSUM_KEY not in metadata:
-            raise DamagedError(f"{directory / METADATA} is damaged: the checksum of its contents is missing.")
-        verify(directory, metadata["sha256"])
-        model, state = read_tensors(directory / MODEL), read_tensors(directory / STATE)
-        return Checkpoint(Path(path), metadata["step"], model, state, metadata["info"])
-
-    return read_with_retry(Path(path), read)
+    path = Path(path)
+    metadata = read_metadata(path, "checkpoint", required=(MODEL, STATE))
+    verify(path, metadata["sha256"])
+    model, state = read_tensors(path / MODEL), read_tensors(path / STATE)
+    return Checkpoint(path, metadata["step"], model, state, metadata["info"])
 
 
 def list_checkpoints(run: Path) -> list[Path]:
@@ -118,10 +114,7 @@ def list_checkpoints(run: Path) -> list[Path]:
     directory = Path(run) / CHECKPOINTS
     if not directory.is_dir():
         return []
-    # A checkpoint whose replacement was interrupted may exist only under the hidden name from `old_path`.
-    matches = (re.fullmatch(r"(step-\d{8,})|\.(step-\d{8,})\.replaced", path.name) for path in directory.iterdir())
-    names = {match[1] or match[2] for match in matches if match}
-    return sorted((directory / name for name in names), key=step_of)
+    return sorted((path for path in directory.iterdir() if re.fullmatch(r"step-\d{8,}", path.name)), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -157,38 +150,30 @@ def newest_checkpoint(run: Path) -> Checkpoint | None:
 
 
 def prune_checkpoints(run: Path, keep: Iterable[int]) -> None:
-    """Delete the checkpoints whose step is not in `keep`, and the temporary directories of interrupted saves."""
+    """Delete the checkpoints whose step is not in `keep`."""
     steps = set(keep)
-    directory = Path(run) / CHECKPOINTS
-    if not directory.is_dir():
-        return
     try:
         for path in list_checkpoints(run):
-            if step_of(path) in steps:
-                if path.exists():
-                    delete(old_path(path))
-            else:
+            if step_of(path) not in steps:
                 # The directory is renamed before it is deleted. Otherwise, an interrupted deletion would leave files
                 # that look like a damaged checkpoint.
-                if path.exists():
-                    delete(temporary_path(path))
-                    os.rename(path, temporary_path(path))
-                delete(old_path(path))
-        for leftover in directory.glob(".step-*.saving"):
-            delete(leftover)
+                temporary = temporary_path(path)
+                os.rename(path, temporary)
+                delete(temporary)
     except OSError as error:
-        raise CheckpointError(
-            f"Old checkpoints in {directory} cannot be deleted: {error.strerror or error}. Check its permissions."
-        ) from error
+        raise CheckpointError(f"Old checkpoints in {Path(run) / CHECKPOINTS} cannot be deleted: "
+                              f"{error.strerror or error}. Check its permissions.") from error
 
 
-def clear_leftovers(run: Path) -> None:
-    """Delete the temporary directories of interrupted saves and deletions in a run. All checkpoints are kept."""
-    prune_checkpoints(run, map(step_of, list_checkpoints(run)))
-    best = Path(run) / BEST
-    delete(temporary_path(best))
-    if best.exists():
-        delete(old_path(best))
+def recover_run(run: Path) -> None:
+    """Complete or undo what a killed process has left in a run: replacements of directories, and temporary files.
+
+    The caller holds the run's lock.
+    """
+    for directory in (run, *(run / name for name in RUN_DIRECTORIES), *(run / "prepared").glob("*")):
+        for old in directory.glob(old_path(Path("*")).name):
+            recover(directory / old.name.removeprefix(".").removesuffix(".replaced"))
+        delete_temporary(directory)
 
 
 # Bundles
@@ -221,15 +206,10 @@ def save_bundle(
     Raises:
         CheckpointError: the bundle cannot be written, or the directory contains other files and is not a bundle. In
             both cases nothing is changed.
-        ValueError: a file name in `tokenizer_files` is unknown, or a key of `metadata` is reserved.
     """
-    unknown = [name for name in tokenizer_files if name not in TOKENIZER_FILES]
-    if unknown:
-        raise ValueError(f"unknown tokenizer files: {', '.join(unknown)}")
-    _require_unreserved(metadata)
-    path = Path(os.path.realpath(directory))
+    path = Path(os.path.realpath(directory))                                    # a link to the bundle stays a link
     user_files = _user_files(path)
-    with replace_directory(path, bytes_of(weights)) as new:
+    with replace_directory(path) as new:
         write_tensors(new / MODEL, weights)
         (new / RECIPE).write_bytes(recipe_text.encode())
         for name, contents in tokenizer_files.items():
@@ -240,9 +220,9 @@ def save_bundle(
                 shutil.copytree(file, new / file.name, symlinks=True)
             else:
                 shutil.copy2(file, new / file.name, follow_symlinks=False)
-        metadata, card = with_card(new, metadata, new / RECIPE, new / MODEL)
-        write_json(new / METADATA, with_checksum(metadata))
-        write_card(new, card)
+        (new / METADATA).write_bytes(as_json(metadata))
+        if (card := _card(new, metadata)) is not None:
+            (new / README).write_bytes(card)
     return Path(directory)
 
 
@@ -271,7 +251,7 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
             cannot_read(current, error)
         except UnicodeDecodeError as error:
             raise DamagedError(f"{current / RECIPE} is damaged: {error}.") from error
-        fields = {key: value for key, value in metadata.items() if key not in RESERVED}
+        fields = {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
         bundle = Bundle(Path(directory), {}, recipe_text, tokenizer_files, fields)
         require(bundle, read_shapes(current / MODEL))
         return replace(bundle, weights=read_tensors(current / MODEL))
@@ -288,7 +268,7 @@ def bundle_metadata(directory: Path) -> dict[str, Any]:
 
     def read(current: Path) -> dict[str, Any]:
         metadata = read_metadata(current, "bundle", required=())
-        return {key: value for key, value in metadata.items() if key not in RESERVED}
+        return {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
 
     return read_with_retry(Path(directory), read)
 
@@ -303,32 +283,37 @@ def weights_checksum(directory: Path) -> str:
 
 
 def update_bundle_metadata(directory: Path, weights: str | None = None, **fields: Any) -> None:
-    """Add or replace fields of a bundle's metadata.json, such as test scores, and renew its model card.
+    """Add or replace fields of the metadata.json of a run's bundle, such as test scores, and renew its model card.
+
+    The caller holds the lock of the run, so that no other process replaces the bundle meanwhile.
 
     weights: checksum of the weights that the fields are for; None: they are for any weights.
     Raises:
         CheckpointError: there is no bundle, it has other weights than `weights`, or its metadata.json is damaged or
             cannot be written.
-        ValueError: the name of a field is reserved.
     """
-    _require_unreserved(fields)
+    directory = current_path(directory)
+    metadata = read_metadata(directory, "bundle", required=(MODEL,)) | fields
+    if weights not in (None, metadata["sha256"][MODEL]):
+        raise CheckpointError(f"{directory} has other weights now.")
+    try:
+        delete_temporary(directory)
+        replace_file(directory / METADATA, as_json(metadata))
+        if (card := _card(directory, metadata)) is not None:
+            replace_file(directory / README, card)
+    except OSError as error:
+        raise cannot_save(directory / METADATA, error) from error
 
-    def update(current: Path) -> None:
-        # The directory is opened before metadata.json is read, and metadata.json is replaced in this open directory. If
-        # another process replaces the bundle meanwhile, this process changes only the old bundle. `read_with_retry`
-        # then calls this function again for the new bundle.
-        try:
-            with opened_directory(current) as opened:
-                metadata = read_metadata(current, "bundle", required=()) | fields
-                if weights not in (None, metadata["sha256"][MODEL]):
-                    raise CheckpointError(f"{directory} has other weights now.")
-                metadata, card = with_card(current, metadata, current / RECIPE, current / MODEL)
-                replace_json(opened, METADATA, with_checksum(metadata))
-                write_card(opened, card)
-        except OSError as error:
-            raise cannot_save(current / METADATA, error, needed=0) from error
 
-    read_with_retry(Path(directory), update)
+def _card(directory: Path, metadata: Mapping[str, Any]) -> bytes | None:
+    """Return the model card of a bundle; None if its README.md is not seq2seq's, or its recipe cannot be read."""
+    if os.path.lexists(directory / README) and not is_own_card(directory / README):
+        return None
+    try:
+        recipe = parse_recipe(read_file(path_inside(directory, RECIPE)).decode(), directory / RECIPE, alone=True)
+    except (RecipeError, UnicodeDecodeError):                           # loading the model will report the error
+        return None
+    return model_card(recipe, metadata, Sizes.of_tensors(read_shapes(path_inside(directory, MODEL)))).encode()
 
 
 def recipe_path(bundle: Path) -> Path:
@@ -338,8 +323,13 @@ def recipe_path(bundle: Path) -> Path:
     The bundle's own recipe has the paths as the user wrote them, relative to the original recipe file.
     """
     bundle = bundle.absolute()
-    run_recipe = bundle.parent / RECIPE
-    return run_recipe if bundle.name == BEST and run_recipe.is_file() else bundle / RECIPE
+    return path_inside(bundle.parent if is_best_of_run(bundle) else bundle, RECIPE)
+
+
+def is_best_of_run(bundle: Path) -> bool:
+    """Return True if a bundle is the best bundle of a run."""
+    bundle = bundle.absolute()
+    return bundle.name == BEST and (bundle.parent / RECIPE).is_file()
 
 
 def resolve_model_path(path: Path) -> Path:
@@ -349,9 +339,11 @@ def resolve_model_path(path: Path) -> Path:
         CheckpointError: `path` is neither a bundle nor a run with a bundle. The message says what was found at `path`.
     """
     path = Path(path)
-    for candidate in (path, path / BEST):
-        if kind_of(candidate) == "bundle":
-            return candidate
+    if kind_of(path) == "bundle":
+        return path
+    path_inside(path, old_path(path / BEST).name)
+    if kind_of(path_inside(path, BEST)) == "bundle":
+        return path / BEST
     expected = f"A model is a bundle (a directory with {MODEL}, {RECIPE} and {METADATA}) or a run with a {BEST}/ in it."
     if not current_path(path).exists():
         raise CheckpointError(f"{path} does not exist. {expected}")
@@ -382,8 +374,6 @@ def is_model(path: Path) -> bool:
 
 def _no_model(path: Path, expected: str) -> CheckpointError:
     """Return the error for a path that is a file, not a model. expected: end of the message; says what a model is."""
-    from seq2seq.recipe import load_recipe
-
     if is_model(path.parent):
         return CheckpointError(f"{path} is a file. Name its directory, {path.parent}. {expected}")
     if path.suffix in (".yaml", ".yml"):
@@ -397,50 +387,26 @@ def _no_model(path: Path, expected: str) -> CheckpointError:
     return CheckpointError(f"{path} is a file. {expected}")
 
 
-# Checks
-
-
 def _user_files(path: Path) -> list[Path]:
     """Return the files that users have put into a bundle; an empty list if there is no bundle yet.
 
     Raises:
         CheckpointError: `path` is a file, or it is a directory that contains files of a user but is not a bundle.
     """
-    if not current_path(path).exists():
+    current = current_path(path)
+    if not current.exists():
         return []
-    if not current_path(path).is_dir():
+    if not current.is_dir():
         raise CheckpointError(f"{path} is a file. Name a new directory for the bundle.")
-    own = {README} if has_own_card(current_path(path)) else set()
-    bundle_files = {MODEL, RECIPE, METADATA, f".{METADATA}.saving", f".{README}.saving", *TOKENIZER_FILES, *own}
     is_bundle = kind_of(path) == "bundle"
-    if not is_bundle and not (current_path(path) / MODEL).exists():             # with MODEL: a damaged bundle
-        bundle_files = {file for file in bundle_files if file.endswith(".saving")}
-    user_files = [file for file in current_path(path).iterdir() if file.name not in bundle_files]
+    if not is_bundle and not (current / MODEL).exists():                        # with MODEL: a damaged bundle
+        bundle_files: set[str] = set()
+    else:
+        delete_temporary(current)
+        bundle_files = {MODEL, RECIPE, METADATA, *TOKENIZER_FILES, *([README] if is_own_card(current / README) else [])}
+    user_files = [file for file in current.iterdir() if file.name not in bundle_files]
     if user_files and not is_bundle:
         raise CheckpointError(
             f"{path} contains {user_files[0].name} and is not a bundle. Nothing was changed; name a new directory."
         )
     return user_files
-
-
-def _require_json(value: Any, name: str) -> None:
-    """Raise TypeError if JSON would silently change a value. For example, JSON changes tuples to lists.
-
-    name: name of the value in the error message.
-    """
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"{name}: the key {key!r} is not a string")
-            _require_json(inner, f"{name}.{key}")
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            _require_json(inner, f"{name}.{index}")
-    elif value is not None and not isinstance(value, str | int | float):
-        raise TypeError(f"{name}: {type(value).__name__} is not a JSON value")
-
-
-def _require_unreserved(fields: Iterable[str]) -> None:
-    """Raise ValueError if one of the names `fields` is a reserved key of metadata.json."""
-    if reserved := [name for name in fields if name in RESERVED]:
-        raise ValueError(f"reserved keys of {METADATA}: {', '.join(reserved)}")

@@ -1,17 +1,19 @@
 """Lock of a run directory, so that two processes cannot train in it at the same time."""
 
 import contextlib
+import errno
 import logging
 import os
+import secrets
 import socket
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from seq2seq.errors import CheckpointError
-from seq2seq.storage.directories import cannot_save, make_directories
-from seq2seq.storage.open_files import lock_file
+from seq2seq.storage.atomic import cannot_save, make_directories, open_without_links
+from seq2seq.storage.links import refuse_links
 
 LOCK = ".lock"
 
@@ -33,28 +35,47 @@ if sys.platform != "win32":                                                     
     os.register_at_fork(after_in_child=_drop_locks)
 
 
-@contextmanager
-def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
-    """Lock a run directory during the block. If the process is killed, the system releases the lock.
-
-    If the run directory was missing or empty and the block raises an exception, the lock file, the `provisional` files
-    and the directories that this function created are removed. If the block has written other files, nothing is
-    removed.
+def lock_file(descriptor: int, shared: bool = False, wait: bool = False) -> None:
+    """Lock an open file for this process. The system releases the lock when the process ends.
 
     Args:
-        provisional: names of files in the run directory that may be removed after an exception.
+        shared: True for a shared lock, which several processes can hold at the same time; False for an exclusive lock.
+        wait: True to wait until no other process holds a conflicting lock.
     Raises:
-        CheckpointError: another process has the lock (the message gives the id of that process), or the directory
-            cannot be written.
+        BlockingIOError: another process holds a conflicting lock, and `wait` is False.
+        OSError: the file system or the operating system (Windows) does not support flock.
     """
-    path = Path(run) / LOCK
-    missing = [directory for directory in (path.parent, *path.parent.parents) if not directory.exists()]
+    if sys.platform != "win32":
+        try:
+            import fcntl
+        except ImportError:
+            pass
+        else:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+            return
+    raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+
+@contextmanager
+def lock_run(run: Path) -> Iterator[str]:
+    """Lock a run directory during the block. If the process is killed, the system releases the lock.
+
+    The lock file remains. Otherwise, two processes could hold a lock at the same time: one that had opened the deleted
+    file, and one that creates a new file.
+
+    Yields:
+        The contents of the lock file, which are different each time: process, host and a random number.
+    Raises:
+        CheckpointError: another process has the lock (the message gives the id of that process), the directory cannot
+            be written, or a link in it leads to other files.
+    """
+    path = run / LOCK
     try:
-        new = bool(missing) or not any(path.parent.iterdir())
-        make_directories(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        make_directories(run)
+        refuse_links(run)
+        descriptor = open_without_links(str(path), os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise cannot_save(path, error, needed=0) from error
+        raise cannot_save(path, error) from error
     _held_locks.add(descriptor)
     try:
         try:
@@ -64,57 +85,34 @@ def lock_run(run: Path, provisional: Collection[str] = ()) -> Iterator[None]:
         except OSError as error:
             # Windows and some network file systems do not support flock. Training without a lock is allowed.
             logger.warning("%s cannot be locked (%s). Do not start a second training in it.", run, error.strerror)
-        if not _is_same_file(path, descriptor):
+        if not path.exists() or not os.path.samestat(path.stat(), os.fstat(descriptor)):
             raise CheckpointError(f"{run} was moved or removed by another process just now. Run the command again.")
+        contents = f"{os.getpid()} on {socket.gethostname()}\n{secrets.token_hex()}\n"
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
-        os.write(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode())
+        os.write(descriptor, contents.encode())
         with contextlib.suppress(OSError):
             os.fsync(descriptor)                                # other machines can then read who holds the lock
-        try:
-            yield
-        except BaseException:
-            if new and descriptor in _held_locks:                               # False in a forked process
-                _remove_lock_file(path, missing, provisional)
-            raise
+        yield contents
     finally:
-        # The lock file is not deleted here. Otherwise, two processes could hold a lock at the same time: one that had
-        # opened the deleted file, and one that creates a new file.
-        if descriptor in _held_locks:
+        if descriptor in _held_locks:                                           # False in a forked process
             _held_locks.remove(descriptor)
             os.close(descriptor)
 
 
-def _remove_lock_file(path: Path, directories: Iterable[Path], provisional: Collection[str]) -> None:
-    """Remove the lock file, the provisional files and `directories`. If the run directory contains other files, nothing
-    is removed. This process must hold the lock.
-
-    Another process may have opened the lock file before its removal, and may lock the removed file afterwards. In
-    that process, `lock_run` then detects with `_is_same_file` that the file was removed.
-
-    Args:
-        directories: directories that `lock_run` created, the innermost first.
-    """
-    with contextlib.suppress(OSError):                                          # a remaining lock file does no harm
-        if {entry.name for entry in path.parent.iterdir()} <= {path.name, *provisional}:
-            for name in (*provisional, path.name):
-                path.with_name(name).unlink(missing_ok=True)
-            for directory in directories:
-                directory.rmdir()
-
-
 def require_lockable(run: Path) -> None:
-    """Raise CheckpointError if the run directory cannot be written or is locked. This function writes nothing."""
+    """Raise CheckpointError if `lock_run` would. This function writes nothing."""
     existing = next(path for path in (run.absolute(), *run.absolute().parents) if path.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise CheckpointError(f"{run}: {existing} cannot be written to. Make it writable, or choose another "
                               "--run-dir.")
     try:
-        descriptor = os.open(run / LOCK, os.O_RDWR)                          # the mode that `lock_run` needs
+        refuse_links(run)
+        descriptor = open_without_links(str(run / LOCK), os.O_RDWR)             # the mode that `lock_run` needs
     except FileNotFoundError:
         return
     except OSError as error:
-        raise cannot_save(run / LOCK, error, needed=0) from error
+        raise cannot_save(run / LOCK, error) from error
     try:
         with contextlib.suppress(OSError):                                      # a file system without locks
             try:
@@ -131,14 +129,6 @@ def _in_use(run: Path, descriptor: int) -> CheckpointError:
     descriptor: file descriptor of the lock file, which contains the id of the other process.
     """
     os.lseek(descriptor, 0, os.SEEK_SET)
-    holder = os.read(descriptor, 1000).decode(errors="replace").strip() or "unknown"
-    return CheckpointError(f"{run} is in use by process {holder}. Wait until it ends, stop it, or choose another "
-                           "--run-dir.")
-
-
-def _is_same_file(path: Path, descriptor: int) -> bool:
-    """Return True if `path` still refers to the file that is open as `descriptor`."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+    holder, *_ = os.read(descriptor, 1000).decode(errors="replace").split("\n")
+    return CheckpointError(f"{run} is in use by process {holder.strip() or 'unknown'}. Wait until it ends, stop it, or "
+                           "choose another --run-dir.")

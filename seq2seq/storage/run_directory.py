@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import shutil
 import time
-import zlib
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +16,10 @@ from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
-from seq2seq.storage.atomic import replace_file
-from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, newest_checkpoint
-from seq2seq.storage.checksums import append_checksum, strip_checksum
+from seq2seq.storage.atomic import open_without_links, replace_file
+from seq2seq.storage.checkpoints import RECIPE, list_checkpoints
 from seq2seq.storage.directories import read_file
+from seq2seq.storage.links import DamagedError
 from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers
 
 LOG_FILE = "metrics.jsonl"
@@ -31,61 +29,46 @@ REMEDY = ("Undo the change, train in another directory with --run-dir, or train 
 """Advice for a run that was trained with another recipe."""
 
 
-def check_and_store_recipe(recipe: Recipe, run: Path) -> Recipe:
+def check_and_store_recipe(recipe: Recipe, run: Path) -> None:
     """Check that a training with `recipe` can start or resume in the directory `run`, and store the recipe there.
 
     Before the first checkpoint, every key of the recipe may differ from the stored recipe. After the first checkpoint,
     only keys for which `may_change_on_resume` is True may differ. All differences are printed.
 
-    Returns:
-        The recipe to train with; see `compare_with_stored_recipe`.
     Raises:
-        RecipeError: the run was trained with another recipe.
+        CheckpointError, RecipeError: see `compare_with_stored_recipe`.
     """
-    run.mkdir(parents=True, exist_ok=True)
-    path = run / RECIPE
-    recipe, changes = compare_with_stored_recipe(recipe, run)
-    if changes is None and path.exists():
-        if newest_checkpoint(run) is None:
-            shutil.rmtree(run / "tokenizer", ignore_errors=True)
-        console.warn(f"{path} is damaged: its checksum is wrong. The file is written again.")
-    elif changes is not None:
-        if not all(change.may_change_on_resume for change in changes):
-            # The run has no checkpoints: otherwise, the comparison would have raised RecipeError. The tokenizer is
-            # deleted and trained again, because the changes may affect it.
-            shutil.rmtree(run / "tokenizer", ignore_errors=True)
-        for change in changes:
-            console.print_message(f"changed since this run started: {change}")
-        if not changes:
-            return recipe
-    replace_file(path, append_checksum(recipe.resolve().to_yaml().encode()))
-    return recipe
+    changes = compare_with_stored_recipe(recipe, run)
+    if not all(change.may_change_on_resume for change in changes or ()):
+        # The run has no checkpoints: otherwise, the comparison would have raised RecipeError. The tokenizer is deleted
+        # and trained again, because the changes may affect it.
+        shutil.rmtree(run / "tokenizer", ignore_errors=True)
+    for change in changes or ():
+        console.print_message(f"changed since this run started: {change}")
+    if changes != []:
+        replace_file(run / RECIPE, recipe.resolve().to_yaml().encode())
 
 
-def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY
-                               ) -> tuple[Recipe, list[Difference] | None]:
-    """Compare a recipe with the recipe that is stored in the run, without writing anything.
+def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) -> list[Difference] | None:
+    """Return the differences of a recipe from the recipe that is stored in the run; None if none is stored yet.
 
     remedy: last sentence of the error message.
-    Returns:
-        The recipe to start or resume the run with, and its differences from the stored recipe. The differences are None
-        if the stored recipe is missing or damaged. The returned recipe is `recipe` with one exception: if the run has
-        checkpoints, the stored value replaces `vocab_size: auto`. In older versions, the default was a number.
     Raises:
-        RecipeError: the run was trained with another recipe. If the stored recipe is intact, the message lists the
-            differences that are not allowed.
+        CheckpointError: the run has checkpoints, and the stored recipe is missing or damaged.
+        RecipeError: the run has checkpoints, and was trained with another recipe. The message lists the differences
+            that are not allowed.
     """
-    path = run / RECIPE
-    if not path.exists():
-        return recipe, None
-    if strip_checksum(read_file(path)) is None:
-        _require_recipe_of_checkpoints(recipe, path, run)
-        return recipe, None
-    stored = load_recipe(path, check_files=False)
-    trained = bool(list_checkpoints(run))
-    if trained and recipe.tokenizer.vocab_size == "auto":
-        tokenizer = recipe.tokenizer.model_copy(update={"vocab_size": stored.tokenizer.vocab_size})
-        recipe = recipe.model_copy(update={"tokenizer": tokenizer})
+    path, trained = run / RECIPE, bool(list_checkpoints(run))
+    if not path.exists() and not trained:
+        return None
+    try:
+        read_file(path)
+        stored = load_recipe(path, check_files=False)
+    except (DamagedError, RecipeError) as error:
+        if not trained:
+            return None
+        raise CheckpointError(f"{error}\nThis run was trained with the recipe in {path}, which is damaged. Restore it "
+                              "from a backup, or train from the beginning with --restart.") from error
     # Another path of the same tokenizer, such as that of teacher 1 in a run that was moved, changes nothing.
     changes = [replace(change, may_change_on_resume=True)
                if trained and change.key == "tokenizer.taken_from" and _has_tokenizers_of(recipe.tokenizer_model, run)
@@ -94,7 +77,7 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY
     if refused and trained:
         listed = "\n".join(f"  {change}" for change in refused)
         raise RecipeError(f"{run} was trained with another recipe:\n{listed}\n{remedy}")
-    return recipe, changes
+    return changes
 
 
 def _has_tokenizers_of(model: Path | None, run: Path) -> bool:
@@ -103,27 +86,6 @@ def _has_tokenizers_of(model: Path | None, run: Path) -> bool:
         return model is not None and checksums_of(load_tokenizers(run / "tokenizer")) == checksums_of(
             load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model))
     return False
-
-
-def recipe_checksum(recipe: Recipe) -> str:
-    """Return the sha256 of the resolved recipe without `license` and `url`. Every checkpoint contains this sha256."""
-    recipe = recipe.resolve()
-    undescribed = {"license": None, "url": None}
-    data = recipe.data.model_copy(update={
-        "train": tuple(corpus.model_copy(update=undescribed) for corpus in recipe.data.train),
-        "valid": tuple(corpus.model_copy(update=undescribed) for corpus in recipe.data.valid),
-        "test": {name: corpus.model_copy(update=undescribed) for name, corpus in recipe.data.test.items()}})
-    text = recipe.model_copy(update={"license": None, "data": data}).to_yaml()
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _require_recipe_of_checkpoints(recipe: Recipe, path: Path, run: Path) -> None:
-    """Raise RecipeError if the newest checkpoint of the run was trained with another recipe."""
-    checkpoint = newest_checkpoint(run)
-    if checkpoint is not None and checkpoint.info.get("recipe") != recipe_checksum(recipe):
-        raise RecipeError(f"{path} is damaged: its checksum is wrong. The newest checkpoint of this run was trained "
-                          "with a recipe that differs from the one given now. Give the recipe of that training "
-                          f"unchanged, restore {path} from a backup, or train from the beginning with --restart.")
 
 
 def rename_old_run(recipe: Recipe, run: Path) -> Path:
@@ -162,20 +124,15 @@ class Log:
 
     A resumed run removes the records of the steps after its checkpoint, so that no step is logged twice.
 
-    records: number of records in metrics.jsonl. crc32: zlib.crc32 of the bytes of metrics.jsonl.
+    records: number of records in metrics.jsonl.
     """
 
-    def __init__(self, run: Path, step: int, records: int | None, crc32: int | None = None) -> None:
-        """Open the log for appending, and remove the records after `step` from it.
-
-        records: maximum number of records to keep, counted from the first one; None: no maximum. crc32: expected
-        zlib.crc32 of the kept records; None: not checked.
-        """
+    def __init__(self, run: Path, step: int, records: int) -> None:
+        """Open the log for appending, and keep only its first `records` records, up to `step`."""
         self.path = run / LOG_FILE
-        self.crc32 = 0
-        kept = self._keep(step, records, crc32)
+        kept = self._keep(step, records)
         self.records = len(kept)
-        self._file = open(self.path, "a", encoding="utf-8")                     # noqa: SIM115, closed by `close`
+        self._file = open(self.path, "a", encoding="utf-8", opener=open_without_links)  # noqa: SIM115, see `close`
         # TensorBoard reads all event files in a directory. One of them may be truncated if a process was killed. So all
         # old files are replaced by one new file, which contains the whole log.
         for old in (run / TENSORBOARD).glob("events.out.tfevents.*"):
@@ -191,10 +148,8 @@ class Log:
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """Write a record. kind: training, validation or average; `<kind> of <corpus>` for one of several corpora."""
-        line = json.dumps({"kind": kind, "step": step, **values}) + "\n"
-        self._file.write(line)
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         self._file.flush()
-        self.crc32 = zlib.crc32(line.encode(), self.crc32)
         self.records += 1
         self._add_to_tensorboard(kind, step, **values)
 
@@ -216,16 +171,14 @@ class Log:
         self._file.close()
         self._board.close()
 
-    def _keep(self, step: int, records: int | None, crc32: int | None) -> list[dict[str, Any]]:
+    def _keep(self, step: int, records: int) -> list[dict[str, Any]]:
         """Keep only the first `records` records up to `step` in metrics.jsonl, and return these records."""
         kept = log_records(self.path, step)[:records] if self.path.exists() else []
-        contents = b"".join(line for line, _ in kept)
-        self.crc32 = zlib.crc32(contents)
-        if crc32 not in (None, self.crc32):
-            console.warn(f"{self.path} is damaged: the checksum of its records up to step {step:,} is wrong. The "
-                         "training continues, because it does not use the log. The learning curves may lack points "
-                         "or show wrong ones.")
-        replace_file(self.path, contents)
+        if len(kept) < records:
+            console.warn(f"{self.path} is damaged: {records - len(kept):,} of its {records:,} records up to step "
+                         f"{step:,} are missing. The training continues, because it does not use the log. The learning "
+                         "curves lack these points.")
+        replace_file(self.path, b"".join(line for line, _ in kept))
         return [record for _, record in kept]
 
 
@@ -246,7 +199,7 @@ class NoLog(Log):
     """Log that writes nothing, for ranks other than the main rank."""
 
     def __init__(self) -> None:
-        self.records = self.crc32 = 0
+        self.records = 0
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None: ...
 

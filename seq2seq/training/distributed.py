@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
@@ -24,7 +23,6 @@ from seq2seq import console
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
-from seq2seq.storage.directory_copies import DirectoryCopies
 from seq2seq.training.lost_ranks import watch_ranks
 from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, equal_shares, number_requests
@@ -49,8 +47,6 @@ class ProcessGroup:
 
     def __init__(self, rank: int = 0, world_size: int = 1, gradients: dist.ProcessGroup | None = None) -> None:
         self.rank, self.world_size, self.gradients = rank, world_size, gradients
-        self.copying = False
-        self.copies: DirectoryCopies | None = None
 
     @property
     def is_main(self) -> bool:
@@ -63,34 +59,14 @@ class ProcessGroup:
             with explain_lost_rank():
                 dist.barrier()
 
-    def main_rank_first(self, function: Callable[[], Result], *paths: Path) -> Result:
+    def main_rank_first(self, function: Callable[[], Result]) -> Result:
         """Return the result of a function that is called on the main rank first, then on the other ranks.
 
-        So the other ranks find the files that the main rank writes. paths: these files, which `share` then copies.
+        So the other ranks find the files that the main rank writes.
         """
         result = function() if self.is_main else None
-        self.share(*paths)
         self.barrier()
         return cast(Result, result) if self.is_main else function()
-
-    def send_copies_to(self, receivers: Sequence[int]) -> None:
-        """Make `share` send files to `receivers`: one rank of each machine without access to the main rank's files."""
-        with explain_lost_rank():
-            members = dist.new_group([0, *receivers], backend="gloo", timeout=WAITING_TIMEOUT)
-        self.copying = True
-        if self.is_main or self.rank in receivers:
-            self.copies = DirectoryCopies(members, self.rank)
-
-    def share(self, *paths: Path) -> None:
-        """Copy files and directories of the main rank to the same paths on machines that do not see its run directory.
-
-        All ranks must call this method. If there are no such machines, it does nothing.
-        """
-        if self.copying:
-            with explain_lost_rank():
-                if self.copies is not None:
-                    self.copies.update(paths)
-                dist.barrier()
 
     def shard(self, items: Sequence[Item]) -> Sequence[Item]:
         """Return this rank's shard of the items: every n-th item, where n is the number of ranks."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -20,15 +19,15 @@ from typing import Any, TypeVar
 
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
-from seq2seq.data.preparation import SYNTHETIC
-from seq2seq.errors import CorpusError, RecipeError, UserError
+from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
+from seq2seq.files.compressed_files import regular_bytes
+from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.recipe.language_codes import same_code
+from seq2seq.storage.atomic import make_directories, open_without_links, replace_file, sync
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
-from seq2seq.storage.checksums import crc32_of, journal_path, read_journal, write_journal
-from seq2seq.storage.directories import read_metadata
-from seq2seq.storage.open_files import sync
+from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
 from seq2seq.translation.line_translator import ReportProgress
@@ -37,11 +36,14 @@ from seq2seq.translation.translator import Translator
 
 Item = TypeVar("Item")
 
+SYNTHETIC = "synthetic"
+"""Directory of the translations in the run directory."""
 BLOCK_LINES = 8192
 """Maximum number of lines that each rank translates between updates of the journal (see `_truncate_to_journal`)."""
 
 
-def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = SINGLE_PROCESS) -> Recipe:
+def with_synthetic_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS,
+                        directory: Path | None = None) -> Recipe:
     """Translate the monolingual corpora, and the text that the teachers translate. Return the recipe with each
     translation as the missing side of its corpus. Ranks other than the main rank return the recipe without
     translations, because they do not read the training text.
@@ -50,22 +52,22 @@ def with_synthetic_text(recipe: Recipe, directory: Path, group: ProcessGroup = S
     does not depend on the number of ranks either, because each rank translates whole blocks of lines.
 
     Args:
-        directory: directory of the translations, in the run directory. group: ranks that translate. Only the main
-            rank writes the files.
+        run: run directory. group: ranks that translate. Only the main rank writes the files. directory: directory of
+            the translations; None: SYNTHETIC in the run directory.
     Raises:
         CheckpointError: a model that the recipe names does not exist or is damaged.
         RecipeError: a model does not translate in the direction that its corpus needs.
         CorpusError: a text cannot be read or is empty.
     """
     if recipe.training.teachers.count and group.is_main:
-        write_sources(recipe, directory.parent)
-    recipe = with_translated_text(recipe, directory.parent)
+        write_sources(recipe, run)
+    recipe, directory = with_translated_text(recipe, run), directory or run / SYNTHETIC
     train = tuple(_complete(spec, recipe, directory, group) if spec.translated_by else spec
                   for spec in recipe.data.train)
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
 
 
-def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, list[str]]:
+def without_synthetic_text(recipe: Recipe, run: Path) -> tuple[Recipe, list[str]]:
     """Return the recipe with the translations that exist already, and the labels of the corpora without a translation.
     The returned recipe contains neither the corpora without a translation nor teachers.
 
@@ -73,7 +75,6 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
         CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
     """
     kept, missing = [], []
-    run = directory.parent
     # The number of teachers may have been raised after the text for them was written, until the student begins.
     trained = bool(list_checkpoints(run)) or all(is_model(teacher) for _, teacher in teachers_of(recipe, run))
     has_sources = trained and all(path.exists() for path in source_files(recipe, run).values())
@@ -81,12 +82,12 @@ def without_synthetic_text(recipe: Recipe, directory: Path) -> tuple[Recipe, lis
         if spec.translated_by is None:
             kept.append(spec)
             continue
-        models, text, translation = _paths(spec, recipe, directory)
-        if translation.exists():
+        models, text, translation = _paths(spec, recipe, run / SYNTHETIC)
+        if _is_finished(translation):
             kept.append(_with_translation(spec, translation))
         else:
             _require_direction(spec, recipe, models)
-            _require_text(spec, text, directory)
+            _require_text(spec, text)
             missing.append(spec.label)
     if recipe.training.teachers.count and not has_sources:
         missing.append(LABEL)
@@ -109,10 +110,9 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup
                 _translate_on_all_ranks(blocks, translator, group, _options(translator.decoding, spec.samples))
         return spec
     models, text, translation = _paths(spec, recipe, directory)
-    if not translation.exists():
+    if not _is_finished(translation):
         _require_direction(spec, recipe, models)
-        _require_text(spec, text, directory)
-        _copy_from_teacher(translation)
+        _require_text(spec, text)
     if _from_main_rank(group, [] if translation.exists() else models):
         _translate(spec, models, text, translation, _load(spec, recipe, models, group), group)
     return _with_translation(spec, translation)
@@ -148,36 +148,45 @@ def _translate_on_all_ranks(blocks: Sequence[list[Request]], translator: Transla
         for block in group.shard(blocks)])
 
 
-def _copy_from_teacher(translation: Path) -> None:
-    """Copy a translation that a teacher of this run, or an earlier teacher, has made of the same text."""
-    run, part = translation.parent.parent, translation.with_suffix(".part")
-    found = [*(run / TEACHERS).glob(f"*/{SYNTHETIC}/{translation.name}"),
-             *(run.parent.glob(f"*/{SYNTHETIC}/{translation.name}") if run.parent.name == TEACHERS else ())]
-    for path in found:
-        if not part.exists() and read_journal(path) == (path.stat().st_size, crc32 := crc32_of(path)):
-            translation.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, part)
-            write_journal(part, crc32)
-            _finish(part, translation)
-            return
+# Journal: a JSON file beside a translation, also an unfinished one, with the length and checksum of the finished text
 
 
-def _finish(part: Path, translation: Path) -> None:
-    """Rename a translation that is complete, and its journal."""
-    sync(part)
-    # The journal is renamed before the translation, so that every finished translation has a journal.
-    os.replace(journal_path(part), journal_path(translation))
-    os.replace(part, translation)
+def _journal(translation: Path) -> Path:
+    return translation.with_name(f"{translation.name}.json")
+
+
+def _write_journal(translation: Path, length: int, crc32: int) -> None:
+    replace_file(_journal(translation), json.dumps({"bytes": length, "crc32": crc32}).encode())
+
+
+def _read_journal(translation: Path) -> tuple[int, int] | None:
+    """Return (length in bytes, zlib.crc32) of the finished text; None if the journal is missing or damaged."""
+    try:
+        journal = parse_json(regular_bytes(_journal(translation)))
+        return int(journal["bytes"]), int(journal["crc32"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def _is_finished(translation: Path) -> bool:
+    """Return True if a translation is complete.
+
+    Raises:
+        CheckpointError: the translation is damaged.
+    """
+    if not translation.exists():
+        return False
+    if (translation.stat().st_size, crc32_of(translation)) != _read_journal(translation):
+        raise CheckpointError(f"{translation}, a text translated by a model, is damaged: its checksum is wrong. Delete "
+                              "the file, and run the same command again to translate the text again.")
+    return True
 
 
 def _paths(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Path, Path]:
     """Return the paths of the models, of the monolingual text, and of its translation."""
     models = [resolve_model_path(recipe.directory / model) for model in spec.translated_by or ()]
     text = recipe.data_directory / str(spec.source if spec.target is None else spec.target)
-    paths = [directory.absolute() / f"{key(spec, recipe, models, text, directory)}.txt"
-             for key in (_key, _key_of_older_versions)]
-    begun = [path for path in paths if path.exists() or path.with_suffix(".part").exists()]
-    return models, text, (begun or paths)[0]
+    return models, text, directory.absolute() / f"{_key(spec, recipe, models, text)}.txt"
 
 
 def _with_translation(spec: Corpus, translation: Path) -> Corpus:
@@ -186,7 +195,7 @@ def _with_translation(spec: Corpus, translation: Path) -> Corpus:
     return spec.model_copy(update={**side, "translated_by": None, "sampling": None, "name": spec.label})
 
 
-def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, directory: Path) -> str:
+def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> str:
     """Return the file name of a translation: a hash of everything that the translation depends on."""
     try:
         inputs: list[Any] = [crc32_of(text), text.stat().st_size, spec.limit, spec.samples]
@@ -200,28 +209,18 @@ def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, direc
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 
 
-def _key_of_older_versions(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path, directory: Path) -> str:
-    """Return the file name that older versions gave to a translation."""
-    status = text.stat()
-    own = text.parent == directory.absolute().parent / TEACHERS
-    inputs = [*([text.name] if own else [str(text), status.st_mtime_ns]), status.st_size, spec.limit, spec.samples,
-              *(_direction(spec, recipe) if len(recipe.directions) > 1 else ()),
-              *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]
-    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
-
-
 def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Path, translator: Translator,
                group: ProcessGroup = SINGLE_PROCESS) -> None:
     """Write the translation of a monolingual text. If a part of the translation was written before, resume after it."""
     options = _options(translator.decoding, spec.samples)
-    translation.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(translation.parent)
     part = translation.with_suffix(".part")
-    done, crc32 = _truncate_to_journal(part)
+    done, crc32 = _truncate_to_journal(part, _read_journal(translation))
     total = sum(1 for _ in _lines(spec, text))
     names = " and ".join(map(str, models))
     console.print_message(f"translating {total - done:,} lines of {spec.label} with {names} in {translator.precision} "
                           f"({'sampling' if spec.samples else 'searching'})")
-    with part.open("ab") as file, console.progress("translating", total, done) as advance:
+    with open(part, "ab", opener=open_without_links) as file, console.progress("translating", total, done) as advance:
         # The context of a line is the same whether the translation is resumed or not.
         requests = number_requests(_lines(spec, text), 0, translator.context)
         # With `begin`, a resumed translation has the same blocks as an uninterrupted one. Blocks affect bf16 rounding.
@@ -233,9 +232,10 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
                 crc32 = zlib.crc32(lines, crc32)
                 advance(len(block) if number else 0)                            # the main rank has block 0
             file.flush()
-            write_journal(part, crc32)
-        write_journal(part, crc32)
-    _finish(part, translation)
+            _write_journal(translation, file.tell(), crc32)
+        _write_journal(translation, file.tell(), crc32)                         # of an empty text
+    sync(part)
+    os.replace(part, translation)
 
 
 def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> None:
@@ -252,9 +252,9 @@ def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> 
                               f"`{'source' if spec.target is None else 'target'}` is text in {source}.")
 
 
-def _require_text(spec: Corpus, text: Path, directory: Path) -> None:
+def _require_text(spec: Corpus, text: Path) -> None:
     """Raise CorpusError if a monolingual text is empty. The text for teachers may be, if cleaning drops a corpus."""
-    if text.parent != directory.absolute().parent / TEACHERS and not any(map(str.strip, _lines(spec, text))):
+    if text.parent.name != TEACHERS and not any(map(str.strip, _lines(spec, text))):
         raise CorpusError(f"{text} has no text to translate. Correct the file, or leave this corpus out of data.train.")
 
 
@@ -282,10 +282,8 @@ def _lines(spec: Corpus, text: Path) -> Iterator[str]:
         yield line
 
 
-def _truncate_to_journal(part: Path) -> tuple[int, int]:
+def _truncate_to_journal(part: Path, journal: tuple[int, int] | None) -> tuple[int, int]:
     """Truncate a partial translation to the length recorded in its journal; to 0 if the translation is damaged.
-
-    Without a journal, only an incomplete last line is removed.
 
     Returns:
         Number of remaining lines, and their zlib.crc32.
@@ -293,12 +291,10 @@ def _truncate_to_journal(part: Path) -> tuple[int, int]:
     if not part.exists():
         return 0, 0
     contents = part.read_bytes()
-    whole = contents[: contents.rfind(b"\n") + 1]
-    if (journal := read_journal(part)) is not None:
-        whole = contents[: journal[0]]
-        if (len(whole), zlib.crc32(whole)) != journal:
-            console.warn(f"{part} is damaged: its checksum is wrong. The text is translated again.")
-            whole = b""
-    with part.open("r+b") as file:
+    whole = contents[: journal[0]] if journal else b""
+    if contents and (len(whole), zlib.crc32(whole)) != journal:
+        console.warn(f"{part} or its journal is damaged. The text is translated again.")
+        whole = b""
+    with open(part, "r+b", opener=open_without_links) as file:
         file.truncate(len(whole))
     return whole.count(b"\n"), zlib.crc32(whole)

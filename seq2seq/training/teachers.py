@@ -7,17 +7,12 @@ with an ensemble, Freitag et al. 2017, arXiv:1702.01802; with each teacher, Nguy
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
-from seq2seq import console
 from seq2seq.data.corpus import Counts
 from seq2seq.data.preparation import cleaned
 from seq2seq.recipe import Corpus, Languages, Recipe
-from seq2seq.storage.checkpoints import list_checkpoints
-from seq2seq.storage.open_files import sync
-from seq2seq.training.distributed import ProcessGroup
+from seq2seq.storage.atomic import make_directories, replacing
 
 TEACHERS = "teachers"
 """Directory of the teachers in the run directory. It also has the text that the teachers translate."""
@@ -47,15 +42,6 @@ def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
     return found
 
 
-def unless_begun(teachers: list[tuple[Recipe, Path]], run: Path, group: ProcessGroup
-                 ) -> Iterator[tuple[Recipe, Path]]:
-    """Print a message about each teacher and yield it. If the training of the student has begun, yield no teacher."""
-    begun, = group.maximum((int(bool(list_checkpoints(run))),))
-    for number, (recipe, directory) in enumerate(teachers if not begun else (), 1):
-        console.print_message(f"teacher {number} of {len(teachers)}, with seed {recipe.seed}: {directory}")
-        yield recipe, directory
-
-
 def with_translated_text(recipe: Recipe, run: Path) -> Recipe:
     """Return the recipe with an additional training corpus for each direction and weight of the original corpora, and
     with `ensemble: false` for each teacher: the text that its teachers translate."""
@@ -80,8 +66,6 @@ def source_files(recipe: Recipe, run: Path) -> dict[tuple[Languages, float], Pat
     for each in recipe.directions:
         weights = [weight for direction, weight in groups if direction == each]
         name = f"{each.source}-{each.target}" if len(recipe.directions) > 1 else "sources"
-        if len(weights) > 1 and (run / TEACHERS / f"{name}.txt").exists():
-            weights = [1.0]                                             # an older version has written the file
         for weight in weights:
             ending = f"_weight_{weight:g}" if len(weights) > 1 else ""
             files[each, weight] = run / TEACHERS / f"{name}{ending}.txt"
@@ -101,9 +85,9 @@ def write_sources(recipe: Recipe, run: Path) -> None:
     for group, path in source_files(recipe, run).items():
         if path.exists():
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part, seen = path.with_suffix(".part"), set[bytes]()
-        with part.open("w", encoding="utf-8", newline="\n") as file:
+        make_directories(path.parent)
+        seen = set[bytes]()
+        with replacing(path) as file:
             for corpus in recipe.data.train:
                 if corpus.translated_by is not None or _group(corpus, recipe) != group:
                     continue
@@ -112,6 +96,4 @@ def write_sources(recipe: Recipe, run: Path) -> None:
                     digest = hashlib.blake2b(line.encode(), digest_size=8).digest()
                     if digest not in seen:
                         seen.add(digest)
-                        file.write(f"{line}\n")
-        sync(part)
-        os.replace(part, path)
+                        file.write(f"{line}\n".encode())

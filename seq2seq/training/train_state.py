@@ -32,10 +32,9 @@ class TrainState:
     skipped_in_row: number of steps skipped since the last step with a finite gradient.
     window: sums since the last log line, by name; `likelihood` is the negative log-likelihood of the targets.
     seconds: time spent in training and validation until the last log line.
-    averaged: steps of the checkpoints whose average has been validated after the last step. True in a checkpoint of an
-        older version of seq2seq; False: none.
+    averaged: steps of the checkpoints whose average has been validated after the last step; empty: none.
     most_tokens: `StepGradients.max_tokens`, which is lowered after out-of-memory errors.
-    logged: number of records in the log; None in a checkpoint of an older version of seq2seq, which did not count them.
+    logged: number of records in the log.
     first_loss, lowest_loss, smoothed_loss: first, lowest and latest value of the moving average of the negative
         log-likelihood per target token.
     candidate_step: step of the checkpoint that becomes good_step if the loss has not risen SMOOTHING_STEPS steps later.
@@ -55,9 +54,9 @@ class TrainState:
     skipped_in_row: int = 0
     window: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    averaged: bool | list[int] = False
+    averaged: list[int] = field(default_factory=list)
     most_tokens: int | None = None
-    logged: int | None = None
+    logged: int = 0
     first_loss: float | None = None
     lowest_loss: float = MAX_STEP_LOSS
     smoothed_loss: float = MAX_STEP_LOSS

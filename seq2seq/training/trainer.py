@@ -22,7 +22,7 @@ from seq2seq.augmentation.resampled_epochs import ResampledEpochs
 from seq2seq.augmentation.token_noise import TokenNoise
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
-from seq2seq.data.preparation import SYNTHETIC, Prepared, prepare, train_or_load_tokenizers
+from seq2seq.data.preparation import Prepared, prepare, train_or_load_tokenizers
 from seq2seq.devices import choose_device, choose_dtype, configure_process, copy_all, describe, make_deterministic
 from seq2seq.errors import CheckpointError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
@@ -33,8 +33,6 @@ from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import MOVING_AVERAGE, average_weights, intact_weights
 from seq2seq.storage.checkpoints import (
     BEST,
-    CHECKPOINTS,
-    clear_leftovers,
     list_checkpoints,
     load_bundle,
     newest_checkpoint,
@@ -44,7 +42,7 @@ from seq2seq.storage.checkpoints import (
     step_of,
     update_bundle_metadata,
 )
-from seq2seq.storage.run_directory import Log, NoLog, recipe_checksum
+from seq2seq.storage.run_directory import Log, NoLog
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training import reporting
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
@@ -56,8 +54,8 @@ from seq2seq.training.objective import Objective
 from seq2seq.training.optimizers import build_optimizer, mean_gradient_norm, scale_gradient, update_moving_average
 from seq2seq.training.run_start import open_run
 from seq2seq.training.step_results import StepResult, StepResults
-from seq2seq.training.synthetic_text import with_synthetic_text
-from seq2seq.training.teachers import teachers_of, unless_begun
+from seq2seq.training.synthetic_text import SYNTHETIC, with_synthetic_text
+from seq2seq.training.teachers import teachers_of
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, ValidationResult, require_held_out
 from seq2seq.translation.translator import Translator
@@ -76,16 +74,22 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict
     """
     configure_process(recipe.training.threads)
     with join_process_group(recipe.training.device) as group:
+        recipe, *_ = group.gather([recipe])                                     # all ranks use that of the main rank
         return _train(recipe, Path(run), group, restart)
 
 
-def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None) -> dict[str, dict[str, Score]]:
-    """Train the model of a run. If the run has not begun, train its teachers first. See `train`."""
-    with open_run(recipe, run, group, bool(restart), require_held_out(recipe)) as recipe:
-        for teacher, directory in unless_begun(teachers_of(recipe, run), run, group):
-            _train(teacher, directory, group, restart=None)
+def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None, synthetic: Path | None = None
+           ) -> dict[str, dict[str, Score]]:
+    """Train the model of a run. If the run has not begun, train its teachers first. See `train` and `Training`."""
+    synthetic = synthetic or run / SYNTHETIC
+    with open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
+        begun, = group.maximum((int(bool(list_checkpoints(run))),))
+        for number, (teacher, directory) in enumerate([] if begun else teachers_of(recipe, run), 1):
+            console.print_message(f"teacher {number} of {recipe.training.teachers.count}, with seed {teacher.seed}: "
+                                  f"{directory}")
+            _train(teacher, directory, group, restart=None, synthetic=synthetic)
         while True:
-            training = Training(recipe, run, group)
+            training = Training(recipe, run, group, synthetic)
             if training.state.finished(recipe) and training.state.validated():
                 reporting.print_finished(run, recipe, training.state, advise=restart is not None)
             try:
@@ -98,7 +102,6 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
                     raise
                 if group.is_main:
                     roll_back(run, training.state)
-                group.share(run / CHECKPOINTS)
                 group.barrier()
                 console.warn(f"{divergence.evidence}; rolling back to step {training.state.good_step:,}, with half the "
                              "learning rate")
@@ -108,22 +111,25 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None)
 class Training:
     """A training: data, model, optimizer and train state of a run."""
 
-    def __init__(self, recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS) -> None:
+    def __init__(self, recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS, synthetic: Path | None = None
+                 ) -> None:
         """Prepare the data, and resume from the newest checkpoint if there is one.
 
-        group: process group of `open_run`.
+        group: process group of `open_run`. synthetic: directory of the synthetic text, which teachers share with their
+            student; None: in the run directory.
         Raises:
             UserError: the data cannot be read, or differ from the data that the checkpoint was trained on.
         """
         self.recipe, self.section, self.run, self.group = recipe, recipe.training, run, group
+        self.recipe_text = recipe.to_yaml()                                     # takes 30 ms
         self.device = choose_device(self.section.device)
         self.dtype = choose_dtype(self.section.precision, self.device)
         torch.backends.cuda.matmul.allow_tf32 = self.section.precision == "tf32"
         make_deterministic(self.device)
         # Only the main rank reads the training text. The other ranks read the files that it has prepared.
-        text = with_synthetic_text(recipe, run / SYNTHETIC, group)
+        text = with_synthetic_text(recipe, run, group, synthetic)
         folder = run / "tokenizer"
-        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, folder, group.is_main), folder)
+        self.tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, folder, group.is_main))
         self.tokenizer_checksums = checksums_of(self.tokenizers)
         self.prepared = self._prepare(text)
         self.corpus = self._in_both_directions(self.prepared.corpus, epoch=0)
@@ -151,7 +157,6 @@ class Training:
         plan = (dict(group.micro_batches(step)).values() for step in self._plan(0))             # of this rank
         shape = Shape.for_plan(self.corpus, plan, max_length, bool(self.resampled)) if packed else None
         self.state = TrainState()
-        self.logged_crc32: int | None = None
         self._resume()
         tensors = [*self.weights, *self.ema_weights, *self.optimizer.state().values()]
         group.require_same(self.state.step, self.dtype, tensors)
@@ -166,10 +171,9 @@ class Training:
 
     def _prepare(self, text: Recipe) -> Prepared:
         """Prepare the training text on the main rank; open it on all ranks. text: result of `with_synthetic_text`."""
-        arguments = text, self.tokenizers, (parent := self.run / "prepared"), torch.get_num_threads()
+        arguments = text, self.tokenizers, self.run / "prepared", torch.get_num_threads()
         prepared = prepare(*arguments) if self.group.is_main else None
         name, *_ = self.group.gather([prepared.directory.name if prepared else ""])
-        self.group.share(parent / name)
         return prepared or prepare(*arguments, name)
 
     # The loop
@@ -181,11 +185,8 @@ class Training:
             Stopped: a signal stopped the training, which has saved a checkpoint.
         """
         self._print_summary()
-        if self.group.is_main:
-            clear_leftovers(self.run)
         state, section = self.state, self.section
-        log = Log(self.run, state.step, state.logged if state.step else 0, self.logged_crc32) if (
-            self.group.is_main) else NoLog()
+        log = Log(self.run, state.step, state.logged) if self.group.is_main else NoLog()
         saved_at = time.monotonic()
         try:
             with (stopping_by_signal(exit_on_second=self.group.world_size == 1) as request,
@@ -193,7 +194,6 @@ class Training:
                 self._validate_if_due(log)
                 for micro_batches in self._steps():
                     self._step(micro_batches)
-                    self.prepared.require_intact(wait=False)
                     advance(1)
                     if state.step % section.log_every == 0 or state.finished(self.recipe):
                         advance(0, self._log_window(log))
@@ -226,8 +226,7 @@ class Training:
         while not state.finished(self.recipe):
             corpus = self.prepared.corpus
             if self.resampled:
-                files = [self.prepared.directory / f"epoch-{epoch:05d}" for epoch in (state.epoch - 1, state.epoch)]
-                corpus = self.group.main_rank_first(partial(self.resampled.corpus, state.epoch), *files)
+                corpus = self.group.main_rank_first(partial(self.resampled.corpus, state.epoch))
             self.corpus = self._in_both_directions(corpus, state.epoch)
             plan = self._plan(state.epoch)
             while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
@@ -253,7 +252,7 @@ class Training:
         # The device decides whether to skip the update. To decide itself, the host would have to wait for the GPU.
         self._update(self.state.rate_factor * learning_rate(self.section, step), step, skip=1 - norm.isfinite().float())
         self.optimizer.zero_grad()
-        self.state.step, self.state.averaged = step, False
+        self.state.step, self.state.averaged = step, []
         self.state.step_in_epoch += 1
         self.state.add_to_window(seconds=time.monotonic() - began)
         self.results.add(StepResult(step, torch.cat([sums, norm[None]]), micro_batches, source_tokens, target_tokens))
@@ -354,7 +353,7 @@ class Training:
         self.group.barrier()                                            # wait until the last checkpoint is written
         # If the recipe now selects more checkpoints than before, some of them may have been deleted already.
         paths = [path for path in list_checkpoints(self.run) if step_of(path) in steps]
-        if len(paths) < 2 or self.state.averaged in (True, steps := [step_of(path) for path in paths]):
+        if len(paths) < 2 or self.state.averaged == (steps := [step_of(path) for path in paths]):
             return
         averaged = average_weights(intact_weights(paths))
         with self._use_weights([averaged[name].to(self.device) for name in self.names]):
@@ -367,11 +366,10 @@ class Training:
     def _save_best(self, result: ValidationResult) -> None:
         if not self.group.is_main:
             return
-        self.prepared.require_intact(wait=True)
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         metadata = {"step": self.state.step, "parameters": self.parameters,
                     "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts}
-        save_bundle(self.run / BEST, weights, self.recipe.to_yaml(), self.tokenizers.files(), metadata)
+        save_bundle(self.run / BEST, weights, self.recipe_text, self.tokenizers.files(), metadata)
 
     def _save(self, log: Log) -> None:
         """Save a checkpoint, and delete older ones that are no longer needed."""
@@ -379,17 +377,15 @@ class Training:
         self.state.update_good_step()                               # all ranks need good_step for a rollback
         if self.group.is_main:
             self._write_checkpoint(log)
-        self.group.share(self.run / CHECKPOINTS)
 
     def _write_checkpoint(self, log: Log) -> None:
-        self.prepared.require_intact(wait=True)
         log.flush()                                                     # the checkpoint stores the length of the log
         self.state.logged = log.records
         state = {f"optimizer.{key}": value for key, value in self.optimizer.state().items()} | {
             f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
         weights = {name: weight.cpu() for name, weight in stored_weights(self.model).items()}
         info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.dtype),
-                "tokenizer": self.tokenizer_checksums, "recipe": recipe_checksum(self.recipe), "log": log.crc32}
+                "tokenizer": self.tokenizer_checksums}
         save_checkpoint(self.run, self.state.step, weights, {key: value.cpu() for key, value in state.items()}, info)
         # If there are checkpoints of later steps, they are damaged: the run did not resume from them. Delete them.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
@@ -403,7 +399,7 @@ class Training:
         checkpoint = newest_checkpoint(self.run)
         if checkpoint is None:
             return
-        if checkpoint.info.get("tokenizer", self.tokenizer_checksums) != self.tokenizer_checksums:
+        if checkpoint.info["tokenizer"] != self.tokenizer_checksums:
             raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer: {self.run / 'tokenizer'} has "
                                   "changed since. Restore that directory, or train from the beginning with --restart.")
         if checkpoint.info["data"] != self.prepared.fingerprint:
@@ -421,15 +417,12 @@ class Training:
             console.warn(f"this run has been trained in {before} so far and now continues in {now}, because "
                          f"training.precision: auto means {now} on this device")
         self.state = TrainState(**checkpoint.info["progress"])
-        self.logged_crc32 = checkpoint.info.get("log")
 
     # After training
 
     def test(self) -> dict[str, dict[str, Score]]:
         """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
         self.group.barrier()                                            # wait until the best model is written
-        # The main rank has deleted the files of the resampled epochs. `share` deletes them on other machines, too.
-        self.group.share(self.run / BEST, *([self.prepared.directory] if self.resampled else ()))
         best = load_bundle(self.run / BEST)
         with self._use_weights([best.weights[name].to(self.device) for name in self.names]):
             translator = self._translator()
@@ -438,8 +431,8 @@ class Training:
             alignment = alignment_settings(translator, self.recipe, self.validation.pairs)
         if not self.group.is_main:
             return scores
-        if best.recipe_text != self.recipe.to_yaml():                 # keys such as `decoding` can be changed later
-            save_bundle(self.run / BEST, best.weights, self.recipe.to_yaml(), best.tokenizer_files, best.metadata)
+        if best.recipe_text != self.recipe_text:                 # keys such as `decoding` can be changed later
+            save_bundle(self.run / BEST, best.weights, self.recipe_text, best.tokenizer_files, best.metadata)
         update_bundle_metadata(self.run / BEST, test={name: to_dict(score) for name, score in scores.items()},
                                **alignment)
         for warning in check_expected(scores, self.recipe.expected):

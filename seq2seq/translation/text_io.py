@@ -21,12 +21,11 @@ from seq2seq.files.compressed_files import (
     BLOCK_BYTES,
     COMPRESSED_SUFFIXES,
     MAX_LINE_BYTES,
-    UTF16_MARKS,
     bounded_lines,
-    compression_of,
     open_decompressed,
 )
-from seq2seq.storage.open_files import lock_file
+from seq2seq.storage.atomic import open_without_links
+from seq2seq.storage.locks import lock_file
 
 Result = TypeVar("Result")
 
@@ -94,12 +93,7 @@ class Input:
                 text = data.decode()
             except UnicodeDecodeError as error:
                 text = data.decode(errors="replace")
-                found = f"byte {error.start + 1} is not UTF-8"
-                if number == 1 and data.startswith(UTF16_MARKS):
-                    found = "the text begins like UTF-16 and should be converted with iconv -f UTF-16 -t UTF-8"
-                elif number == 1 and (kind := compression_of(data)):
-                    found = f"the input begins like {kind} data, which must be decompressed first"
-                not_utf8.warn(number, f"{found}; invalid bytes are replaced by U+FFFD")
+                not_utf8.warn(number, f"byte {error.start + 1} is not UTF-8; invalid bytes are replaced by U+FFFD")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text, ending.decode())
         not_utf8.finish()
 
@@ -208,7 +202,7 @@ def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
     try:
         if target.is_dir():
             raise IsADirectoryError(0, "it is a directory")
-        file = os.fdopen(_open(part, special), "wb")
+        file = path.open("wb") if special else open(part, "ab", opener=open_without_links)      # noqa: SIM115
     except OSError as error:
         if target.parent.is_dir() or isinstance(error, PermissionError):
             raise UserError(f"{path} cannot be written: {_reason(error)}. {_remedy(error)}") from error
@@ -236,13 +230,6 @@ def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
                 else:
                     part.unlink()
             raise
-
-
-def _open(path: Path, special: bool) -> int:
-    """Open a pipe, a device, or a file that is created if it does not exist. A file is not opened through a link, which
-    could lead to any other file."""
-    flags = 0 if special else os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    return os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0) | flags, 0o666)
 
 
 def _lock(file: BinaryIO, part: Path) -> None:

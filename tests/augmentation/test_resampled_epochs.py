@@ -135,13 +135,13 @@ def test_a_training_without_augmentation_stores_no_text(recipe, tmp_path):
 
 
 def test_a_tokenizer_without_markers_is_refused(recipe, tmp_path):
-    plain = make_tokenizers(recipe(), tmp_path)
+    plain = make_tokenizers(recipe())
     assert not has_term_markers(plain.source)
     (tmp_path / "other").mkdir()
     plain.save(tmp_path / "other")
     settings = "data.augmentation={terms: 0.1}", f"tokenizer.taken_from={tmp_path / 'other'}"
     with pytest.raises(TokenizerError):
-        make_tokenizers(recipe(*settings), tmp_path)
+        make_tokenizers(recipe(*settings))
 
 
 @pytest.mark.parametrize("settings", [

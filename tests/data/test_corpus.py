@@ -8,7 +8,6 @@ import gzip
 import io
 import json
 import lzma
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -87,23 +86,11 @@ def test_text_that_resembles_a_compressed_file_is_read(tmp_path):
     assert list(read_lines(write(tmp_path / "text", "BZh9\nPK\n"))) == ["BZh9", "PK"]
 
 
-@pytest.mark.parametrize("pack, name", [(gzip.compress, "gzip"), (zstandard.compress, "Zstandard")])
-def test_a_warning_names_the_compression_of_standard_input(monkeypatch, caplog, capsys, pack, name):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(pack(b"ein Hund\n" * 100))))
-    translation_input(None)
-    messages = caplog.text + capsys.readouterr().err
-    assert f"the input begins like {name} data, which must be decompressed first" in messages
-
-
 def translation_input(path):
     with reading(path) as lines:
         return list(lines)
 
 
-def test_input_in_utf16_is_named_in_the_warning(tmp_path, capsys):
-    translation_input(write(tmp_path / "utf16", "eins\nzwei\n".encode("utf-16")))
-    told = capsys.readouterr().err
-    assert "utf16:1: the text begins like UTF-16 and should be converted with iconv -f UTF-16" in told
 
 
 @pytest.mark.parametrize("text", ["ab\nabcdefg\n", "ab\nabcdefg", "ab\nabcdef\r\n"])

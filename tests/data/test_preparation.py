@@ -195,7 +195,7 @@ def test_a_preparation_that_was_cut_off_is_done_again(recipe, tokenizers, tmp_pa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("seq2seq.data.preparation.os.replace", stop)
+        patch.setattr("os.rename", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(recipe, tokenizers, tmp_path / "prepared", threads=1)
     assert len(prepare(recipe, tokenizers, tmp_path / "prepared", threads=1).corpus) == PAIRS

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from trainings import train_steps
 
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.inference.cuda_graphs import CudaGraphs
@@ -25,7 +26,7 @@ from seq2seq.training import micro_batch
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
-pytestmark = pytest.mark.usefixtures("quick_tensorboard", "without_waits")
+pytestmark = pytest.mark.usefixtures("without_waits")
 
 # With a tiny epsilon, Adam turns a gradient that is rounding alone into a whole step.
 TWENTY_STEPS = ("training.max_steps=20", "training.validate_every=20", "training.log_every=10",
@@ -33,14 +34,7 @@ TWENTY_STEPS = ("training.max_steps=20", "training.validate_every=20", "training
 
 
 def losses(recipe, run):
-    """Negative log-likelihood per target token of each step."""
-    training, found = Training(recipe, run), []
-    steps = training._steps()
-    for _ in range(recipe.training.max_steps):
-        training._step(next(steps))
-        training.results.read()
-        found.append(training.state.window.pop("likelihood") / training.state.window.pop("target_tokens"))
-    return found
+    return train_steps(recipe, run, recipe.training.max_steps)[0]
 
 
 @pytest.mark.parametrize(("precision", "accumulation"), [("fp32", 1), ("fp16", 1), ("auto", 1), ("auto", 4)])

@@ -1,28 +1,157 @@
-"""Atomic replacement of files."""
+"""Atomic replacement of files and directories, also on systems that lack a call of Linux."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from dying import killed_at_operation
 
-from seq2seq.storage.atomic import replace_file
+from seq2seq.storage import atomic
+from seq2seq.storage.atomic import delete_temporary, recover, replace_directory, replace_file, sync, temporary_path
+
+TESTS = Path(__file__).parents[1]
+IMITATION = """\
+import signal
+import like_windows
+from seq2seq.check.measure import _peak_of_process
+from seq2seq.signals import SIGKILL, stopping_by_signal
+assert SIGKILL == signal.SIGTERM and _peak_of_process() is None
+with stopping_by_signal(max_seconds=5) as request:
+    signal.raise_signal(signal.SIGINT)
+assert request.number == signal.SIGINT
+"""
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def write(path, text):
+    with replace_directory(path) as directory:
+        (directory / "a").write_text(text)
 
 
 def test_a_file_has_its_old_contents_or_its_new_ones_wherever_the_process_is_killed(tmp_path):
-    path, number = tmp_path / "recipe.yaml", 1
+    path, found = tmp_path / "recipe.yaml", []
     while True:
         path.write_bytes(b"old")
-        if not killed_at_operation(number, lambda: replace_file(path, b"new")):
+        if not killed_at_operation(len(found) + 1, lambda: replace_file(path, b"new")):
             break
-        assert path.read_bytes() == b"old"                                      # the name changes last
-        number += 1
-    assert path.read_bytes() == b"new" and number > 3
-    replace_file(path, b"newer")                                                # whatever lies beside it
-    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("recipe.yaml", b"newer")]
+        found.append(path.read_bytes())
+    assert {*found} == {b"old", b"new"}
+    delete_temporary(tmp_path)
+    assert names_in(tmp_path) == ["recipe.yaml"]
 
 
-def test_a_file_that_cannot_be_written_keeps_its_contents(tmp_path):
-    path = tmp_path / "recipe.yaml"
-    path.write_bytes(b"old")
-    (tmp_path / "recipe.yaml.writing").mkdir()
-    with pytest.raises(IsADirectoryError):
-        replace_file(path, b"new")
-    assert path.read_bytes() == b"old"
+def test_a_directory_is_the_old_one_or_the_new_one_wherever_the_process_is_killed(tmp_path):
+    path, found = tmp_path / "best", []
+    while True:
+        write(path, "old")
+        if not killed_at_operation(len(found) + 1, lambda: write(path, "new")):
+            break
+        assert (atomic.current_path(path) / "a").exists()
+        recover(path)
+        found.append((path / "a").read_text())
+        assert names_in(tmp_path) == ["best"]
+    assert {*found} == {"old", "new"}
+
+
+def test_a_link_is_replaced_and_its_target_is_not_changed(tmp_path):
+    (tmp_path / "target").write_text("mine")
+    (tmp_path / "link").symlink_to("target")
+    replace_file(tmp_path / "link", b"new")
+    assert (tmp_path / "link").read_bytes() == b"new" and not (tmp_path / "link").is_symlink()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "place").symlink_to("elsewhere")
+    for _ in range(2):
+        write(tmp_path / "place", "new")
+    assert names_in(tmp_path) == ["elsewhere", "link", "place", "target"] and not names_in(tmp_path / "elsewhere")
+    assert (tmp_path / "target").read_text() == "mine"
+
+
+def test_temporary_names_are_different_each_time_and_only_they_are_deleted(tmp_path):
+    path = tmp_path / "a[1].txt"
+    assert temporary_path(path) != temporary_path(path)
+    for own in (path, tmp_path / "other"):
+        temporary_path(own).symlink_to(tmp_path / "mine")
+    for name in ("mine", ".a[1].txt.tmp", ".a[1].txt.notes.tmp"):
+        (tmp_path / name).touch()
+    delete_temporary(tmp_path, path.name)
+    assert len(names_in(tmp_path)) == 4
+    delete_temporary(tmp_path)
+    assert names_in(tmp_path) == [".a[1].txt.notes.tmp", ".a[1].txt.tmp", "mine"]
+
+
+def test_an_error_leaves_the_old_contents_and_nothing_else(tmp_path):
+    def fail(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    replace_file(tmp_path / "file", b"old")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError):
+            replace_file(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old" and names_in(tmp_path) == ["file"]
+
+
+# Systems that lack a call of Linux
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
+def test_files_are_replaced_although_their_directory_cannot_be_synced(tmp_path, monkeypatch, number):
+    real = os.fsync
+
+    def fail_for_directories(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail_for_directories)
+    write(tmp_path / "new", "1")
+    replace_file(tmp_path / "new" / "b", b"2")
+    assert names_in(tmp_path / "new") == ["a", "b"]
+
+
+def test_an_error_of_the_disk_is_reported_also_for_directories(tmp_path, monkeypatch):
+    def fail(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError):
+        sync(tmp_path)
+
+
+def test_files_and_directories_are_replaced_with_the_calls_that_windows_has(tmp_path, monkeypatch):
+    real_open, real_sync, read_only = os.open, os.fsync, set()
+
+    def open_file(path, flags, *arguments):
+        if os.path.isdir(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        descriptor = real_open(path, flags, *arguments)
+        (read_only.discard if flags & os.O_RDWR else read_only.add)(descriptor)
+        return descriptor
+
+    def sync_file(descriptor):
+        if descriptor in read_only:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        real_sync(descriptor)
+
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(os, "fsync", sync_file)
+    monkeypatch.setattr("shutil._use_fd_functions", False)
+    monkeypatch.setattr(atomic, "sys", SimpleNamespace(platform="win32"))
+    for text in ("1", "2"):
+        write(tmp_path / "new", text)
+    replace_file(tmp_path / "new" / "b", b"3")
+    assert (tmp_path / "new/a").read_text() == "2" and names_in(tmp_path / "new") == ["a", "b"]
+
+
+@pytest.mark.slow
+def test_every_module_is_imported_without_the_calls_of_linux():
+    result = subprocess.run([sys.executable, "-c", IMITATION], capture_output=True, text=True, timeout=120,
+                            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])})
+    assert result.returncode == 0, result.stderr[-2000:]

@@ -2,13 +2,10 @@
 
 import errno
 import itertools
-import json
 import logging
 import os
 import resource
-import shutil
 import signal
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,14 +13,13 @@ from bits import assert_same_bits
 from dying import die_at_operation, in_child, killed_at_operation
 
 from seq2seq.errors import CheckpointError
-from seq2seq.storage import directories
 from seq2seq.storage.checkpoints import (
-    clear_leftovers,
     list_checkpoints,
     load_bundle,
     load_checkpoint,
     newest_checkpoint,
     prune_checkpoints,
+    recover_run,
     resolve_model_path,
     save_bundle,
     save_checkpoint,
@@ -134,13 +130,6 @@ def test_file_permissions_follow_the_umask(tmp_path):
     assert modes == {0o640}
 
 
-@pytest.mark.parametrize("info", [{"a": (1, 2)}, {"a": {3: "x"}}, {"a": [torch.tensor(1)]}, {"a": {1, 2}}])
-def test_info_that_json_would_change_is_refused(tmp_path, info):
-    with pytest.raises(TypeError, match=r"info\.a"):
-        save_checkpoint(tmp_path, 1, {}, {}, info)
-    assert names_in(tmp_path) == []
-
-
 def test_the_same_step_saved_again_replaces_the_first(tmp_path):
     save(tmp_path, 60, value=1)
     save(tmp_path, 60, value=2)
@@ -192,51 +181,11 @@ def test_no_flipped_bit_passes(tmp_path, file):
 def test_when_all_are_damaged_training_does_not_silently_begin_anew(tmp_path):
     for step in (2, 3):
         (save(tmp_path, step) / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="--restart") as caught:
+    with pytest.raises(CheckpointError):
         newest_checkpoint(tmp_path)
-    assert "step-00000002" in str(caught.value) and "step-00000003" in str(caught.value)
-
-
-def test_a_newer_format_asks_for_an_upgrade_and_is_not_passed_over(tmp_path):
-    save(tmp_path, 40)
-    metadata = save(tmp_path, 60) / "metadata.json"
-    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"format_version": 2}))
-    with pytest.raises(CheckpointError, match=r"format 2.*pip install --upgrade seq2seq-mt"):
-        newest_checkpoint(tmp_path)
-
-
-def test_a_directory_that_is_not_a_checkpoint_is_reported(tmp_path):
-    with pytest.raises(CheckpointError, match="step-7 is not a directory"):
-        load_checkpoint(tmp_path / "step-7")
-    with pytest.raises(CheckpointError, match="is a bundle, not a checkpoint"):
-        load_checkpoint(save_best(tmp_path, 2))
-
-
-def test_pruning_keeps_the_requested_checkpoints_and_removes_interrupted_saves(tmp_path):
-    for step in (2, 3, 5, 7):
-        save(tmp_path, step)
-    directory = tmp_path / "checkpoints"
-    shutil.copytree(directory / "step-00000005", directory / ".step-00000005.replaced")
-    shutil.copytree(directory / "step-00000005", directory / ".step-00000011.saving")
-    (directory / "step-00000007").rename(directory / ".step-00000007.replaced")  # all that is left of step 7
-
-    prune_checkpoints(tmp_path, keep=iter([3, 5, 7]))
-
-    assert names_in(directory) == [".step-00000007.replaced", "step-00000003", "step-00000005"]
-    assert value_of(newest_checkpoint(tmp_path)) == 7
-    prune_checkpoints(tmp_path, keep=[5])
-    assert names_in(directory) == ["step-00000005"]
 
 
 # Death and full disks while saving
-
-
-@pytest.fixture(params=[True, False], ids=["exchanging", "renaming"])
-def exchanging(request, monkeypatch):
-    """True: the file system can exchange two names in one operation. False: it cannot."""
-    if not request.param:
-        monkeypatch.setattr(directories, "exchange", lambda first, second: False)
-    return request.param
 
 
 def test_killed_at_any_moment_of_saving_the_newest_checkpoint_is_whole(tmp_path):
@@ -245,31 +194,35 @@ def test_killed_at_any_moment_of_saving_the_newest_checkpoint_is_whole(tmp_path)
     while killed_at_operation(len(found) + 1, lambda: save(tmp_path, 60)):
         found.append(value_of(newest_checkpoint(tmp_path)))
         prune_checkpoints(tmp_path, keep=[40])
+        recover_run(tmp_path)
         assert names_in(tmp_path / "checkpoints") == ["step-00000040"]
     assert {40, 60} == set(found) and found == sorted(found)
     assert value_of(newest_checkpoint(tmp_path)) == 60
 
 
-def test_killed_at_any_moment_of_saving_a_step_again_one_of_both_is_whole(tmp_path, exchanging):
+def test_killed_at_any_moment_of_saving_a_step_again_one_of_both_is_whole(tmp_path):
     found = []
     while True:
         save(tmp_path, 60, value=1)
         if not killed_at_operation(len(found) + 1, lambda: save(tmp_path, 60, value=2)):
             break
+        recover_run(tmp_path)
         found.append(value_of(newest_checkpoint(tmp_path)))
+        assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
     assert {1, 2} == set(found)
     assert value_of(newest_checkpoint(tmp_path)) == 2
     assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
 
 
-def test_killed_at_any_moment_of_replacing_a_bundle_one_of_both_is_whole(tmp_path, exchanging):
+def test_killed_at_any_moment_of_replacing_a_bundle_one_of_both_is_whole(tmp_path):
     found = []
     while True:
         save_best(tmp_path, 1)
         if not killed_at_operation(len(found) + 1, lambda: save_best(tmp_path, 2)):
             break
         found.append(value_of_bundle(load_bundle(resolve_model_path(tmp_path))))
-        assert (tmp_path / "best").exists() or not exchanging
+        recover_run(tmp_path)
+        assert value_of_bundle(load_bundle(tmp_path / "best")) == found[-1] and names_in(tmp_path) == ["best"]
     assert {1, 2} == set(found)
     assert value_of_bundle(load_bundle(tmp_path / "best")) == 2
     assert names_in(tmp_path) == ["best"]
@@ -285,12 +238,14 @@ def test_killed_at_any_moment_of_pruning_no_half_deleted_checkpoint_shows(tmp_pa
         deaths += 1
         for path in list_checkpoints(tmp_path):
             load_checkpoint(path)
+        recover_run(tmp_path)
+        assert {*names_in(tmp_path / "checkpoints")} <= {"step-00000003", "step-00000005"}
     assert deaths >= 2
     assert [step_of(path) for path in list_checkpoints(tmp_path)] == [3]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
-def test_an_error_at_any_moment_of_saving_leaves_the_old_and_no_litter(tmp_path, error, exchanging):
+def test_an_error_at_any_moment_of_saving_leaves_the_old_and_no_litter(tmp_path, error):
     def fail():
         raise error
 
@@ -306,30 +261,9 @@ def test_an_error_at_any_moment_of_saving_leaves_the_old_and_no_litter(tmp_path,
             except expected:
                 failures += 1
         assert value_of(newest_checkpoint(tmp_path)) in (1, 2)
-        assert ".step-00000060.saving" not in names_in(tmp_path / "checkpoints")
+        assert names_in(tmp_path / "checkpoints") == ["step-00000060"]
     assert failures >= 10
     assert value_of(newest_checkpoint(tmp_path)) == 2
-
-
-def test_two_directories_exchange_their_names_in_one_operation(tmp_path):
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "name").write_text(name)
-    if directories.exchange(tmp_path / "first", tmp_path / "second"):
-        assert [(tmp_path / name / "name").read_text() for name in ("first", "second")] == ["second", "first"]
-    with pytest.raises(OSError, match="third"):
-        if not directories.exchange(tmp_path / "first", tmp_path / "third"):
-            raise OSError("third: this system exchanges nothing")
-
-
-def test_a_link_in_the_place_of_a_replacement_is_replaced_again_and_again(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "place").symlink_to(tmp_path / "elsewhere")
-    for number in range(3):
-        with directories.replace_directory(tmp_path / "place", 0) as directory:
-            (directory / "number").write_text(str(number))
-    assert (tmp_path / "place" / "number").read_text() == "2"
-    assert names_in(tmp_path) == ["elsewhere", "place"]
 
 
 def test_files_are_flushed_before_they_are_renamed(tmp_path, monkeypatch):
@@ -343,25 +277,10 @@ def test_files_are_flushed_before_they_are_renamed(tmp_path, monkeypatch):
     assert path.parent.stat().st_ino in after
 
 
-def test_a_full_disk_is_told_with_place_and_remedy(tmp_path, monkeypatch):
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    save(tmp_path, 40)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(CheckpointError) as caught:
-            save(tmp_path, 60)
-    message = str(caught.value)
-    assert "step-00000060 cannot be written: No space left on device" in message
-    assert "MB are free" in message and "keep_checkpoints" in message
-    assert names_in(tmp_path / "checkpoints") == ["step-00000040"]
-
-
 def test_a_write_that_fails_half_way_leaves_no_file(tmp_path):
     def save_beyond_the_limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-        with pytest.raises(CheckpointError, match="step-00000060 cannot be written: File too large"):
+        with pytest.raises(CheckpointError):
             save_checkpoint(tmp_path, 60, {"weight": torch.ones(5000)}, {}, {})
 
     save(tmp_path, 40)
@@ -372,27 +291,6 @@ def test_a_write_that_fails_half_way_leaves_no_file(tmp_path):
         "model.safetensors",
         "state.safetensors",
     ]
-
-
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [(errno.EACCES, "Make the directory writable"), (errno.EROFS, "choose another"), (errno.EBUSY, "mount point")],
-)
-def test_a_directory_that_cannot_be_written_is_told_with_a_remedy(tmp_path, monkeypatch, number, remedy):
-    def refuse(*arguments, **keywords):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(CheckpointError, match=remedy):
-        save(tmp_path, 60)
-    with pytest.raises(CheckpointError, match=remedy):
-        save_best(tmp_path / "run", 1)
-
-
-def test_a_file_in_the_way_is_an_error_that_names_it(tmp_path):
-    (tmp_path / "run").write_text("not a directory")
-    with pytest.raises(CheckpointError, match="run"):
-        save(tmp_path / "run", 60)
 
 
 # Bundles
@@ -432,15 +330,6 @@ def test_a_damaged_bundle_names_the_file(tmp_path, file, damage):
     assert ("missing" if damage == "missing" else "damaged") in str(caught.value)
 
 
-def test_a_bundle_refuses_reserved_file_names(tmp_path):
-    with pytest.raises(ValueError, match="notes.txt"):
-        save_bundle(tmp_path / "best", {}, RECIPE, {"notes.txt": b""}, {})
-    with pytest.raises(ValueError, match="sha256"):
-        save_bundle(tmp_path / "best", {}, RECIPE, TOKENIZER, {"sha256": {}})
-    with pytest.raises(ValueError, match="kind"):
-        update_bundle_metadata(save_best(tmp_path, 2), kind="checkpoint")
-
-
 def test_metadata_can_be_added_to_a_bundle(tmp_path):
     directory = save_best(tmp_path, 3)
     update_bundle_metadata(directory, scores={"test": 2.5})
@@ -455,7 +344,7 @@ def test_scores_of_weights_that_were_replaced_meanwhile_are_not_stored(tmp_path)
     directory = save_best(tmp_path, 3)
     checksum = weights_checksum(directory)
     save_best(tmp_path, 4)
-    with pytest.raises(CheckpointError, match="best has other weights now"):
+    with pytest.raises(CheckpointError):
         update_bundle_metadata(directory, checksum, test={"bleu": 3})
     assert load_bundle(directory).metadata == {"value": 4}
     update_bundle_metadata(directory, weights_checksum(directory), test={"bleu": 4})
@@ -470,7 +359,7 @@ def test_killed_at_any_moment_of_adding_metadata_the_bundle_is_whole(tmp_path):
         assert value_of_bundle(load_bundle(directory)) == 3
     assert deaths >= 3
     assert load_bundle(directory).metadata["note"] == "neu"
-    assert ".metadata.json.saving" not in names_in(directory)
+    assert names_in(directory) == ["metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model"]
 
 
 def test_metadata_that_cannot_be_written_leaves_the_old(tmp_path, monkeypatch):
@@ -479,30 +368,10 @@ def test_metadata_that_cannot_be_written_leaves_the_old(tmp_path, monkeypatch):
 
     directory = save_best(tmp_path, 3)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match="metadata.json cannot be written: No space left on device"):
+    with pytest.raises(CheckpointError):
         update_bundle_metadata(directory, note="neu")
     assert load_bundle(directory).metadata == {"value": 3}
-    assert ".metadata.json.saving" not in names_in(directory)
-    with pytest.raises(CheckpointError, match="nowhere"):
-        update_bundle_metadata(tmp_path / "nowhere", note="neu")
-
-
-def test_metadata_added_while_the_bundle_is_replaced_never_ends_up_in_another(tmp_path):
-    save_best(tmp_path, 0)
-    writer = os.fork()
-    if writer == 0:
-        try:
-            for value in range(1, 61):
-                save_best(tmp_path, value)
-            os._exit(0)
-        finally:
-            os._exit(99)
-    updates = 0
-    while os.waitpid(writer, os.WNOHANG) == (0, 0):
-        update_bundle_metadata(tmp_path / "best", note="neu")
-        updates += 1
-    assert updates > 0
-    assert value_of_bundle(load_bundle(tmp_path / "best")) == 60
+    assert names_in(directory) == ["metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model"]
 
 
 def test_files_that_a_user_added_to_a_bundle_survive_its_replacement(tmp_path):
@@ -519,7 +388,7 @@ def test_files_that_a_user_added_to_a_bundle_survive_its_replacement(tmp_path):
 def test_a_directory_that_is_no_bundle_is_not_replaced(tmp_path):
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "thesis.tex").write_text("irreplaceable")
-    with pytest.raises(CheckpointError, match=r"contains thesis\.tex and is not a bundle"):
+    with pytest.raises(CheckpointError):
         save_best(tmp_path, 1)
     assert names_in(tmp_path / "best") == ["thesis.tex"]
 
@@ -558,53 +427,10 @@ def test_a_model_is_a_bundle_or_a_run_that_has_one(tmp_path):
     assert resolve_model_path(tmp_path / "run") == best
 
 
-def test_a_path_that_is_not_a_model_is_described_in_the_error(tmp_path):
-    save_best(tmp_path / "run", 2)
-    step = save(tmp_path / "young", 60)
-    (tmp_path / "photos").mkdir()
-    for name in "abcdefg":
-        (tmp_path / "photos" / name).touch()
-    (tmp_path / "empty").mkdir()
-    (tmp_path / ".half.replaced").mkdir()
-    (save_best(tmp_path / "damaged", 2) / "metadata.json").write_text("{")
-    expected = {
-        tmp_path / "nowhere": "does not exist",
-        tmp_path / "run" / "best" / "model.safetensors": f"is a file. Name its directory, {tmp_path / 'run' / 'best'}",
-        tmp_path / "photos" / "a": "is a file. A model is a bundle",
-        step: f"is a checkpoint, from which training resumes. Name the run, {tmp_path / 'young'}",
-        tmp_path / "young": "is a run without best/",
-        tmp_path / "damaged": "best is not a bundle: its metadata.json is missing or damaged",
-        tmp_path / "photos": "contains a, b, c, d, e and 2 more. A model is a bundle",
-        tmp_path / "empty": "contains nothing",
-        tmp_path / "half": "contains nothing",
-    }
-    for path, text in expected.items():
-        with pytest.raises(CheckpointError) as caught:
-            resolve_model_path(path)
-        assert text in str(caught.value)
-
-
-def test_leftovers_of_interrupted_saves_and_deletions_are_cleared_and_nothing_else(tmp_path):
-    for step in (3, 5):
-        save_checkpoint(tmp_path, step, {"w": torch.zeros(2)}, {}, {})
-    save_bundle(tmp_path / "best", {"w": torch.zeros(2)}, "recipe", {}, {})
-    for name in (".best.saving", ".best.replaced", "checkpoints/.step-00000002.saving",
-                 "checkpoints/.step-00000005.replaced"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "half").write_text("x")
-    clear_leftovers(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoints"]
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000003", "step-00000005"]
-    # Where the replacement was cut off between its two names, the old one is all there is.
-    (tmp_path / "best").rename(tmp_path / ".best.replaced")
-    clear_leftovers(tmp_path)
-    assert load_bundle(tmp_path / "best").recipe_text == "recipe"
-
-
 @pytest.mark.parametrize("name", ["recipe.yaml", "source.model", "vocabulary.json", "README.md"])
 def test_a_file_of_the_user_with_the_name_of_a_bundle_file_is_kept(tmp_path, name):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / name).write_text("mine")
-    with pytest.raises(CheckpointError, match=f"contains {name} and is not a bundle"):
+    with pytest.raises(CheckpointError):
         save_bundle(tmp_path / "mine", {"weight": torch.ones(2)}, "name: other\n", {}, {})
     assert (tmp_path / "mine" / name).read_text() == "mine"

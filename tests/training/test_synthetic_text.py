@@ -1,159 +1,146 @@
 """Back-translation and distillation: a model generates the missing side of a corpus once, reproducibly line by line."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from toy import RECIPE, write_corpus
+from random_models import save_random_model, trained_tokenizers
+from toy import RECIPE, copy_finished_run
 
 from seq2seq.check import check_recipe
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
-from seq2seq.storage.checksums import journal_path
 from seq2seq.training import synthetic_text as synthetic
 from seq2seq.training.synthetic_text import with_synthetic_text
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
-LINES = ["zwei Katze", "rot", "", "Hund und Katze und Hund", "nicht blau drei"]
+LINES = ["two cat", "red", "", "dog and cat and dog", "not blue three"]
+PAIRS = "[{source: train.de, target: train.en}]"
+REVERSED = RECIPE.replace("source: en, target: de", "source: de, target: en")
+for _name in ("train", "valid"):
+    REVERSED = REVERSED.replace(f"source: {_name}.en, target: {_name}.de", f"source: {_name}.de, target: {_name}.en")
+
+
+def changed_model(bundle, place, factor):
+    best = load_bundle(bundle)
+    weights = {name: factor * weight for name, weight in best.weights.items()}
+    return save_bundle(place, weights, best.recipe_text, best.tokenizer_files, best.metadata)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Text, a German-English model, and an English-German recipe that uses it for back-translation."""
+    """Text, two English-German models, and a German-English recipe that uses the first one for back-translation."""
     folder = tmp_path_factory.mktemp("synthetic")
-    write_corpus(folder)
-    reverse = RECIPE.replace("source: en, target: de", "source: de, target: en").replace("name: tiny", "name: reverse")
-    for name in ("train", "valid"):
-        reverse = reverse.replace(f"source: {name}.en, target: {name}.de", f"source: {name}.de, target: {name}.en")
-    (folder / "reverse.yaml").write_text(reverse)
-    train(load_recipe(folder / "reverse.yaml"), folder / "reverse")
-    (folder / "mono.de").write_text("".join(f"{line}\n" for line in LINES))
-    (folder / "recipe.yaml").write_text(RECIPE.replace(
-        "[{source: train.en, target: train.de}]", '[{source: train.en, target: train.de}, '
-        '{target: mono.de, translated_by: reverse, tag: "<BT>"}]'))
+    run = copy_finished_run(folder)
+    changed_model(run / "best", folder / "second", 1.1)
+    (folder / "mono.en").write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "recipe.yaml").write_text(REVERSED.replace(PAIRS, '[{source: train.de, target: train.en}, '
+                                                                '{target: mono.en, translated_by: run, tag: "<BT>"}]'))
+    (folder / "forward.yaml").write_text(RECIPE)
     return folder
 
 
-def made(recipe, folder):
-    *_, spec = with_synthetic_text(recipe, folder).data.train
+@pytest.fixture
+def recipe(folder):
+    return lambda *settings: load_recipe(folder / "recipe.yaml", settings)
+
+
+@pytest.fixture
+def without_translator(monkeypatch):
+    """Function that makes every further translation fail."""
+    return lambda: monkeypatch.setattr(synthetic, "Translator", None)
+
+
+def made(recipe, run):
+    *_, spec = with_synthetic_text(recipe, run).data.train
     return spec, Path(spec.source).read_text()
 
 
-def test_back_translation_samples_sources_for_targets(folder, tmp_path):
-    recipe = load_recipe(folder / "recipe.yaml")
-    spec, text = made(recipe, tmp_path)
-    assert text.count("\n") == len(LINES)
-    assert text.splitlines()[2] == ""
-    assert spec.target == "mono.de" and spec.tag == "<BT>" and spec.label == "mono.de"
-    sampled = Translator.load(folder / "reverse").translate(LINES, sampling=True)
-    assert text.splitlines() == [best.text for best, *_ in sampled]
-    searched = with_synthetic_text(load_recipe(folder / "recipe.yaml", ["data.train.1.sampling=false"]), tmp_path)
-    assert Path(searched.data.train[1].source).read_text() != text
+def translated(model, lines=LINES, **options):
+    return [best.text for best, *_ in Translator.load(model).translate(lines, **options)]
 
 
-def test_several_models_translate_as_an_ensemble(folder, tmp_path):
-    second = load_recipe(folder / "reverse.yaml", ["seed=2", "tokenizer.taken_from=" + str(folder / "reverse")])
-    train(second, folder / "second")
-    text = (folder / "recipe.yaml").read_text().replace("translated_by: reverse", "translated_by: [reverse, second]")
-    (folder / "ensemble.yaml").write_text(text)
-    recipe = load_recipe(folder / "ensemble.yaml", ["data.train.1.sampling=false"])
-    _, found = made(recipe, tmp_path)
-    ensemble = Translator.load(folder / "reverse", ensemble=[folder / "second"])
+def test_back_translation_samples_sources_for_targets(folder, recipe, tmp_path):
+    spec, text = made(recipe(), tmp_path)
+    assert text.splitlines() == translated(folder / "run", sampling=True) and text.splitlines()[2] == ""
+    assert spec.target == "mono.en" and spec.tag == "<BT>" and spec.label == "mono.en"
+    assert made(recipe("data.train.1.sampling=false"), tmp_path)[1].splitlines() == translated(folder / "run") != text
+
+
+def test_several_models_translate_as_an_ensemble(folder, recipe, tmp_path):
+    settings = f"data.train.1.translated_by=[{folder}/run, {folder}/second]", "data.train.1.sampling=false"
+    spec, found = made(recipe(*settings), tmp_path)
+    ensemble = Translator.load(folder / "run", ensemble=[folder / "second"])
     assert found.splitlines() == [best.text for best, *_ in ensemble.translate(LINES)]
-    alone = load_recipe(folder / "recipe.yaml", ["data.train.1.sampling=false"])
-    assert made(alone, tmp_path)[0].source != made(recipe, tmp_path)[0].source
-    assert recipe.resolve().data.train[1].translated_by == (str(folder / "reverse"), str(folder / "second"))
-    (folder / "ensemble.yaml").write_text(text.replace("[reverse, second]", "[reverse, thrid]"))
-    with pytest.raises(RecipeError, match=r"ensemble.yaml:\d+: data.train.1.translated_by.1: there is no directory"):
-        load_recipe(folder / "ensemble.yaml")
-    (folder / "ensemble.yaml").write_text(text.replace("[reverse, second]", "[]"))
-    with pytest.raises(RecipeError, match=r"translated_by: expected at least one item"):
-        load_recipe(folder / "ensemble.yaml")
+    assert made(recipe(settings[1]), tmp_path)[0].source != spec.source
+    assert recipe(*settings).resolve().data.train[1].translated_by == (str(folder / "run"), str(folder / "second"))
 
 
-def test_synthetic_text_is_generated_once(folder, tmp_path, monkeypatch):
-    recipe = load_recipe(folder / "recipe.yaml")
-    _, text = made(recipe, tmp_path)
-    monkeypatch.setattr(synthetic, "Translator", None)
-    assert made(recipe, tmp_path)[1] == text
+def test_distillation_translates_sources_with_beam_search(folder, tmp_path):
+    recipe = load_recipe(folder / "forward.yaml", [
+        f"data.train=[{{source: {folder / 'mono.en'}, translated_by: {folder / 'run'}}}]"])
+    spec = with_synthetic_text(recipe, tmp_path).data.train[0]
+    assert Path(spec.target).read_text().splitlines() == translated(folder / "run")
 
 
-def flip(path):
-    contents = bytearray(path.read_bytes())
-    contents[len(contents) // 2] ^= 1
-    path.write_bytes(contents)
-
-
-def test_damaged_synthetic_text_is_detected_and_generated_again(folder, tmp_path):
-    recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=2"])
-    spec, text = made(recipe, tmp_path / "synthetic")
-    flip(Path(spec.source))
-    with pytest.raises(CheckpointError, match="is damaged: its checksum is wrong"):
-        train(recipe, tmp_path)
-    assert made(recipe, tmp_path / "synthetic")[1] == text
-
-
-def test_damaged_unfinished_synthetic_text_is_generated_again(folder, tmp_path, capsys):
-    recipe = load_recipe(folder / "recipe.yaml")
-    spec, text = made(recipe, tmp_path)
-    part = Path(spec.source).with_suffix(".part")
-    Path(spec.source).rename(part)
-    journal_path(Path(spec.source)).rename(journal_path(part))
-    flip(part)
-    assert made(recipe, tmp_path)[1] == text
-    assert "is damaged: its checksum is wrong" in capsys.readouterr().err
-
-
-def test_new_scores_in_the_metadata_do_not_regenerate_synthetic_text(folder, tmp_path, monkeypatch):
-    recipe = load_recipe(folder / "recipe.yaml")
-    _, text = made(recipe, tmp_path)
-    update_bundle_metadata(folder / "reverse" / "best", test={"small": {"measured": "by seq2seq evaluate"}})
-    monkeypatch.setattr(synthetic, "Translator", None)
-    assert made(recipe, tmp_path)[1] == text
-
-
-def test_a_description_and_a_new_date_do_not_regenerate_synthetic_text(folder, tmp_path, monkeypatch):
-    text = (folder / "recipe.yaml").read_text()
-    (folder / "described.yaml").write_text(text.replace("translated_by: reverse", "translated_by: described"))
-    shutil.copytree(folder / "reverse", folder / "described")
-    recipe = load_recipe(folder / "described.yaml")
-    spec, expected = made(recipe, tmp_path)
-    best = load_bundle(folder / "described" / "best")
+def test_synthetic_text_is_generated_once_whatever_the_scores_description_or_date_of_its_inputs(
+        folder, recipe, tmp_path, monkeypatch, without_translator):
+    model = changed_model(folder / "run" / "best", tmp_path / "model", 1.0)
+    using = recipe(f"data.train.1.translated_by={model}")
+    spec, expected = made(using, tmp_path)
+    best = load_bundle(model)
 
     def save(old, new):
-        save_bundle(folder / "described" / "best", best.weights, best.recipe_text.replace(old, new),
-                    best.tokenizer_files, best.metadata)
+        save_bundle(model, best.weights, best.recipe_text.replace(old, new), best.tokenizer_files, best.metadata)
 
-    save("name: reverse", "name: reverse\nlicense: CC0-1.0")
-    os.utime(folder / "mono.de", (1, 1))
+    save("name: tiny", "name: tiny\nlicense: CC0-1.0")
+    update_bundle_metadata(model, test={"small": {"measured": "by seq2seq evaluate"}})
+    os.utime(folder / "mono.en", (1, 1))
     with monkeypatch.context() as patch:
         patch.setattr(synthetic, "Translator", None)
-        assert made(recipe, tmp_path) == (spec, expected)
+        assert made(using, tmp_path) == (spec, expected)
     save("beam_size: 2", "beam_size: 3")                                        # changes translations
-    assert made(recipe, tmp_path)[0].source != spec.source
+    assert made(using, tmp_path)[0].source != spec.source
 
 
-def test_translations_of_older_versions_are_used(folder, tmp_path, monkeypatch):
-    recipe = load_recipe(folder / "recipe.yaml")
-    monkeypatch.setattr(synthetic, "_key", lambda *arguments: "new")
-    with monkeypatch.context() as patch:
-        patch.setattr(synthetic, "_key", synthetic._key_of_older_versions)
-        spec, expected = made(recipe, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(synthetic, "Translator", None)
-        assert made(recipe, tmp_path) == (spec, expected)
-    Path(spec.source).unlink()
-    assert Path(made(recipe, tmp_path)[0].source).name == "new.txt"
+def test_damaged_synthetic_text_is_never_trained_on(recipe, tmp_path):
+    spec, _ = made(recipe(), tmp_path)
+    contents = bytearray(Path(spec.source).read_bytes())
+    contents[len(contents) // 2] ^= 1
+    Path(spec.source).write_bytes(contents)
+    with pytest.raises(CheckpointError):
+        train(recipe(), tmp_path)
 
 
-def test_synthetic_text_is_generated_on_the_device_of_the_training(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("torn", "repeated"), [(b"", 3), (b"the start of a li", 3), (None, 5)])
+def test_synthetic_text_of_an_interrupted_run_is_kept_unless_it_is_damaged(recipe, tmp_path, monkeypatch, torn,
+                                                                          repeated):
+    expected = made(recipe(), tmp_path / "whole")[1]
+    monkeypatch.setattr(synthetic, "BLOCK_LINES", 2)
+    write, translate, lines = synthetic._write_journal, Translator.translate, []
+
+    def interrupted(*arguments):
+        write(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(synthetic, "_write_journal", interrupted)
+        made(recipe(), tmp_path / "parted")
+    part, = (tmp_path / "parted" / "synthetic").glob("*.part")
+    part.write_bytes(b"damaged" if torn is None else part.read_bytes() + torn)
+    monkeypatch.setattr(Translator, "translate", lambda self, block, **options: (
+        lines.extend(block), translate(self, block, **options))[1])
+    assert made(recipe(), tmp_path / "parted")[1] == expected
+    assert len(lines) == repeated and not part.exists()
+
+
+def test_synthetic_text_is_generated_on_the_device_of_the_training(recipe, tmp_path, monkeypatch):
     asked = []
 
     def load(path, device, **options):
@@ -161,7 +148,7 @@ def test_synthetic_text_is_generated_on_the_device_of_the_training(folder, tmp_p
         return Translator.load(path, "cpu", **options)
 
     monkeypatch.setattr(synthetic, "Translator", SimpleNamespace(load=load))
-    made(load_recipe(folder / "recipe.yaml", ["training.device=cuda:1"]), tmp_path)
+    made(recipe("training.device=cuda:1"), tmp_path)
     assert asked == ["cuda:1"]
 
 
@@ -174,120 +161,73 @@ def test_sampling_of_synthetic_text_follows_the_recipe_instead_of_the_model(own)
         assert (options.sampling, options.n_best) == (samples, 1)
 
 
-@pytest.mark.parametrize("torn", [b"", b"the start of a li"])
-def test_synthetic_text_of_an_interrupted_run_is_kept(folder, tmp_path, torn):
-    recipe = load_recipe(folder / "recipe.yaml")
-    spec, text = made(recipe, tmp_path)
-    lines = text.encode().splitlines(keepends=True)
-    path = tmp_path / spec.source
-    path.unlink()
-    path.with_suffix(".part").write_bytes(b"".join(lines[:3]) + torn)
-    assert made(recipe, tmp_path)[1] == text
-    assert not path.with_suffix(".part").exists()
+def test_a_model_of_another_direction_or_task_and_a_text_without_lines_are_refused_by_check_and_training(
+        folder, recipe, tmp_path):
+    text = REVERSED.replace("source: de, target: en", "target: de").replace("encoder_layers: 1", "type: language_model")
+    text = text.replace("vocab_size: 300", "vocab_size: 270").replace(PAIRS, "[{text: train.de}]")
+    text = text.replace("{source: valid.de, target: valid.en}", "{text: valid.de}")
+    model = save_random_model(tmp_path / "model", text, trained_tokenizers(text, [("", "eins zwei drei")] * 9), 1)
+    (tmp_path / "empty.en").write_text(" \n\n")
+    for wrong, error, place in (
+            (f"data.train.1.translated_by={model}", RecipeError, "data.train.1: "),
+            ("languages={source: en, target: de}", RecipeError, "data.train.1: "),
+            (f"data.train=[{{source: {folder / 'mono.en'}, translated_by: {folder / 'run'}}}]", RecipeError,
+             "data.train.0: "),
+            (f"data.train.1.target={tmp_path / 'empty.en'}", CorpusError, str(tmp_path / "empty.en"))):
+        for start in (check_recipe, with_synthetic_text):
+            with pytest.raises(error, match=f"^{place}"):
+                start(recipe(wrong), tmp_path)
 
 
-def test_distillation_translates_sources_with_beam_search(folder, tmp_path):
-    recipe = load_recipe(folder / "reverse.yaml", [
-        f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
-    spec = with_synthetic_text(recipe, tmp_path).data.train[0]
-    found = Translator.load(folder / "reverse").translate(LINES)
-    assert Path(spec.target).read_text().splitlines() == [best.text for best, *_ in found]
-
-
-def test_a_model_of_the_other_direction_is_refused(folder, tmp_path):
-    corpus = f"{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}"
-    recipe = load_recipe(folder / "recipe.yaml", [f"data.train=[{corpus}]"])
-    with pytest.raises(RecipeError, match="translates from de to en; .* needs a model from en to de"):
-        with_synthetic_text(recipe, tmp_path)
-
-
-def test_the_error_about_a_model_of_the_other_direction_names_the_key_of_its_corpus(folder, tmp_path):
-    recipe = load_recipe(folder / "recipe.yaml", ["languages={source: de, target: en}"])
-    with pytest.raises(RecipeError) as refused:
-        with_synthetic_text(recipe, tmp_path)
-    assert str(refused.value) == (
-        f"data.train.1: {folder / 'reverse' / 'best'} translates from de to en; the corpus mono.de needs a model from "
-        "en to de. Name such a model in `translated_by`, or correct the side of the text: `target` is text in en.")
-
-
-@pytest.mark.parametrize("text", ["", " \n\n"])
-def test_an_empty_text_to_translate_is_refused_by_name(folder, tmp_path, text):
-    (tmp_path / "empty.de").write_text(text)
-    recipe = load_recipe(folder / "recipe.yaml", [f"data.train.1.target={tmp_path / 'empty.de'}"])
-    for start in (lambda: check_recipe(recipe, tmp_path), lambda: with_synthetic_text(recipe, tmp_path / "synthetic")):
-        with pytest.raises(CorpusError, match=r"empty\.de has no text to translate. Correct the file, or leave this"):
-            start()
-
-
-def test_a_language_model_is_refused(folder, tmp_path):
-    data = f"{{train: [{{text: {folder / 'train.de'}}}], valid: {{text: {folder / 'valid.de'}}}}}"
-    train(load_recipe(folder / "recipe.yaml", ["languages={target: de}", f"data={data}", "model.type=language_model",
-                                               "tokenizer.vocab_size=280", "training.max_steps=1"]), tmp_path / "lm")
-    recipe = load_recipe(folder / "recipe.yaml", [f"data.train.1.translated_by={tmp_path / 'lm'}"])
-    with pytest.raises(RecipeError, match="best is a language model; the corpus .* needs a model from de to en"):
-        with_synthetic_text(recipe, tmp_path)
-
-
-def test_language_codes_may_be_written_differently(folder, tmp_path):
-    recipe = load_recipe(folder / "recipe.yaml", ["languages={source: eng, target: ger}"])
-    assert made(recipe, tmp_path)[1] == made(load_recipe(folder / "recipe.yaml"), tmp_path)[1]
+def test_language_codes_may_be_written_differently(recipe, tmp_path, without_translator):
+    expected = made(recipe(), tmp_path)
+    without_translator()
+    assert made(recipe("languages={source: ger, target: eng}"), tmp_path) == expected
 
 
 @pytest.mark.parametrize("name", ["mono[1]", "mono*"])
-def test_file_names_are_not_interpreted_as_patterns(folder, tmp_path, name):
-    for stem, text in (("mono1", "blau\n"), ("mono2", "blau\n"), (name, "zwei Katze\n")):
-        (tmp_path / f"{stem}.de").write_text(text)
+def test_file_names_are_not_interpreted_as_patterns(folder, recipe, tmp_path, name):
+    for stem, text in (("mono1", "blue\n"), ("mono2", "blue\n"), (name, "two cat\n")):
+        (tmp_path / f"{stem}.en").write_text(text)
     (tmp_path / "model1").mkdir()
-    (tmp_path / "model[1]").symlink_to(folder / "reverse")
-    recipe = load_recipe(folder / "recipe.yaml", [
-        f"data.train=[{{target: '{tmp_path / name}.de', translated_by: '{tmp_path}/model[1]', sampling: false}}]",
-        f"tokenizer.taken_from={tmp_path}/model[1]"])
-    assert made(recipe, tmp_path / "made")[1].splitlines() == [
-        best.text for best, *_ in Translator.load(folder / "reverse").translate(["zwei Katze"])]
-    assert reuse_tokenizers(recipe).joint
+    (tmp_path / "model[1]").symlink_to(folder / "run")
+    model = f"{tmp_path}/model[1]"
+    settings = (f"data.train=[{{target: '{tmp_path / name}.en', translated_by: '{model}', sampling: false}}]",
+                f"tokenizer.taken_from={model}")
+    assert made(recipe(*settings), tmp_path)[1].splitlines() == translated(folder / "run", ["two cat"])
+    assert reuse_tokenizers(recipe(*settings)).joint
 
 
-def test_synthetic_pairs_are_trained_on_with_their_tag(folder, tmp_path):
-    training = Training(load_recipe(folder / "recipe.yaml"), tmp_path / "run")
-    assert training.prepared.counts["mono.de"]["lines"] == len(LINES)
+def test_synthetic_pairs_are_trained_on_with_their_tag(recipe, tmp_path):
+    training = Training(recipe(), tmp_path)
+    assert training.prepared.counts["mono.en"]["lines"] == len(LINES)
     # The tag is no text: what was translated into nothing is empty.
-    assert training.prepared.counts["mono.de"]["dropped"]["empty"] >= 1
+    assert training.prepared.counts["mono.en"]["dropped"]["empty"] >= 1
     sides = training.corpus.source
     last = sides.ids[sides.offsets[-2]:sides.offsets[-1]].tolist()
     assert training.tokenizers.source.decode([last])[0].startswith("<BT> ")
 
 
-def test_a_run_does_not_go_on_with_translations_of_a_changed_model(folder, tmp_path):
-    shutil.copytree(folder / "reverse", tmp_path / "reverse")
-    settings = [f"data.train.1.translated_by={tmp_path / 'reverse'}", "training.max_steps=2"]
-    train(load_recipe(folder / "recipe.yaml", settings), tmp_path / "run")
-    bundle = load_bundle(tmp_path / "reverse" / "best")
-    weights = {name: -weight for name, weight in bundle.weights.items()}
-    save_bundle(bundle.directory, weights, bundle.recipe_text, bundle.tokenizer_files, bundle.metadata)
-    with pytest.raises(CheckpointError, match=r"a file or a model of data\.train has changed since"):
-        train(load_recipe(folder / "recipe.yaml", settings), tmp_path / "run")
+def test_a_run_does_not_go_on_with_translations_of_a_changed_model(folder, recipe, tmp_path):
+    model = changed_model(folder / "run" / "best", tmp_path / "model", 1.0)
+    using = recipe(f"data.train.1.translated_by={model}", "training.max_steps=1")
+    train(using, tmp_path / "new")
+    changed_model(model, model, -1.0)
+    with pytest.raises(CheckpointError):
+        train(using, tmp_path / "new")
 
 
-def test_check_refuses_a_model_of_another_direction_as_training_does(folder, tmp_path):
-    wrong = load_recipe(folder / "recipe.yaml", [
-        f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
-    for start in (lambda: check_recipe(wrong, tmp_path), lambda: with_synthetic_text(wrong, tmp_path / "synthetic")):
-        with pytest.raises(RecipeError, match=r"from de to en; the corpus .*mono\.de needs a model from en to de"):
-            start()
-
-
-def test_check_reports_synthetic_text_that_does_not_exist_yet(folder, tmp_path):
-    recipe = load_recipe(folder / "recipe.yaml")
-    report = check_recipe(recipe, tmp_path)
-    assert [corpus.label for corpus in report.corpora if corpus.role == "train"] == ["train.en"]
-    assert any(warning.startswith("mono.de: training will first translate this text") for warning in report.warnings)
-    alone = check_recipe(load_recipe(folder / "recipe.yaml", ["data.cleaning.max_characters=1"]), tmp_path)
+def test_check_reports_synthetic_text_that_does_not_exist_yet(folder, recipe, tmp_path):
+    report = check_recipe(recipe(), tmp_path)
+    assert [corpus.label for corpus in report.corpora if corpus.role == "train"] == ["train.de"]
+    assert any(warning.startswith("mono.en: training will first translate this text") for warning in report.warnings)
+    alone = check_recipe(recipe("data.cleaning.max_characters=1"), tmp_path)
     assert not alone.errors and any(warning.startswith("train: no pair is left") for warning in alone.warnings)
-    with_synthetic_text(recipe, tmp_path / "synthetic")
-    assert [corpus.label for corpus in check_recipe(recipe, tmp_path).corpora if corpus.role == "train"] == [
-        "train.en", "mono.de"]
-    only = load_recipe(folder / "reverse.yaml", [
-        f"data.train=[{{source: {folder / 'mono.de'}, translated_by: {folder / 'reverse'}}}]"])
+    with_synthetic_text(recipe(), tmp_path)
+    assert [corpus.label for corpus in check_recipe(recipe(), tmp_path).corpora if corpus.role == "train"] == [
+        "train.de", "mono.en"]
+    only = load_recipe(folder / "forward.yaml", [
+        f"data.train=[{{source: {folder / 'mono.en'}, translated_by: {folder / 'run'}}}]"])
     assert not check_recipe(only, tmp_path).errors
 
 
@@ -322,5 +262,5 @@ def test_any_number_of_ranks_generates_the_same_text(folder, tmp_path):
                               capture_output=True, text=True, check=False,
                               env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])})
         assert done.stdout.strip() == expected, done.stderr
-        texts += [path.read_bytes() for path in (tmp_path / f"by{ranks}").glob("*.txt")]
+        texts += [path.read_bytes() for path in (tmp_path / f"by{ranks}" / "synthetic").glob("*.txt")]
     assert len(texts) == 3 and len(set(texts)) == 1 and texts[0].count(b"\n") == len(LINES)

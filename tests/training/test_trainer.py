@@ -4,50 +4,60 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
+from functools import partial
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
-from toy import RECIPE, write_corpus
-from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same
+from toy import copy_finished_run
+from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same, train_steps
 
 from seq2seq.errors import CheckpointError, RecipeError, UserError
-from seq2seq.recipe import load_recipe
+from seq2seq.recipe import Average, load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.tokenizers import vocabulary_size
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training import trainer, validation
 from seq2seq.training.objective import Objective
+from seq2seq.training.reporting import print_training_summary
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.trainer import Training, train
-
-pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 
 @pytest.fixture
 def folder(tmp_path):
-    write_corpus(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    """The corpus, its recipe, and the finished run of eleven steps."""
+    copy_finished_run(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def recipe(folder):
-    def load(*settings):
-        return load_recipe(folder / "recipe.yaml", settings)
+def run(folder):
+    return folder / "run"
 
-    return load
+
+@pytest.fixture
+def recipe(folder):
+    return lambda *settings: load_recipe(folder / "recipe.yaml", settings)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A copy of the same files that no test changes."""
+    folder = tmp_path_factory.mktemp("finished")
+    copy_finished_run(folder)
+    return folder
 
 
 # Reporting
 
 
-def test_a_log_file_says_step_of_steps_rate_time_left_and_loss(recipe, tmp_path, capsys):
-    train(recipe("training.validate_every=11"), tmp_path / "run")
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("training ")]
+def test_a_log_file_says_step_of_steps_rate_time_left_and_loss(finished):
+    lines = [line for line in (finished / "messages").read_text().splitlines() if line.startswith("training ")]
     figure = r"[\d.,]+"
     shown = (rf"training  (\d+)/11 steps  {figure} (steps/s|s/step)  {figure} s left  loss {figure}  "
              rf"perplexity {figure}  epoch \d  {figure} tokens/s  learning rate \S+  gradient {figure}")
@@ -55,67 +65,47 @@ def test_a_log_file_says_step_of_steps_rate_time_left_and_loss(recipe, tmp_path,
     assert [match and int(match[1]) for match in steps] == [2, 4, 6, 8, 10, 11]
 
 
-def test_a_training_says_where_its_curves_are_and_draws_them(recipe, tmp_path, capsys, monkeypatch):
-    run = tmp_path / "a run"
-    interrupting(monkeypatch, 7, press_ctrl_c)
-    with pytest.raises(Stopped):
-        train(recipe(), run)
-    told = f"learning curves: open {run}/curves.svg in a browser (updated at every validation), or run tensorboard " \
-        f"--logdir '{run}/tensorboard'"
-    assert told in capsys.readouterr().err.splitlines()
-    assert ElementTree.parse(run / "curves.svg")
+def test_the_learning_curves_of_a_resumed_training_are_drawn_with_all_validations(recipe, run):
     (run / "curves.svg").unlink()
-    train(recipe(), run)
+    train(recipe("training.max_steps=12"), run)
     titles = [title.text for title in ElementTree.parse(run / "curves.svg").iter("{http://www.w3.org/2000/svg}title")]
-    assert titles[0] == "a run"
-    assert {re.match("step [0-9]+", title)[0] for title in titles[1:]} == {"step 5", "step 10", "step 11"}
+    assert titles[0] == "run"
+    assert {re.match("step [0-9]+", title)[0] for title in titles[1:]} == {f"step {step}" for step in (5, 10, 11, 12)}
+    assert "smoothed labels" in (run / "curves.svg").read_text()
 
 
-def test_the_first_lines_explain_loss_and_perplexity(recipe, tmp_path, capsys):
-    train(recipe("training.max_steps=1"), tmp_path / "run")
-    told = capsys.readouterr().err
-    loss, perplexity = "loss: mean negative log-likelihood per target token", "perplexity: exp of the loss"
-    assert 0 < told.index(loss) < told.index("loss ", told.index("training  1/1"))
-    assert 0 < told.index(perplexity) < told.index("perplexity ", told.index("training  1/1"))
-
-
-@pytest.mark.parametrize("smoothing", [0, 0.1])
-def test_smoothing_is_spoken_of_only_where_labels_are_smoothed(recipe, tmp_path, capsys, smoothing):
-    train(recipe("training.max_steps=1", f"training.label_smoothing={smoothing}"), tmp_path / "run")
-    assert ("label smoothing" in capsys.readouterr().err) == bool(smoothing)
-    assert ("smoothed labels" in (tmp_path / "run" / "curves.svg").read_text()) == bool(smoothing)
-
-
-def test_the_first_lines_name_everything_that_the_training_loss_includes(recipe, tmp_path, capsys):
-    train(recipe("training.max_steps=1", "training.label_smoothing=0.1", "training.consistency=5"), tmp_path / "run")
+@pytest.mark.parametrize(("settings", "included"), [
+    (["training.label_smoothing=0"], ""), ([], "label smoothing"),
+    (["training.consistency=5"], "label smoothing and consistency training")])
+def test_the_first_lines_name_everything_that_the_training_loss_includes(finished, capsys, settings, included):
+    section = load_recipe(finished / "recipe.yaml", settings).training
+    print_training_summary(finished, "", 0, section)
     told = " ".join(capsys.readouterr().err.split())
-    assert "the training loss includes label smoothing and consistency training. perplexity" in told
+    assert re.findall("the training loss includes (.*?)[.] perplexity", told) == [included] * bool(included)
 
 
-def test_a_training_computes_on_the_device_of_the_recipe(recipe, tmp_path, monkeypatch):
+def test_a_training_computes_on_the_device_of_the_recipe(recipe, run, monkeypatch):
     wanted = []
     choose = trainer.choose_device
     monkeypatch.setattr(trainer, "choose_device", lambda name="auto": wanted.append(name) or choose("cpu"))
-    train(recipe("training.device=cuda:3", "training.max_steps=1"), tmp_path / "run")
+    Training(recipe("training.device=cuda:3"), run)
     assert wanted == ["cuda:3"]
 
 
-def test_validation_and_test_scores_say_their_precision(recipe, tmp_path, capsys):
-    scores = train(recipe("training.validate_every=11"), tmp_path / "run")
-    assert {score.precision for score in scores["small"].values()} == {"fp32"}
-    told = capsys.readouterr().err
-    assert re.search(r"^step 11  validation .*  \(translated in fp32\)  \(best\)$", told, re.MULTILINE)
-    records = [record for record in logged(tmp_path / "run") if record["kind"] == "validation"]
-    assert [record["precision"] for record in records] == ["fp32"]
-    metadata = load_bundle(tmp_path / "run" / "best").metadata
+def test_validation_and_test_scores_say_their_precision(finished):
+    told = (finished / "messages").read_text()
+    assert re.search(r"^step 11  validation .*  \(translated in fp32\)", told, re.MULTILINE)
+    records = [record for record in logged(finished / "run") if record["kind"] == "validation"]
+    assert [record["precision"] for record in records] == ["fp32"] * 3
+    metadata = load_bundle(finished / "run" / "best").metadata
     assert metadata["validation"]["bleu"]["precision"] == metadata["test"]["small"]["bleu"]["precision"] == "fp32"
 
 
-def test_the_validation_sentences_that_are_translated_are_spread_over_the_corpus(recipe, folder, tmp_path, monkeypatch):
+def test_the_validation_sentences_that_are_translated_are_spread_over_the_corpus(recipe, folder, run, monkeypatch):
     scored, score_pairs = [], validation.score_pairs
     monkeypatch.setattr(validation, "score_pairs", lambda translator, pairs, *others: (
         scored.append(pairs), score_pairs(translator, pairs, *others))[1])
-    train(recipe("training.validate_every=11", "training.max_steps=11", "training.valid_sentences=3"), tmp_path / "run")
+    train(recipe("training.max_steps=12", "training.valid_sentences=3"), run)
     pairs = list(zip(*((folder / f"valid.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
     assert scored == [[pairs[0], pairs[len(pairs) // 3], pairs[2 * len(pairs) // 3]]]
 
@@ -126,162 +116,145 @@ def test_a_limit_of_validation_sentences_leaves_out_sentences_everywhere(count, 
     assert validation.scored_pairs(range(count), limit) == expected
 
 
+def test_the_log_has_every_interval_once_with_true_perplexity(finished):
+    records = logged(finished / "run")
+    assert [record["step"] for record in records if record["kind"] == "training"] == [2, 4, 6, 8, 10, 11]
+    validations = [record for record in records if record["kind"] == "validation"]
+    assert [record["step"] for record in validations] == [5, 10, 11]
+    for record in validations:
+        assert record["perplexity"] == pytest.approx(math.exp(record["loss"]), rel=1e-5)
+
+
 # Going on
 
 
-def test_ctrl_c_before_the_first_step_says_how_to_resume(recipe, tmp_path, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
 
-    with monkeypatch.context() as patched, pytest.raises(Stopped, match="run the same command again") as stopped:
-        patched.setattr(trainer, "prepare", interrupted)
-        train(recipe(), tmp_path / "run")
-    assert stopped.value.exit_code == 130
-    train(recipe(), tmp_path / "run")
+
+def train_with_interruptions(recipe, run, monkeypatch, interruptions):
+    """Train to the end. interruptions: (step, function that interrupts, exception of the training)."""
+    for step, interrupt, exception in interruptions:
+        interrupting(monkeypatch, step, interrupt)
+        with pytest.raises(exception) as stopped:
+            train(recipe, run)
+        if exception is Stopped:
+            assert stopped.value.exit_code == (130 if interrupt is press_ctrl_c else 143)
+            assert newest_checkpoint(run).step == step
+    train(recipe, run)
+
+
+def test_a_training_that_is_stopped_and_dies_goes_on_to_the_same_weights_and_log(recipe, run, tmp_path, monkeypatch):
+    train_with_interruptions(recipe(), tmp_path / "parted", monkeypatch, [
+        (1, press_ctrl_c, Stopped), (3, die, MemoryError), (5, terminate, Stopped), (8, die, MemoryError)])
+    assert same(final_weights(tmp_path / "parted"), final_weights(run))
+    assert same(load_bundle(tmp_path / "parted" / "best").weights, load_bundle(run / "best").weights)
+    assert logged(tmp_path / "parted") == logged(run)
 
 
 @pytest.mark.parametrize(("step", "settings"), [
-    (7, ()), (1, ("training.accumulation=3",)),
-    (3, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1")),
-    (7, ("training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1")),
-    *(pytest.param(step, (), marks=pytest.mark.slow) for step in (1, 5)),
-    *(pytest.param(step, (setting,), marks=pytest.mark.slow) for step, setting in (
-        (1, "tokenizer.subword_sampling=0.2"), (5, "tokenizer.subword_sampling=0.2"),
-        (7, "tokenizer.subword_sampling=0.2"), (5, "training.accumulation=3"), (7, "training.accumulation=3")))])
-def test_a_training_stopped_by_ctrl_c_goes_on_to_the_same_weights_and_log(recipe, tmp_path, monkeypatch, step,
-                                                                          settings):
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
-    train(recipe(*settings), whole)
-    interrupting(monkeypatch, step, press_ctrl_c)
-    with pytest.raises(Stopped, match=f"saved at step {step}") as stopped:
-        train(recipe(*settings), parted)
+    (2, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1",
+         "training.accumulation=2", "training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1",
+         "training.max_steps=4")),
+    *(pytest.param(step, settings, marks=pytest.mark.slow) for step, settings in (
+        (1, ("tokenizer.subword_sampling=0.2",)), (7, ("tokenizer.subword_sampling=0.2",)),
+        (7, ("training.accumulation=3",)), (5, ("training.accumulation=3",)), (1, ("training.accumulation=3",)),
+        (7, ("training.consistency=5", "training.word_dropout=0.1", "training.switch_out=1")),
+        (3, ("training.bidirectional_epochs=1", "training.batch_tokens=500", "tokenizer.subword_sampling=0.1"))))])
+def test_a_stopped_training_of_any_kind_goes_on_to_the_same_weights_and_log(recipe, tmp_path, monkeypatch, step,
+                                                                            settings):
+    train(recipe(*settings), tmp_path / "whole")
+    train_with_interruptions(recipe(*settings), tmp_path / "parted", monkeypatch, [(step, press_ctrl_c, Stopped)])
+    assert same(final_weights(tmp_path / "parted"), final_weights(tmp_path / "whole"))
+    assert logged(tmp_path / "parted") == logged(tmp_path / "whole")
+
+
+def test_ctrl_c_before_the_first_step_leaves_a_run_that_starts(recipe, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped) as stopped:
+        patched.setattr(trainer, "prepare", interrupted)
+        train(recipe(), tmp_path / "new")
     assert stopped.value.exit_code == 130
-    train(recipe(*settings), parted)
-    assert same(final_weights(parted), final_weights(whole))
-    assert same(load_bundle(parted / "best").weights, load_bundle(whole / "best").weights)
-    assert logged(parted) == logged(whole)
+    assert Training(recipe(), tmp_path / "new").state.step == 0
 
 
-def test_sigterm_stops_with_143(recipe, tmp_path, monkeypatch):
-    interrupting(monkeypatch, 2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Stopped) as stopped:
-        train(recipe(), tmp_path / "run")
-    assert stopped.value.exit_code == 143
+def test_another_seed_gives_other_weights(recipe, run, tmp_path):
+    first, other = (Training(recipe(f"seed={seed}"), tmp_path / str(seed)) for seed in (1, 2))
+    assert not any(torch.equal(one, two) for one, two in zip(first.weights, other.weights, strict=True) if one.ndim > 1)
 
 
-@pytest.mark.parametrize("step", [3, 8])
-def test_a_training_that_dies_between_checkpoints_repeats_what_it_lost(recipe, tmp_path, monkeypatch, step):
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
-    train(recipe(), whole)
-    interrupting(monkeypatch, step, die)
-    with pytest.raises(MemoryError):
-        train(recipe(), parted)
-    train(recipe(), parted)
-    assert same(final_weights(parted), final_weights(whole))
-    assert logged(parted) == logged(whole)
-
-
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(recipe, tmp_path):
-    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
-        train(recipe(f"seed={seed}", "training.max_steps=3"), tmp_path / name)
-    assert same(final_weights(tmp_path / "first"), final_weights(tmp_path / "again"))
-    assert not same(final_weights(tmp_path / "first"), final_weights(tmp_path / "other"))
-
-
-def test_a_finished_run_reports_this_and_evaluates_again(recipe, tmp_path, capsys):
-    first = train(recipe(), tmp_path / "run")
-    weights = final_weights(tmp_path / "run")
-    again = train(recipe(), str(tmp_path / "run"))
-    messages = capsys.readouterr().err
-    assert "has finished: 11 steps" in messages and "To continue, raise training.max_steps" in messages
-    assert again == first
-    assert same(final_weights(tmp_path / "run"), weights)
+def test_a_finished_run_reports_this_and_evaluates_again(recipe, run, capsys):
+    weights, metadata = final_weights(run), load_bundle(run / "best").metadata
+    scores = train(recipe(), str(run))
+    assert "has finished: 11 steps" in capsys.readouterr().err
+    assert scores["small"]["bleu"].value == metadata["test"]["small"]["bleu"]["value"]
+    assert same(final_weights(run), weights)
 
 
 def test_a_run_that_lacks_its_last_validation_has_not_finished(recipe, tmp_path, capsys, monkeypatch):
-    interrupting(monkeypatch, 11, press_ctrl_c)
+    settings = "training.max_steps=2", "training.validate_every=1"
+    interrupting(monkeypatch, 2, press_ctrl_c)
     with pytest.raises(Stopped):
-        train(recipe("training.validate_every=8"), tmp_path / "run")
-    assert Training(recipe("training.validate_every=8"), tmp_path / "run").state.validations[-1][0] == 8
-    monkeypatch.undo()
-    train(recipe("training.validate_every=8"), tmp_path / "run")
+        train(recipe(*settings), tmp_path / "new")
+    assert Training(recipe(*settings), tmp_path / "new").state.validations[-1][0] == 1
+    train(recipe(*settings), tmp_path / "new")
     assert "has finished" not in capsys.readouterr().err
 
 
-def test_a_prolonged_run_goes_on_and_names_what_changed(recipe, tmp_path, capsys):
-    run = tmp_path / "run"
-    train(recipe(), run)
+def test_a_prolonged_run_goes_on_and_names_what_changed(recipe, run, capsys):
     train(recipe("training.max_steps=13"), run)
     assert newest_checkpoint(run).step == 13
     assert "training.max_steps: 11 -> 13" in capsys.readouterr().err
 
 
-def test_another_recipe_is_refused_with_every_difference(recipe, tmp_path):
-    run = tmp_path / "run"
-    train(recipe("training.max_steps=2"), run)
-    weights = final_weights(run)
-    with pytest.raises(RecipeError) as refusal:
-        train(recipe("training.max_steps=2", "model.dropout=0.2", "training.learning_rate=0.02"), run)
-    assert "model.dropout: 0.1 -> 0.2" in str(refusal.value)
-    assert "training.learning_rate: 0.01 -> 0.02" in str(refusal.value)
-    assert "--restart" in str(refusal.value)
-    assert same(final_weights(run), weights)
+def test_another_recipe_is_refused(recipe, run):
+    with pytest.raises(RecipeError):
+        train(recipe("model.dropout=0.2", "training.learning_rate=0.02"), run)
+    assert newest_checkpoint(run).step == 11
 
 
-def test_a_run_keeps_its_automatic_vocabulary_size(recipe, folder):
-    """A run from before `auto` was the default has a vocabulary size that its recipe does not contain."""
-    run = folder / "run"
-    train(recipe("training.max_steps=2", "tokenizer.vocab_size=293"), run)
-    (folder / "recipe.yaml").write_text(RECIPE.replace("tokenizer: {vocab_size: 300}\n", ""))
-    train(recipe("training.max_steps=3"), run)
-    assert newest_checkpoint(run).step == 3
-    assert load_recipe(run / "recipe.yaml").tokenizer.vocab_size == 293
-    assert "vocab_size: 293" in load_bundle(run / "best").recipe_text
-
-
-def test_the_size_of_an_automatic_vocabulary_is_said_and_the_recipe_keeps_auto(recipe, folder, capsys):
-    run = folder / "run"
-    train(recipe("training.max_steps=2", "tokenizer.vocab_size=auto"), run)
+def test_a_run_keeps_the_vocabulary_that_auto_chose_if_auto_would_choose_another_one_now(recipe, tmp_path, monkeypatch,
+                                                                                         capsys):
+    run, automatic = tmp_path / "new", "tokenizer.vocab_size=auto"
+    train(recipe(automatic, "training.max_steps=1"), run)
     size = Tokenizers.load(run / "tokenizer").source.vocab_size
     assert f"tokenizer.vocab_size: auto chose {size} pieces for this text" in capsys.readouterr().err
     assert load_recipe(run / "recipe.yaml").tokenizer.vocab_size == "auto"
-    with pytest.raises(RecipeError, match="tokenizer.vocab_size: auto -> 300"):
-        train(recipe("training.max_steps=3"), run)
+    before = {path.name: path.read_bytes() for path in (run / "tokenizer").iterdir()}
+    monkeypatch.setattr(vocabulary_size, "FACTOR", 1)
+    assert Training(recipe(automatic), run).state.step == 1
+    assert {path.name: path.read_bytes() for path in (run / "tokenizer").iterdir()} == before
 
 
-def test_restart_moves_the_old_run_aside_and_deletes_nothing(recipe, tmp_path):
-    run = tmp_path / "run"
-    train(recipe("training.max_steps=2"), run)
-    weights = final_weights(run)
-    train(recipe("training.max_steps=2", "seed=2"), run, restart=True)
-    assert same(final_weights(tmp_path / "run.1"), weights)
-    assert not same(final_weights(run), weights)
+def test_restart_moves_the_old_run_aside_and_deletes_nothing(recipe, run, finished):
+    train(recipe("training.max_steps=1", "seed=2"), run, restart=True)
+    assert same(final_weights(run.with_name("run.1")), final_weights(finished / "run"))
+    assert newest_checkpoint(run).step == 1
 
 
-def test_a_run_does_not_go_on_with_other_text(recipe, folder):
-    run = folder / "run"
-    train(recipe("training.max_steps=2"), run)
+def test_a_run_does_not_go_on_with_other_text(recipe, folder, run):
     lines = (folder / "train.en").read_text().splitlines()
     (folder / "train.en").write_text("\n".join(["cat cat cat", *lines[1:]]) + "\n")
-    with pytest.raises(CheckpointError, match="was trained on other text"):
-        train(recipe("training.max_steps=4"), run)
+    with pytest.raises(CheckpointError):
+        train(recipe("training.max_steps=12"), run)
 
 
 # Computing
 
 
-def assert_trained_alike(run, other):
-    """Check that the final weights of two runs are equal up to rounding, except for biases of keys."""
-    one, two = final_weights(run), final_weights(other)
+def assert_trained_alike(one, two):
+    """Check that weights are equal up to rounding, except for biases of keys."""
     # Adam divides by the gradient's own size: rounding decides what it makes of a gradient that is truly zero, which
     # that of a key's bias is.
-    keys = [name for name in one if name.endswith("bias") and ("query_key_value" in name or "key_value" in name)]
-    for name in one.keys() - set(keys):
-        torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-4)
+    for name in one:
+        if not (name.endswith("bias") and "key_value" in name):
+            torch.testing.assert_close(one[name], two[name], rtol=0, atol=1e-4)
 
 
 def test_the_first_epochs_train_in_both_directions(recipe, tmp_path):
-    training = Training(recipe("training.bidirectional_epochs=1", "training.max_steps=1000"), tmp_path / "run")
+    training = Training(recipe("training.bidirectional_epochs=1", "training.max_steps=1000"), tmp_path / "new")
     pairs, lengths = len(training.prepared.corpus), {}
     for micro_batches in training._steps():
         if training.state.epoch == 2:
@@ -293,33 +266,28 @@ def test_the_first_epochs_train_in_both_directions(recipe, tmp_path):
 
 
 def test_accumulation_does_not_change_the_result(recipe, tmp_path):
-    for accumulation in (1, 3):
-        settings = ("model.dropout=0.0", f"training.accumulation={accumulation}", "training.max_steps=5")
-        train(recipe(*settings), tmp_path / str(accumulation))
-    assert_trained_alike(tmp_path / "1", tmp_path / "3")
+    assert_trained_alike(*(train_steps(recipe("model.dropout=0.0", f"training.accumulation={accumulation}"),
+                                       tmp_path / str(accumulation), 5)[1] for accumulation in (1, 3)))
 
 
 def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)   # else it is emulated, more slowly
     losses = {}
     for precision in ("fp32", "bf16"):
-        run = tmp_path / precision
-        train(recipe(f"training.precision={precision}", "training.max_steps=40", "training.validate_every=40"), run)
-        losses[precision] = logged(run)[-1]["loss"]
-        assert {weight.dtype for weight in final_weights(run).values()} == {torch.float32}
-    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03)
+        losses[precision], weights = train_steps(recipe(f"training.precision={precision}"), tmp_path / precision, 11)
+        assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.03) and losses["fp32"][-1] < losses["fp32"][0] - 1
 
 
-def test_validation_and_test_translate_in_the_precision_of_the_training(recipe, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("precision", "chosen"), [("fp32", "fp32"), ("bf16", "bf16"), ("auto", "bf16")])
+def test_validation_and_test_translate_in_the_precision_of_the_training(recipe, run, monkeypatch, precision, chosen):
     monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)
-    for precision, chosen in (("fp32", "fp32"), ("bf16", "bf16"), ("auto", "bf16")):
-        training = Training(recipe(f"training.precision={precision}"), tmp_path / precision)
-        assert training._translator().precision == chosen
+    assert Training(recipe(f"training.precision={precision}"), run)._translator().precision == chosen
 
 
 def test_running_out_of_memory_splits_micro_batches_without_changing_the_result(recipe, tmp_path, monkeypatch, capsys):
-    settings = ("model.dropout=0.0", "training.max_steps=5", "training.precision=fp32")
-    train(recipe(*settings), tmp_path / "whole")
+    steps = partial(train_steps, recipe("model.dropout=0.0"))
+    _, whole = steps(tmp_path / "whole", 5)
     loss, most = Objective.loss, 20
 
     def limited(objective, model, batch, corpus, pairs):
@@ -328,91 +296,90 @@ def test_running_out_of_memory_splits_micro_batches_without_changing_the_result(
         return loss(objective, model, batch, corpus, pairs)
 
     monkeypatch.setattr(Objective, "loss", limited)
-    train(recipe(*settings), tmp_path / "cut")
+    assert_trained_alike(whole, steps(tmp_path / "cut", 5)[1])
     assert "memory did not suffice" in capsys.readouterr().err
-    assert_trained_alike(tmp_path / "whole", tmp_path / "cut")
-    assert newest_checkpoint(tmp_path / "cut").info["progress"]["most_tokens"] > 0
-
-
-def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, tmp_path, monkeypatch, capsys):
-    from seq2seq.training import trainer
-
-    real = trainer.mean_gradient_norm
-    calls = iter(range(100))
-    monkeypatch.setattr(trainer, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * (
-        math.nan if next(calls) == 3 else 1))
-    train(recipe(), tmp_path / "run")
-    progress = newest_checkpoint(tmp_path / "run").info["progress"]
-    assert (progress["step"], progress["skipped"]) == (11, 1)
-    assert "step 4 is skipped, because its gradient is not finite; line numbers of its pairs in the corpora: " in \
-        capsys.readouterr().err
-
-
-def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, tmp_path, monkeypatch):
-    from seq2seq.training import trainer
-
-    real = trainer.mean_gradient_norm
-    calls = iter(range(100))
-    monkeypatch.setattr(trainer, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * (
-        math.inf if next(calls) >= 5 else 1))
-    with pytest.raises(UserError, match="diverged"):
-        train(recipe("training.max_steps=50"), tmp_path / "run")
-    assert newest_checkpoint(tmp_path / "run").step >= 5
-    assert all(weight.isfinite().all() for weight in final_weights(tmp_path / "run").values())
 
 
 @pytest.fixture
-def exploding(monkeypatch):
-    """Make updates a thousand times too large from step 8 on, unless the training has rolled back and lowered its
-    learning rate."""
+def gradient_norms(monkeypatch):
+    """Function that replaces the gradient norm of some calls, counted from 0."""
+    def replace(value, is_wrong):
+        real, calls = trainer.mean_gradient_norm, iter(range(100))
+        monkeypatch.setattr(trainer, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * (
+            value if is_wrong(next(calls)) else 1))
+
+    return replace
+
+
+def test_a_step_without_a_finite_gradient_is_skipped_counted_and_named(recipe, run, gradient_norms, capsys):
+    gradient_norms(math.nan, lambda call: call == 1)
+    train(recipe("training.max_steps=14"), run)
+    progress = newest_checkpoint(run).info["progress"]
+    assert (progress["step"], progress["skipped"]) == (14, 1)
+    assert "step 13 is skipped, because its gradient is not finite; line numbers of its pairs in the corpora: " in \
+        capsys.readouterr().err
+
+
+def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, run, gradient_norms):
+    gradient_norms(math.inf, lambda call: True)
+    with pytest.raises(UserError):
+        train(recipe("training.max_steps=50", "training.validate_every=50"), run)
+    assert newest_checkpoint(run).step >= 11
+    assert all(weight.isfinite().all() for weight in final_weights(run).values())
+
+
+def explode(monkeypatch, factor, begins):
+    """Multiply the learning rate from a step on. begins: step by `rate_factor`, which each rollback halves."""
     done = Training._update
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)      # so that a short training shows it
     monkeypatch.setattr(Training, "_update", lambda self, rate, step, skip: done(
-        self, rate * (1000 if step >= 8 and self.state.rate_factor == 1 else 1), step, skip))
+        self, rate * (factor if step >= begins.get(self.state.rate_factor, 99) else 1), step, skip))
 
 
-def test_a_diverging_loss_stops_the_training_and_names_the_last_good_checkpoint(recipe, tmp_path, exploding):
-    settings = "training.max_steps=30", "training.validate_every=3"
-    with pytest.raises(UserError, match=r"step \d+: .* has risen from .*: the training has diverged. The checkpoint of "
-                                        r"step 3 .*training.divergence=lower_rate"):
-        train(recipe(*settings), tmp_path / "run")
+DIVERGING = "training.max_steps=16", "training.validate_every=3", "metrics=[exact]", "training.best_metric=exact"
+
+
+def test_a_diverging_loss_stops_the_training_or_lowers_its_learning_rate(recipe, tmp_path, monkeypatch):
+    explode(monkeypatch, 1000, {1: 8})
+    run = tmp_path / "new"
+    with pytest.raises(UserError):
+        train(recipe(*DIVERGING), run)
     # The advice is followed: it is no other recipe, and the rest is trained with half the rate.
-    train(recipe(*settings, "training.divergence=lower_rate"), tmp_path / "run")
-    rates = {record["step"]: record["learning_rate"] for record in logged(tmp_path / "run")
-             if record["kind"] == "training"}
-    train(recipe(*settings, "training.divergence=lower_rate"), tmp_path / "other")
-    assert rates == {record["step"]: record["learning_rate"] for record in logged(tmp_path / "other")
-                     if record["kind"] == "training"}
-    assert list(rates) == list(range(2, 31, 2))
-    assert rates[30] == pytest.approx(0.5 * 0.01 * (3 / 30) ** 0.5)
-    assert rates[2] == pytest.approx(0.01 * 2 / 3)
-    assert all(record["loss"] < 8 for record in logged(tmp_path / "run"))
-    assert newest_checkpoint(tmp_path / "run").info["progress"]["retreats"] == 1
+    train(recipe(*DIVERGING, "training.divergence=lower_rate"), run)
+    records = [record for record in logged(run) if record["kind"] == "training"]
+    assert [record["step"] for record in records] == list(range(2, 17, 2))
+    assert records[-1]["learning_rate"] == pytest.approx(0.5 * 0.01 * (3 / 16) ** 0.5)
+    assert records[0]["learning_rate"] == pytest.approx(0.01 * 2 / 3)
+    assert all(record["loss"] < 8 for record in records)
+    assert newest_checkpoint(run).info["progress"]["retreats"] == 1
 
 
+@pytest.mark.slow
+def test_a_rollback_in_a_resumed_training_gives_the_log_of_one_in_an_uninterrupted_training(recipe, tmp_path,
+                                                                                            monkeypatch):
+    explode(monkeypatch, 1000, {1: 8})
+    with pytest.raises(UserError):
+        train(recipe(*DIVERGING), tmp_path / "resumed")
+    for name in ("resumed", "whole"):
+        train(recipe(*DIVERGING, "training.divergence=lower_rate"), tmp_path / name)
+    assert logged(tmp_path / "resumed") == logged(tmp_path / "whole")
+
+
+@pytest.mark.slow
 def test_a_training_that_diverges_again_and_again_stops(recipe, tmp_path, monkeypatch, capsys):
-    done = Training._update
-    monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
-    monkeypatch.setattr(Training, "_update",
-                        lambda self, rate, step, skip: done(self, rate * (1e5 if step >= 8 else 1), step, skip))
-    with pytest.raises(UserError, match="diverged. It has been rolled back 5 times, each time with half the learning "
-                                        "rate. Train from the beginning "):
-        train(recipe("training.max_steps=60", "training.validate_every=3", "training.divergence=lower_rate"),
-              tmp_path / "run")
+    explode(monkeypatch, 1e5, {0.5 ** count: 8 for count in range(7)})
+    with pytest.raises(UserError):
+        train(recipe(*DIVERGING, "training.divergence=lower_rate"), tmp_path / "new")
     assert capsys.readouterr().err.count("rolling back to step 3") == 5
 
 
-def test_a_training_that_diverges_again_before_saving_rolls_back_again(recipe, tmp_path, monkeypatch, capsys):
-    done = Training._update
-    monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
-    begins = {1: 11, 0.5: 7}                                                    # by rate: 6 is good, 9 not known to be
-    monkeypatch.setattr(Training, "_update", lambda self, rate, step, skip: done(
-        self, rate * (1e5 if step >= begins.get(self.state.rate_factor, 99) else 1), step, skip))
-    train(recipe("training.max_steps=20", "training.validate_every=3", "training.divergence=lower_rate",
-                 "training.keep_checkpoints=1"), tmp_path / "run")
+def test_a_training_may_roll_back_again_to_the_last_checkpoint_that_is_known_to_be_good(recipe, tmp_path, monkeypatch,
+                                                                                        capsys):
+    explode(monkeypatch, 1e5, {1: 11, 0.5: 7})                                  # 6 is good, 9 not known to be
+    train(recipe(*DIVERGING, "training.divergence=lower_rate", "training.keep_checkpoints=1"), tmp_path / "new")
     assert capsys.readouterr().err.count("rolling back to step 6") == 2
-    progress = newest_checkpoint(tmp_path / "run").info["progress"]
-    assert (progress["step"], progress["retreats"], progress["rate_factor"]) == (20, 2, 0.25)
+    progress = newest_checkpoint(tmp_path / "new").info["progress"]
+    assert (progress["step"], progress["retreats"], progress["rate_factor"]) == (16, 2, 0.25)
 
 
 def test_nan_weights_at_a_validation_count_as_divergence(recipe, tmp_path, monkeypatch, capsys):
@@ -420,12 +387,12 @@ def test_nan_weights_at_a_validation_count_as_divergence(recipe, tmp_path, monke
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
     monkeypatch.setattr(Training, "_update", lambda self, rate, step, skip: done(
         self, rate * (1e38 if step == 11 and self.state.rate_factor == 1 else 1), step, skip))
-    settings = "training.max_steps=20", "training.validate_every=3"
-    with pytest.raises(UserError, match="step 12: the validation loss is not a number: the training has diverged"):
-        train(recipe(*settings), tmp_path / "run")
-    train(recipe(*settings, "training.divergence=lower_rate"), tmp_path / "run")
+    settings = "training.max_steps=13", "training.validate_every=3"
+    with pytest.raises(UserError):
+        train(recipe(*settings), tmp_path / "new")
+    train(recipe(*settings, "training.divergence=lower_rate"), tmp_path / "new")
     assert "rolling back to step 6" in capsys.readouterr().err
-    assert newest_checkpoint(tmp_path / "run").step == 20
+    assert newest_checkpoint(tmp_path / "new").step == 13
 
 
 def test_a_normal_training_is_not_classified_as_diverged():
@@ -444,17 +411,18 @@ def test_a_normal_training_is_not_classified_as_diverged():
 # Validating, averaging, ending
 
 
-def test_the_moving_average_is_what_is_validated_and_kept(recipe, tmp_path):
-    train(recipe("training.max_steps=5"), tmp_path / "run")
-    checkpoint, best = newest_checkpoint(tmp_path / "run"), load_bundle(tmp_path / "run" / "best")
+def test_the_moving_average_is_what_is_validated_and_kept(finished):
+    best = load_bundle(finished / "run" / "best")
+    checkpoint, = (checkpoint for checkpoint in map(newest_checkpoint, [finished / "run"])
+                   if checkpoint.step == best.metadata["step"])
     assert same(best.weights, {name: checkpoint.state[f"average.{name}"] for name in checkpoint.model})
     assert not same(best.weights, checkpoint.model)
 
 
-def test_a_training_that_no_longer_improves_stops_early(recipe, tmp_path, monkeypatch):
+def test_a_training_that_no_longer_improves_stops_early(recipe, run, monkeypatch):
     monkeypatch.setattr(TrainState, "is_better", lambda self, score, metric: self.best_score is None)
-    train(recipe("training.max_steps=100", "training.early_stopping=2"), tmp_path / "run")
-    assert newest_checkpoint(tmp_path / "run").step == 15                       # best at 5, then two without gain
+    train(recipe("training.max_steps=100", "training.early_stopping=2", "training.validate_every=1"), run)
+    assert newest_checkpoint(run).step == 13
 
 
 @pytest.mark.parametrize(("metric", "scores"), [("bleu", [9, 10, 11, 10, 10.5]), ("loss", [9, 8, 7, 8, 7.5])])
@@ -468,220 +436,156 @@ def test_after_a_rollback_early_stopping_compares_with_the_remaining_validations
     assert stale == [0, 0, 0, 1, 2] and state.validations == [[step, score] for step, score in enumerate(scores)]
 
 
-@pytest.mark.parametrize("kind", ["last", "best"])
-def test_checkpoints_are_averaged_at_the_end_and_kept_until_then(recipe, tmp_path, kind):
-    run = tmp_path / "run"
-    train(recipe(f"training.average.kind={kind}", "training.average.count=3", "training.keep_checkpoints=1",
-                 "training.max_steps=15"), run)
-    assert [path.name for path in list_checkpoints(run)] == ["step-00000005", "step-00000010", "step-00000015"]
-    assert [record["kind"] for record in logged(run)].count("average") == 1
-    assert newest_checkpoint(run).info["progress"]["averaged"] == [5, 10, 15]
-    settings = f"training.average.kind={kind}", "training.keep_checkpoints=1", "training.max_steps=15"
-    for count, averages in ((3, 1), (2, 2), (2, 2)):                # only another selection is averaged again
+def test_of_two_models_with_bleu_0_the_later_one_is_kept():
+    state = TrainState(best_score=0.0, best_step=1)
+    assert state.is_better(0.0, "bleu") and not state.is_better(0.0, "loss")
+    assert not TrainState(best_score=5.0, best_step=1).is_better(5.0, "bleu")
+
+
+@pytest.mark.parametrize(("kind", "metric", "steps"), [
+    ("none", "bleu", []), ("last", "bleu", [3, 4]), ("best", "bleu", [1, 3]), ("best", "loss", [2, 4])])
+def test_the_last_or_the_best_checkpoints_are_averaged(kind, metric, steps):
+    state = TrainState(validations=[[1, 9.0], [2, 5.0], [3, 8.0], [4, 6.0]])
+    assert state.steps_to_average(Average(kind=kind, count=2), metric) == steps
+
+
+def averages(run):
+    return [record["step"] for record in logged(run) if record["kind"] == "average"]
+
+
+def test_checkpoints_are_kept_until_they_are_averaged_at_the_end(recipe, run):
+    settings = "training.average.kind=best", "training.keep_checkpoints=1", "training.max_steps=15"
+    train(recipe(*settings, "training.average.count=4"), run)
+    assert [path.name for path in list_checkpoints(run)] == [f"step-000000{step}" for step in ("05", "10", "11", "15")]
+    assert newest_checkpoint(run).info["progress"]["averaged"] == [5, 10, 11, 15]
+    for count, expected in ((4, [15]), (2, [15, 15]), (2, [15, 15])):           # another selection is averaged again
         train(recipe(*settings, f"training.average.count={count}"), run)
-        assert [record["kind"] for record in logged(run)].count("average") == averages
+        assert averages(run) == expected
+
+
+@pytest.mark.parametrize("loss", ["damaged", "deleted"])
+def test_averaging_that_is_set_later_uses_the_remaining_intact_checkpoints(recipe, run, capsys, loss):
+    oldest, *_ = list_checkpoints(run)
+    if loss == "deleted":
+        shutil.rmtree(oldest)
+    else:
+        (oldest / "model.safetensors").write_bytes(b"damaged")
+    settings = "training.keep_checkpoints=3", "training.average.kind=last", "training.average.count=3"
+    train(recipe(*settings), run)
+    assert "average of 2 checkpoints" in capsys.readouterr().err
+    train(recipe(*settings, "training.max_steps=12"), run)
+    assert averages(run) == [11, 12]
 
 
 def test_an_average_that_is_no_better_does_not_replace_the_best_model(recipe, tmp_path):
-    settings = "metrics=[exact]", "training.best_metric=exact", "training.average.kind=last", "training.average.count=3"
-    train(recipe("training.max_steps=15", *settings), tmp_path / "run")
-    scores = [record["exact"] for record in logged(tmp_path / "run") if record["kind"] in ("validation", "average")]
-    assert scores == [0] * 4
-    best, checkpoint = load_bundle(tmp_path / "run" / "best"), newest_checkpoint(tmp_path / "run")
+    settings = "metrics=[exact]", "training.best_metric=exact", "training.average.kind=last", "training.average.count=2"
+    train(recipe("training.max_steps=4", "training.validate_every=2", *settings), tmp_path / "new")
+    scores = [record["exact"] for record in logged(tmp_path / "new") if record["kind"] in ("validation", "average")]
+    assert scores == [0] * 3
+    best, checkpoint = load_bundle(tmp_path / "new" / "best"), newest_checkpoint(tmp_path / "new")
     assert same(best.weights, {name: checkpoint.state[f"average.{name}"] for name in checkpoint.model})
 
 
-def test_a_damaged_checkpoint_is_left_out_of_the_average(recipe, tmp_path, capsys):
-    run, settings = tmp_path / "run", ("training.keep_checkpoints=3", "training.max_steps=15")
-    train(recipe(*settings), run)
-    oldest, *intact = list_checkpoints(run)
-    (weights,) = oldest.glob("model*")
-    weights.write_bytes(weights.read_bytes()[:-1])
-    train(recipe(*settings, "training.average.kind=last", "training.average.count=3"), run)
-    assert "step-00000005" in (told := capsys.readouterr().err) and "The average leaves this checkpoint out." in told
-    assert "average of 2 checkpoints" in told
-    assert newest_checkpoint(run).info["progress"]["averaged"] and len(intact) == 2
+def test_only_the_newest_checkpoints_stay_and_a_damaged_one_is_none(recipe, run):
+    (run / "checkpoints" / "step-00000011" / "model.safetensors").write_bytes(b"damaged")
+    train(recipe("training.max_steps=13", "training.keep_checkpoints=2", "training.checkpoint_minutes=0"), run)
+    assert [path.name for path in list_checkpoints(run)] == ["step-00000012", "step-00000013"]
 
 
-def test_a_run_keeps_its_vocabulary_if_a_later_version_chooses_another_size(recipe, tmp_path, monkeypatch, capsys):
-    run = tmp_path / "run"
-    train(recipe("tokenizer.vocab_size=auto", "training.max_steps=5"), run)
-    assert "auto chose" in capsys.readouterr().err
-    before = {path.name: path.read_bytes() for path in (run / "tokenizer").iterdir()}
-    monkeypatch.setattr(vocabulary_size, "FACTOR", 1)
-    train(recipe("tokenizer.vocab_size=auto", "training.max_steps=10"), run)
-    assert "auto chose" not in capsys.readouterr().err and newest_checkpoint(run).step == 10
-    assert {path.name: path.read_bytes() for path in (run / "tokenizer").iterdir()} == before
-
-
-def test_only_the_newest_checkpoints_stay(recipe, tmp_path):
-    train(recipe("training.keep_checkpoints=2", "training.checkpoint_minutes=0"), tmp_path / "run")
-    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["step-00000010", "step-00000011"]
-
-
-def test_a_score_outside_the_expected_range_is_a_warning(recipe, folder, capsys):
-    with open(folder / "recipe.yaml", "a") as file:
-        file.write("expected: {small: {bleu: [99, 100]}}\n")
-    scores = train(recipe("training.max_steps=2"), folder / "run")
+def test_a_score_outside_the_expected_range_is_a_warning(recipe, run, capsys):
+    scores = train(recipe("expected={small: {bleu: [99, 100]}}"), run)
     assert scores["small"]["bleu"].value < 99
     assert "below the expected 99 to 100" in capsys.readouterr().err
 
 
-def test_the_bundle_contains_scores_counts_and_the_original_recipe(recipe, tmp_path):
-    train(recipe("training.max_steps=2"), tmp_path / "run")
-    best = load_bundle(tmp_path / "run" / "best")
+def test_the_bundle_contains_scores_counts_and_the_original_recipe(finished):
+    best = load_bundle(finished / "run" / "best")
     assert best.metadata["corpora"]["train.en"]["lines"] == 60
     assert best.metadata["test"]["small"]["bleu"]["signature"].startswith("nrefs:1|case:mixed")
     assert "source: train.en" in best.recipe_text
-    assert str(tmp_path) in (tmp_path / "run" / "recipe.yaml").read_text()
+    assert str(finished) in (finished / "run" / "recipe.yaml").read_text()
 
 
-def test_the_log_has_every_interval_once_with_true_perplexity(recipe, tmp_path):
-    train(recipe(), tmp_path / "run")
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records if record["kind"] == "training"] == [2, 4, 6, 8, 10, 11]
-    assert [record["step"] for record in records if record["kind"] == "validation"] == [5, 10, 11]
-    for record in records:
-        if record["kind"] == "validation":
-            assert record["perplexity"] == pytest.approx(torch.tensor(record["loss"]).exp().item(), rel=1e-5)
+def test_changed_decoding_settings_are_saved_in_the_model_of_a_finished_run(recipe, run):
+    train(recipe("decoding.beam_size=3"), run)
+    assert "beam_size: 3" in load_bundle(run / "best").recipe_text
 
 
 # What a run survives
 
 
 def test_a_first_start_that_failed_does_not_bind_the_run_to_its_recipe(recipe, tmp_path):
-    run = tmp_path / "run"
-    with pytest.raises(UserError, match="largest possible vocabulary"):
-        train(recipe("tokenizer.vocab_size=9000"), run)
-    train(recipe("training.max_steps=2"), run)
-    assert newest_checkpoint(run).step == 2
+    with pytest.raises(UserError):
+        train(recipe("tokenizer.vocab_size=9000"), tmp_path / "new")
+    train(recipe("training.max_steps=1"), tmp_path / "new")
+    assert newest_checkpoint(tmp_path / "new").step == 1
 
 
-@pytest.mark.parametrize("setting", ["tokenizer.vocab_size=9000", "training.device=tpu", "data.valid.target=short.de"])
-def test_a_refused_training_creates_no_files(recipe, folder, monkeypatch, setting):
+@pytest.mark.parametrize("setting", [
+    "tokenizer.vocab_size=9000", "training.device=tpu", "data.valid.target=short.de", "data.test.small.target=short.de",
+    "data.test={blank: {source: blank.en, target: blank.de}}"])
+def test_a_refused_training_trains_nothing(recipe, folder, monkeypatch, setting):
     monkeypatch.chdir(folder)
     (folder / "short.de").write_text("eins\n")
-    before = sorted(folder.rglob("*"))
-    for _ in range(2):
-        with pytest.raises(UserError):
-            train(recipe(setting), folder / "runs" / "new")
-        assert sorted(folder.rglob("*")) == before
+    (folder / "blank.de").write_text("\n \n")
+    (folder / "blank.en").write_text("one\ntwo\n")
+    with pytest.raises(UserError):
+        train(recipe(setting), folder / "new")
+    assert not {"tokenizer", "prepared", "checkpoints"}.intersection(path.name for path in folder.glob("new/*"))
 
 
-def test_a_restart_that_fails_does_not_move_the_old_run(recipe, folder):
-    train(recipe("training.max_steps=1"), folder / "run")
+def test_a_restart_that_fails_does_not_move_the_old_run(recipe, folder, run):
     (folder / "short.de").write_text("eins\n")
-    with pytest.raises(UserError, match="must match line by line"):
-        train(recipe(f"data.test.small.target={folder / 'short.de'}"), folder / "run", restart=True)
-    assert newest_checkpoint(folder / "run").step == 1 and not (folder / "run.1").exists()
+    with pytest.raises(UserError):
+        train(recipe(f"data.test.small.target={folder / 'short.de'}"), run, restart=True)
+    assert newest_checkpoint(run).step == 11 and not (folder / "run.1").exists()
+
+
+@pytest.mark.parametrize("setting", [
+    "training.start_from=run", "tokenizer.taken_from=run", "data.train.0.source=run/train.en",
+    "data.train=[{source: train.en, target: train.de}, {source: train.en, translated_by: run}]"])
+def test_restart_does_not_move_away_what_the_recipe_uses(recipe, folder, run, monkeypatch, setting):
+    monkeypatch.chdir(folder)
+    shutil.copy(folder / "train.en", run)
+    with pytest.raises(RecipeError):
+        train(recipe(setting), run, restart=True)
+    assert (run / "best").exists() and not (folder / "run.1").exists()
+
+
+def test_restart_of_a_run_behind_a_link_leaves_a_run_there(recipe, run, tmp_path):
+    run.rename(tmp_path / "disk")
+    run.symlink_to(tmp_path / "disk")
+    train(recipe("training.max_steps=1"), run, restart=True)
+    assert run.is_symlink()
+    assert (newest_checkpoint(run).step, newest_checkpoint(tmp_path / "disk.1").step) == (1, 11)
 
 
 def test_a_header_that_counts_as_a_pair_is_said_once(recipe, folder, capsys):
     pairs = zip(*((folder / f"train.{side}").read_text().splitlines() for side in ("en", "de")), strict=True)
     (folder / "pairs.csv").write_text("".join(f"{source},{target}\n" for source, target in [("en", "de"), *pairs]))
     for step in (1, 2):
-        train(recipe(f"data.train=[{{file: {folder / 'pairs.csv'}}}]", f"training.max_steps={step}"), folder / "run")
+        train(recipe(f"data.train=[{{file: {folder / 'pairs.csv'}}}]", f"training.max_steps={step}"), folder / "new")
         assert ("pairs.csv:1: the line looks like column names" in capsys.readouterr().err) == (step == 1)
 
 
-def test_a_mistake_in_the_test_set_is_known_before_anything_is_trained(recipe, folder):
-    (folder / "short.de").write_text("eins\n")
-    with pytest.raises(UserError, match="must match line by line"):
-        train(recipe(f"data.test.small.target={folder / 'short.de'}"), folder / "run")
-    assert not (folder / "run" / "tokenizer").exists()
-
-
 def test_sentences_may_fill_all_positions_of_the_model(recipe, tmp_path):
-    train(recipe("data.cleaning.max_pieces=13", "model.max_positions=14", "training.max_steps=5"), tmp_path / "run")
-    assert newest_checkpoint(tmp_path / "run").step == 5
-
-
-def test_averaging_enabled_after_resuming_uses_the_remaining_checkpoints(recipe, tmp_path):
-    run = tmp_path / "run"
-    train(recipe("training.keep_checkpoints=1"), run)
-    train(recipe("training.max_steps=15", "training.average.kind=last", "training.average.count=4"), run)
-    assert newest_checkpoint(run).info["progress"]["averaged"]
-    train(recipe("training.max_steps=20", "training.average.kind=last", "training.average.count=4"), run)
-    assert [record["step"] for record in logged(run) if record["kind"] == "average"] == [15, 20]
+    losses, _ = train_steps(recipe("data.cleaning.max_pieces=13", "model.max_positions=14"), tmp_path / "new", 5)
+    assert np.isfinite(losses).all()
 
 
 def test_a_run_shortened_below_its_step_is_validated_and_measured(recipe, tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    interrupting(monkeypatch, 4, press_ctrl_c)
+    interrupting(monkeypatch, 2, press_ctrl_c)
     with pytest.raises(Stopped):
-        train(recipe(), run)
-    assert train(recipe("training.max_steps=3"), run)["small"]["bleu"].value >= 0
+        train(recipe(), tmp_path / "new")
+    assert train(recipe("training.max_steps=1"), tmp_path / "new")["small"]["bleu"].value >= 0
 
 
-def test_a_damaged_newer_checkpoint_never_displaces_a_good_one(recipe, tmp_path):
-    run = tmp_path / "run"
-    train(recipe("training.checkpoint_minutes=0", "training.keep_checkpoints=2"), run)
-    (run / "checkpoints" / "step-00000011" / "model.safetensors").write_bytes(b"damaged")
-    train(recipe("training.max_steps=12", "training.checkpoint_minutes=0", "training.keep_checkpoints=1"), run)
-    assert newest_checkpoint(run).step == 12
-
-
-def test_restart_does_not_move_the_text_away(recipe, folder):
-    train(recipe("training.max_steps=2"), folder)
-    with pytest.raises(RecipeError, match="would rename the run, and .*train.en is in it"):
-        train(recipe("training.max_steps=2"), folder, restart=True)
-    assert (folder / "train.en").exists()
-
-
-@pytest.mark.parametrize("setting", [
-    "training.start_from=run", "tokenizer.taken_from=run",
-    "data.train=[{source: train.en, target: train.de}, {source: train.en, translated_by: run}]"])
-def test_restart_does_not_move_a_model_away_that_the_recipe_uses(recipe, folder, monkeypatch, setting):
-    monkeypatch.chdir(folder)
-    run = folder / "run"
-    train(recipe("training.max_steps=2"), run)
-    with pytest.raises(RecipeError, match="would rename the run, and the recipe uses the model .*run, which is in it"):
-        train(recipe(setting, "training.max_steps=3"), run, restart=True)
-    assert (run / "best").exists() and not (folder / "run.1").exists()
-
-
-def test_changed_decoding_settings_are_saved_in_the_model_of_a_finished_run(recipe, tmp_path):
-    run = tmp_path / "run"
-    train(recipe("training.max_steps=2"), run)
-    train(recipe("training.max_steps=2", "decoding.beam_size=3"), run)
-    assert "beam_size: 3" in load_bundle(run / "best").recipe_text
-
-
-def test_a_test_set_without_text_is_refused_before_anything_is_trained(recipe, folder):
-    (folder / "blank.de").write_text("\n \n")
-    (folder / "blank.en").write_text("one\ntwo\n")
-    test = f"data.test={{blank: {{source: {folder / 'blank.en'}, target: {folder / 'blank.de'}}}}}"
-    with pytest.raises(UserError, match="data.test.blank .* has no line with text"):
-        train(recipe(test), folder / "run")
-    assert not (folder / "run" / "tokenizer").exists()
-
-
-def test_a_signal_in_the_last_validation_stops_before_the_tests(recipe, tmp_path, monkeypatch):
+def test_a_signal_in_the_last_validation_stops_before_the_tests(recipe, run, monkeypatch):
     done = Training._validate
-
-    def interrupted(self, log):
-        done(self, log)
-        if self.state.step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Training, "_validate", interrupted)
-    with pytest.raises(Stopped, match="saved at step 4") as stopped:
-        train(recipe("training.max_steps=4"), tmp_path / "run")
+    monkeypatch.setattr(Training, "_validate", lambda self, log: (done(self, log), terminate()))
+    with pytest.raises(Stopped) as stopped:
+        train(recipe("training.max_steps=12"), run)
     assert stopped.value.exit_code == 143
     monkeypatch.undo()
-    assert train(recipe("training.max_steps=4"), tmp_path / "run")["small"]
-
-
-def test_restart_of_a_run_behind_a_link_leaves_a_run_there(recipe, tmp_path):
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "run").symlink_to(tmp_path / "disk")
-    for restart in (False, True):
-        train(recipe("training.max_steps=2"), tmp_path / "run", restart)
-    assert (tmp_path / "run").is_symlink()
-    assert newest_checkpoint(tmp_path / "run").step == newest_checkpoint(tmp_path / "disk.1").step == 2
-
-
-def test_of_two_models_with_bleu_0_the_later_one_is_kept():
-    state = TrainState(best_score=0.0, best_step=1)
-    assert state.is_better(0.0, "bleu") and not state.is_better(0.0, "loss")
-    assert not TrainState(best_score=5.0, best_step=1).is_better(5.0, "bleu")
+    assert json.loads((run / "best" / "metadata.json").read_text())["step"] in (10, 11, 12)
+    assert train(recipe("training.max_steps=12"), run)["small"]

@@ -77,7 +77,7 @@ def test_what_is_lost_is_told_as_it_is_written():
     assert lost_numbers("1.987 und 2345 und 2345, 17", "1987") == ["2345"]
 
 
-@hypothesis.settings(deadline=None)
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=12)
 @hypothesis.given(strategies.text(), strategies.text())
 def test_any_two_texts_can_be_compared(source, translation):
     found = faults(source, translation, "de", "en")

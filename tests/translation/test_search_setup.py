@@ -18,7 +18,7 @@ import torch
 from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.data.batching import EncodedSide
-from seq2seq.errors import CheckpointError, RequestError, UserError
+from seq2seq.errors import CheckpointError, OptionError, RequestError, UserError
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.recipe import DecodingSection
 from seq2seq.search.minimum_bayes_risk import expected_utilities
@@ -110,8 +110,10 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("name", "models"), [*((name, "exact") for name in OPTIONS), ("diverse", "joined"),
-                                              ("all that goes together", "joined")])
+@pytest.mark.parametrize(("name", "models"), [
+    *(pytest.param(name, "exact", marks=[] if name in ("samples", "diverse", "constraints") else pytest.mark.slow)
+      for name in OPTIONS),
+    pytest.param("diverse", "joined", marks=pytest.mark.slow), ("all that goes together", "joined")])
 def test_samples_do_not_depend_on_the_batch(name, models, request):
     translator, options = request.getfixturevalue(models), OPTIONS[name]
     together = translator.translate(LINES, **options)
@@ -299,7 +301,7 @@ def test_the_search_proposes_several_casings_of_a_phrase(tokenizers):
     words = Words(["Ice", "cream", "dog"])
     setup = SearchSetup(DecodingSection(ignore_case=True), words, "en")
     assert words.decode(setup.phrases.required_phrase("ICE").spellings) == ["Ice"]
-    with pytest.raises(RequestError, match="line 3: the required phrase 'Dogs' contains <unk>"):
+    with pytest.raises(RequestError, match="^line 3: "):
         setup.phrases.required_phrase("Dogs", 2)
 
 
@@ -312,7 +314,7 @@ def test_phrases_are_normalised_like_other_text():
     last = target.encode(["dog"])[0]
     logits = setup.logits_processors[0](Hypotheses(torch.tensor([[last[:-1]]]), [0]), torch.zeros(1, target.vocab_size))
     assert logits[0, last[-1]] == -math.inf
-    with pytest.raises(RequestError, match="line 2: the tokenizer drops all characters of the required phrase"):
+    with pytest.raises(RequestError, match="^line 2: "):
         setup.phrases.required_phrase("\u200b", 1)
 
 
@@ -372,39 +374,26 @@ def test_length_limits_are_respected(exact):
         assert one.tokens == 6
 
 
-@pytest.mark.parametrize(("request_", "options", "message"), [
-    (Request("ein Hund", required=("dog",)), {"sampling": True}, "line 1: required phrases work only with beam search"),
-    (Request("ein Hund", required=("dog",)), {"diverse_groups": 2}, "phrases work only with a single group"),
-    (Request(LONG, required=("dog",)), {}, r"line 1 is too long for the model and is translated in \d+ parts"),
-    (Request("ein Hund", number=6, required=("the cat runs",)), {"max_length": 2},
-     "line 7: min_length, prefix or required phrases need a translation of .* raise max_length"),
-    (Request("ein Hund"), {"min_length": 1000}, "a translation of 1000 pieces, but the maximum is"),
-    (Request("ein Hund", "a\tdog"), {}, "line 1: the prefix 'a.tdog' contains <0x09>, a control character"),
-    (Request("ein Hund", "a dog"), {"forbid": ["dog"]},
-     "line 1: the search found no translation that satisfies all constraints"),
-    (Request("ein Hund", required=("a\x07b",)), {}, "line 1: the required phrase"),
+@pytest.mark.parametrize(("request_", "options"), [
+    (Request("ein Hund", required=("dog",)), {"sampling": True}),
+    (Request("ein Hund", required=("dog",)), {"diverse_groups": 2}),
+    (Request(LONG, required=("dog",)), {}), (Request("ein Hund"), {"min_length": 1000}),
+    (Request("ein Hund", required=("the cat runs",)), {"max_length": 2}), (Request("ein Hund", "a\tdog"), {}),
+    (Request("ein Hund", "a dog"), {"forbid": ["dog"]}), (Request("ein Hund", required=("a\x07b",)), {}),
 ])
-def test_constraints_that_cannot_be_satisfied_are_refused(translator, request_, options, message):
-    with pytest.raises(UserError, match=message):
-        translator.translate([request_], **options)
+def test_constraints_that_cannot_be_satisfied_are_refused_with_the_number_of_the_line(translator, request_, options):
+    with pytest.raises(RequestError, match="^line 7"):
+        translator.translate([dataclasses.replace(request_, number=6)], **options)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"diverse_groups": 4}, "a beam of 6 cannot be divided into 4 groups of equal size; a beam of 4 or 8 can"),
-    ({"sampling": True, "diverse_groups": 2}, "sampling: cannot be combined with diverse groups"),
-    ({"sampling": True, "require": ["dog"]}, "sampling: cannot be combined with required phrases"),
-    ({"diverse_groups": 2, "require": ["dog"]}, "diverse_groups: cannot be combined with required"),
-    ({"temperature": 0.5}, "turn sampling on"), ({"top_k": 5}, "turn sampling on"),
-    ({"top_p": 0.5}, "turn sampling on"), ({"min_p": 0.5}, "turn sampling on"),
-    ({"sampling": True, "temperature": 0.0}, "temperature"),
-    ({"mbr": 7}, "a beam of 6 cannot produce 7 candidates"), ({"mbr": 3, "n_best": 4}, "3 candidates cannot produce 4"),
-    ({"min_length": 5, "max_length": 4}, r"must not be smaller than min_length \(5\), found 4"),
-    ({"forbid": [" "]}, "must not be blank"),
-    ({"forbid": ["a"], "require": ["a"]}, "'a' is both required and forbidden"),
-    ({"forbid": ["A "], "require": ["a"], "ignore_case": True}, "'a' is both required and forbidden"),
-])
-def test_options_that_contradict_each_other_are_refused(translator, options, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("options", [
+    {"diverse_groups": 4}, {"sampling": True, "diverse_groups": 2}, {"sampling": True, "require": ["dog"]},
+    {"diverse_groups": 2, "require": ["dog"]}, {"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.5},
+    {"sampling": True, "temperature": 0.0}, {"mbr": 7}, {"mbr": 3, "n_best": 4}, {"min_length": 5, "max_length": 4},
+    {"forbid": [" "]}, {"forbid": ["a"], "require": ["a"]}, {"forbid": ["A "], "require": ["a"], "ignore_case": True},
+], ids=str)
+def test_options_that_contradict_each_other_are_refused(translator, options):
+    with pytest.raises(OptionError):
         translator.translate(["ein Hund"], **options)
 
 
@@ -500,7 +489,7 @@ def test_models_of_other_vocabularies_are_refused(places, tmp_path):
     place = bundle(tmp_path / "other", other)
     speaking = bundle(tmp_path / "speaking", other, text=OF_A_LANGUAGE_MODEL)
     for models in ({"ensemble": [place]}, {"fusion": speaking}):
-        with pytest.raises(CheckpointError, match="have different vocabularies"):
+        with pytest.raises(CheckpointError):
             Translator.load(places[0], "cpu", "fp32", **models)
 
 

@@ -1,0 +1,72 @@
+"""Refusal of links and special files: a run or a bundle that somebody else has made may contain any file.
+
+Nothing outside a run or a bundle is read or written through a link in it. The run or the bundle itself may be reached
+through a link, such as `runs -> /big/disk/runs`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from seq2seq.errors import CheckpointError
+
+RUN_DIRECTORIES = ("checkpoints", "tokenizer", "tensorboard", "prepared", "synthetic", "teachers")
+"""Directories in a run in which all files are those of seq2seq."""
+RUN_ENTRIES = (*RUN_DIRECTORIES, "best", "recipe.yaml", "metrics.jsonl", "curves.svg")
+"""Names in a run directory that seq2seq uses. Hidden names belong to seq2seq, too."""
+
+
+class DamagedError(CheckpointError):
+    """A file is missing or damaged. If it belongs to a checkpoint, earlier checkpoints may still be intact."""
+
+
+def path_inside(directory: Path, name: str) -> Path:
+    """Return the path of the entry `name` of the directory. There may be no such entry.
+
+    Raises:
+        CheckpointError: the name or a link leads out of the directory, or no file can have this name.
+        DamagedError: the path is part of a loop of links, or is neither a file nor a directory. Reading from a named
+            pipe or a device could block forever.
+    """
+    path = directory / name
+    try:
+        leads_out = Path(name).name != name or not path.resolve().is_relative_to(directory.resolve())
+        special = os.path.lexists(path) and not (path.is_file() or path.is_dir())
+    except ValueError as error:                                                 # a null character or a lone surrogate
+        raise CheckpointError(f"{directory} has no file {name!r}, which is not a valid name: {error}.") from error
+    except (RuntimeError, OSError) as error:                                    # RuntimeError: a loop of links
+        raise DamagedError(f"{path} cannot be read: {error}.") from error
+    if leads_out:
+        raise CheckpointError(f"{path} leads out of {directory}. All files of a model must be in its directory: copy "
+                              "the file there.")
+    if special:
+        raise DamagedError(f"{path} is not a regular file.")
+    return path
+
+
+def refuse_links(run: Path) -> None:
+    """Check that no file which a training reads or writes in a run directory is a link that leads out of the run.
+
+    Raises:
+        CheckpointError: there is such a link, or a file is a named pipe or a device.
+    """
+    inside = run.resolve()
+    for path in _own_entries(run):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise CheckpointError(f"{path} is a link that leads out of the run {run}. Copy what it leads to into the "
+                                  "run, or name another directory.")
+        if not (path.is_file() or path.is_dir()):
+            raise DamagedError(f"{path} is not a regular file.")
+
+
+def _own_entries(run: Path) -> Iterator[Path]:
+    if not run.is_dir():
+        return
+    for path in run.iterdir():
+        if path.name in RUN_ENTRIES or path.name.startswith("."):
+            yield path
+        if path.name in RUN_DIRECTORIES and not path.is_symlink():
+            for folder, directories, files in os.walk(path):
+                yield from (Path(folder, name) for name in (*directories, *files))

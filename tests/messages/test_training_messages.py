@@ -1,0 +1,181 @@
+"""Messages of trainings that cannot start, go on or end."""
+
+import functools
+import math
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from catalogue import Catalogue
+from toy import copy_finished_run
+
+from seq2seq.errors import UserError
+from seq2seq.recipe import load_recipe
+from seq2seq.storage.checkpoints import load_bundle, save_bundle
+from seq2seq.training import divergence, trainer
+from seq2seq.training.synthetic_text import with_synthetic_text
+from seq2seq.training.train_state import TrainState
+from seq2seq.training.trainer import train
+
+CATALOGUE = Catalogue("training")
+BACK_TRANSLATION = "data.train=[{source: train.en, target: train.de}, {target: mono.de, translated_by: run}]"
+
+
+def training(folder: Path, *settings: str, restart: bool = False) -> None:
+    """Train in DIR/run. See `copy_finished_run`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        train(load_recipe(folder / "recipe.yaml", settings), folder / "run", restart)
+
+
+for _name, _settings, _restart in (
+        ("another recipe", ["model.dropout=0.2", "training.learning_rate=0.02"], False),
+        ("restart with the model to start from in the run", ["training.start_from=run"], True),
+        ("restart with the model of the tokenizer in the run", ["tokenizer.taken_from=run"], True),
+        ("restart with a model that translates in the run",
+         ["data.train=[{source: train.en, target: train.de}, {source: train.en, translated_by: run}]"], True),
+        ("restart with text in the run", ["data.train.0.source=run/text.en"], True)):
+    def _case(folder, settings=_settings, restart=_restart):
+        copy_finished_run(folder)
+        shutil.copy(folder / "train.en", folder / "run" / "text.en")
+        training(folder, *settings, restart=restart)
+
+    CATALOGUE.add(_name, _case)
+
+
+def new_training(folder: Path, *settings: str) -> None:
+    copy_finished_run(folder)
+    shutil.rmtree(folder / "run")
+    (folder / "short.de").write_text("eins\n")
+    for language in ("en", "de"):
+        (folder / f"blank.{language}").write_text("\n \n")
+    training(folder, *settings)
+
+
+for _name, _setting in (
+        ("a vocabulary that is larger than the text allows", "tokenizer.vocab_size=9000"),
+        ("an unknown device", "training.device=tpu"),
+        ("a validation set whose sides differ in length", "data.valid.target=short.de"),
+        ("a test set whose sides differ in length", "data.test.small.target=short.de"),
+        ("a test set without text", "data.test={blank: {source: blank.en, target: blank.de}}"),
+        ("a validation set without text", "data.valid={source: blank.en, target: blank.de}"),
+        ("cleaning that drops all pairs", "data.cleaning.max_characters=1")):
+    CATALOGUE.add(_name, functools.partial(lambda setting, folder: new_training(folder, setting), _setting))
+
+
+@CATALOGUE
+def other_text(folder):
+    copy_finished_run(folder)
+    lines = (folder / "train.en").read_text().splitlines()
+    (folder / "train.en").write_text("\n".join(["cat cat cat", *lines[1:]]) + "\n")
+    training(folder, "training.max_steps=12")
+
+
+@CATALOGUE
+def a_model_to_start_from_that_has_other_shapes(folder):
+    run = copy_finished_run(folder)
+    text = "\n".join(line for line in (folder / "recipe.yaml").read_text().splitlines()
+                     if not line.startswith(("tokenizer:", "model:")))
+    (folder / "recipe.yaml").write_text(text)
+    run.rename(folder / "first")
+    training(folder, "training.start_from=first", "model.feed_forward=64")
+
+
+# Divergence
+
+
+@CATALOGUE
+def every_gradient_is_infinite(folder):
+    copy_finished_run(folder)
+    real = trainer.mean_gradient_norm
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * math.inf)
+        training(folder, "training.max_steps=50", "training.validate_every=50")
+
+
+@CATALOGUE
+def nan_weights_at_a_validation(folder):
+    copy_finished_run(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("seq2seq.training.validation.Validation.measure", _not_a_number)
+        training(folder, "training.max_steps=12")
+
+
+def _not_a_number(*_):
+    raise FloatingPointError("the validation loss is not a number")
+
+
+for _name, _state in (
+        ("divergence without a good checkpoint", TrainState(step=12, good_step=0)),
+        ("divergence after a good checkpoint", TrainState(step=12, good_step=5)),
+        ("divergence after five rollbacks", TrainState(step=12, good_step=5, retreats=5))):
+    def _divergence(folder, state=_state):
+        copy_finished_run(folder)
+        return divergence.divergence_error("step 12: the loss has risen", state, folder / "run")
+
+    CATALOGUE.add(_name, _divergence)
+
+
+# Synthetic text
+
+
+def back_translation(folder: Path, *settings: str, text: str = "eins\n") -> None:
+    copy_finished_run(folder)
+    (folder / "mono.de").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with_synthetic_text(load_recipe(folder / "recipe.yaml", [BACK_TRANSLATION, *settings]), folder / "new")
+
+
+@CATALOGUE
+def a_model_of_the_other_direction(folder):
+    back_translation(folder)
+
+
+@CATALOGUE
+def a_monolingual_text_without_lines(folder):
+    back_translation(folder, "languages={source: de, target: en}",
+                     "data.train=[{target: mono.de, translated_by: run}]", text=" \n\n")
+
+
+@CATALOGUE
+def a_model_that_is_missing(folder):
+    back_translation(folder, "data.train.1.translated_by=nowhere")
+
+
+@CATALOGUE
+def damaged_synthetic_text(folder):
+    forward = "data.train=[{source: mono.de, translated_by: run}]"
+    back_translation(folder, forward)
+    text, = (folder / "new" / "synthetic").glob("*.txt")
+    text.write_text("damaged\n")
+    return re.sub("[0-9a-f]{16}", "KEY", str(failure(lambda: back_translation(folder, forward))))
+
+
+@CATALOGUE
+def a_model_of_other_text_since_the_run_began(folder):
+    run = copy_finished_run(folder)
+    shutil.copytree(run, folder / "model")
+    setting = "data.train=[{source: train.en, target: train.de}, {source: valid.en, translated_by: model}]"
+    shutil.rmtree(run)
+    training_in_new_run(folder, setting)
+    best = load_bundle(folder / "model" / "best")
+    save_bundle(best.directory, {name: -weight for name, weight in best.weights.items()}, best.recipe_text,
+                best.tokenizer_files, best.metadata)
+    training_in_new_run(folder, setting)
+
+
+def failure(action) -> Exception:
+    with pytest.raises(UserError) as raised:
+        action()
+    return raised.value
+
+
+def training_in_new_run(folder: Path, setting: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        train(load_recipe(folder / "recipe.yaml", [setting, "training.max_steps=1"]), folder / "new")
+
+
+test_message, test_every_message_belongs_to_a_case = CATALOGUE.tests()
