@@ -177,8 +177,6 @@ def test_what_cannot_be_rescored_is_told(models):
         rescore(["a", "b"], found, [(models["speaks"], 1.0)])
     with pytest.raises(OptionError, match="^length_penalty: "):
         rescore(["a"], found, [(models["speaks"], 1.0)], -1.0)
-    with pytest.raises(UserError):
-        rescore(["a"], found, [])
     for weight in (math.nan, math.inf):
         with pytest.raises(UserError):
             rescore(["a"], found, [(models["speaks"], 1.0), (models["speaks"], weight)])
