@@ -67,8 +67,8 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
     except (DamagedError, RecipeError) as error:
         if not trained:
             return None
-        raise CheckpointError(f"{error}\nThis run was trained with the recipe in {path}, which is damaged. Restore it "
-                              "from a backup, or train from the beginning with --restart.") from error
+        raise CheckpointError(f"{error}\n{path} must contain the recipe that the checkpoints of this run were trained "
+                              "with. Restore it from a backup, or train from the beginning with --restart.") from error
     # Another path of the same tokenizer, such as that of teacher 1 in a run that was moved, changes nothing.
     changes = [replace(change, may_change_on_resume=True)
                if trained and change.key == "tokenizer.taken_from" and _has_tokenizers_of(recipe.tokenizer_model, run)

@@ -81,7 +81,10 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
     """
     run = directory.parent
     changed = trained_on_other_text(directory, text)
-    if not changed and (current_path(directory).exists() or list_checkpoints(run)):
+    if list_checkpoints(run) and not current_path(directory).exists():
+        raise CheckpointError(f"{directory} is missing. Restore it from a backup, or train from the beginning with "
+                              "--restart.")
+    if current_path(directory).exists() and not changed:
         try:
             return load_tokenizers(directory)
         except CheckpointError as error:

@@ -15,7 +15,6 @@ from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
-from seq2seq.storage.checksums import journal_path
 from seq2seq.training import synthetic_text as synthetic
 from seq2seq.training.synthetic_text import with_synthetic_text
 from seq2seq.training.trainer import Training, train
@@ -91,24 +90,36 @@ def flip(path):
     path.write_bytes(contents)
 
 
-def test_damaged_synthetic_text_is_detected_and_generated_again(folder, tmp_path):
+def leave(part): ...
+
+
+def test_damaged_synthetic_text_is_refused_until_it_is_deleted(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=2"])
     spec, text = made(recipe, tmp_path / "synthetic")
     flip(Path(spec.source))
-    with pytest.raises(CheckpointError, match="is damaged: its checksum is wrong"):
-        train(recipe, tmp_path)
+    for refused in (lambda: train(recipe, tmp_path), lambda: check_recipe(recipe, tmp_path)):
+        with pytest.raises(CheckpointError):
+            refused()
+    Path(spec.source).unlink()
     assert made(recipe, tmp_path / "synthetic")[1] == text
 
 
-def test_damaged_unfinished_synthetic_text_is_generated_again(folder, tmp_path, capsys):
+@pytest.mark.parametrize("change", [flip, lambda part: synthetic._journal(part).unlink(), leave],
+                         ids=["damaged", "without journal", "intact"])
+def test_unfinished_synthetic_text_is_continued_if_it_is_intact(folder, tmp_path, capsys, change):
     recipe = load_recipe(folder / "recipe.yaml")
     spec, text = made(recipe, tmp_path)
-    part = Path(spec.source).with_suffix(".part")
-    Path(spec.source).rename(part)
-    journal_path(Path(spec.source)).rename(journal_path(part))
-    flip(part)
+    path = Path(spec.source)
+    part = path.with_suffix(".part")
+    path.rename(part)
+    synthetic._journal(path).rename(synthetic._journal(part))
+    with part.open("ab") as file:
+        file.write(b"the start of a li")
+    change(part)
+    capsys.readouterr()
     assert made(recipe, tmp_path)[1] == text
-    assert "is damaged: its checksum is wrong" in capsys.readouterr().err
+    assert ("damaged" in capsys.readouterr().err) == (change is not leave)
+    assert not part.exists()
 
 
 def test_new_scores_in_the_metadata_do_not_regenerate_synthetic_text(folder, tmp_path, monkeypatch):
@@ -140,19 +151,6 @@ def test_a_description_and_a_new_date_do_not_regenerate_synthetic_text(folder, t
     assert made(recipe, tmp_path)[0].source != spec.source
 
 
-def test_translations_of_older_versions_are_used(folder, tmp_path, monkeypatch):
-    recipe = load_recipe(folder / "recipe.yaml")
-    monkeypatch.setattr(synthetic, "_key", lambda *arguments: "new")
-    with monkeypatch.context() as patch:
-        patch.setattr(synthetic, "_key", synthetic._key_of_older_versions)
-        spec, expected = made(recipe, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(synthetic, "Translator", None)
-        assert made(recipe, tmp_path) == (spec, expected)
-    Path(spec.source).unlink()
-    assert Path(made(recipe, tmp_path)[0].source).name == "new.txt"
-
-
 def test_synthetic_text_is_generated_on_the_device_of_the_training(folder, tmp_path, monkeypatch):
     asked = []
 
@@ -172,18 +170,6 @@ def test_sampling_of_synthetic_text_follows_the_recipe_instead_of_the_model(own)
     for samples in (True, False):
         options = DecodingSection.model_validate({**own.model_dump(), **synthetic._options(own, samples)})
         assert (options.sampling, options.n_best) == (samples, 1)
-
-
-@pytest.mark.parametrize("torn", [b"", b"the start of a li"])
-def test_synthetic_text_of_an_interrupted_run_is_kept(folder, tmp_path, torn):
-    recipe = load_recipe(folder / "recipe.yaml")
-    spec, text = made(recipe, tmp_path)
-    lines = text.encode().splitlines(keepends=True)
-    path = tmp_path / spec.source
-    path.unlink()
-    path.with_suffix(".part").write_bytes(b"".join(lines[:3]) + torn)
-    assert made(recipe, tmp_path)[1] == text
-    assert not path.with_suffix(".part").exists()
 
 
 def test_distillation_translates_sources_with_beam_search(folder, tmp_path):
