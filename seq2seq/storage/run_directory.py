@@ -16,7 +16,7 @@ from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
-from seq2seq.storage.atomic import open_without_links, replace_file
+from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints
 from seq2seq.storage.directories import read_file
 from seq2seq.storage.links import DamagedError
@@ -38,6 +38,7 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> None:
     Raises:
         CheckpointError, RecipeError: see `compare_with_stored_recipe`.
     """
+    make_directories(run)
     changes = compare_with_stored_recipe(recipe, run)
     if not all(change.may_change_on_resume for change in changes or ()):
         # The run has no checkpoints: otherwise, the comparison would have raised RecipeError. The tokenizer is deleted

@@ -28,6 +28,7 @@ from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, save_checkpoint
+from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 from seq2seq.training import trainer
 from seq2seq.translation.text_io import writing
@@ -885,8 +886,7 @@ def make_run(place: Path, recipe: Recipe, tokenizers: Tokenizers, steps: list[in
         state = {"average.x": torch.ones(1)} if step == 0 else {}
         save_checkpoint(place, step, random_weights(recipe, step), state, {})
     (place / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
-    (place / "tokenizer").mkdir()
-    tokenizers.save(place / "tokenizer")
+    save_tokenizers(tokenizers.files(), place / "tokenizer")
 
 
 def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directory, recipe, tokenizers):

@@ -552,14 +552,14 @@ def test_a_first_start_that_failed_does_not_bind_the_run_to_its_recipe(recipe, t
 
 
 @pytest.mark.parametrize("setting", ["tokenizer.vocab_size=9000", "training.device=tpu", "data.valid.target=short.de"])
-def test_a_refused_training_creates_no_files(recipe, folder, monkeypatch, setting):
+def test_a_refused_training_leaves_at_most_its_recipe(recipe, folder, monkeypatch, setting):
     monkeypatch.chdir(folder)
     (folder / "short.de").write_text("eins\n")
     before = sorted(folder.rglob("*"))
     for _ in range(2):
         with pytest.raises(UserError):
             train(recipe(setting), folder / "runs" / "new")
-        assert sorted(folder.rglob("*")) == before
+        assert {path.name for path in {*folder.rglob("*")} - {*before}} <= {"runs", "new", "recipe.yaml", ".lock"}
 
 
 def test_a_restart_that_fails_does_not_move_the_old_run(recipe, folder):
