@@ -19,7 +19,7 @@ from seq2seq.recipe import Difference, Recipe, differences, load_recipe
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints
 from seq2seq.storage.directories import read_file
-from seq2seq.storage.links import DamagedError
+from seq2seq.storage.links import DamagedError, path_inside
 from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers
 
 LOG_FILE = "metrics.jsonl"
@@ -59,7 +59,7 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
         RecipeError: the run has checkpoints, and was trained with another recipe. The message lists the differences
             that are not allowed.
     """
-    path, trained = run / RECIPE, bool(list_checkpoints(run))
+    path, trained = path_inside(run, RECIPE), bool(list_checkpoints(run))
     if not path.exists() and not trained:
         return None
     try:
@@ -186,7 +186,7 @@ class Log:
 def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
     """Return the records of a log up to step `last`, each as a tuple (line, parsed record)."""
     records = []
-    for line in read_file(path).split(b"\n")[:-1]:
+    for line in read_file(path_inside(path.parent, path.name)).split(b"\n")[:-1]:
         try:
             record = parse_json(line)
             if record["step"] <= last:
