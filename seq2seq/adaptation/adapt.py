@@ -35,6 +35,7 @@ from seq2seq.signals import resumable
 from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
 from seq2seq.storage.directories import read_metadata, sha256_of
+from seq2seq.storage.links import path_inside
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.trainer import train
@@ -122,6 +123,8 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     domain, general = domain.resolve(Path()), general and general.resolve(Path())
     inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed,
               "text": _fingerprint(domain), "general": general and _fingerprint(general)}
+    for name in (TEXT, TRAINING, BEST, RECIPE_FILE):
+        path_inside(output, name)                                               # raises if a link leads out
     if not (output / TEXT / INPUTS).is_file():
         if os.path.lexists(output):
             raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")

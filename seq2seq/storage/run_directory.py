@@ -16,10 +16,10 @@ from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.files.json_reader import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
-from seq2seq.storage.atomic import open_without_links, replace_file
+from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints
 from seq2seq.storage.directories import read_file
-from seq2seq.storage.links import DamagedError
+from seq2seq.storage.links import DamagedError, path_inside
 from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers
 
 LOG_FILE = "metrics.jsonl"
@@ -38,6 +38,7 @@ def check_and_store_recipe(recipe: Recipe, run: Path) -> None:
     Raises:
         CheckpointError, RecipeError: see `compare_with_stored_recipe`.
     """
+    make_directories(run)
     changes = compare_with_stored_recipe(recipe, run)
     if not all(change.may_change_on_resume for change in changes or ()):
         # The run has no checkpoints: otherwise, the comparison would have raised RecipeError. The tokenizer is deleted
@@ -58,7 +59,7 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
         RecipeError: the run has checkpoints, and was trained with another recipe. The message lists the differences
             that are not allowed.
     """
-    path, trained = run / RECIPE, bool(list_checkpoints(run))
+    path, trained = path_inside(run, RECIPE), bool(list_checkpoints(run))
     if not path.exists() and not trained:
         return None
     try:
@@ -67,8 +68,8 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
     except (DamagedError, RecipeError) as error:
         if not trained:
             return None
-        raise CheckpointError(f"{error}\nThis run was trained with the recipe in {path}, which is damaged. Restore it "
-                              "from a backup, or train from the beginning with --restart.") from error
+        raise CheckpointError(f"{error}\n{path} must contain the recipe that the checkpoints of this run were trained "
+                              "with. Restore it from a backup, or train from the beginning with --restart.") from error
     # Another path of the same tokenizer, such as that of teacher 1 in a run that was moved, changes nothing.
     changes = [replace(change, may_change_on_resume=True)
                if trained and change.key == "tokenizer.taken_from" and _has_tokenizers_of(recipe.tokenizer_model, run)
@@ -185,7 +186,7 @@ class Log:
 def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
     """Return the records of a log up to step `last`, each as a tuple (line, parsed record)."""
     records = []
-    for line in read_file(path).split(b"\n")[:-1]:
+    for line in read_file(path_inside(path.parent, path.name)).split(b"\n")[:-1]:
         try:
             record = parse_json(line)
             if record["step"] <= last:

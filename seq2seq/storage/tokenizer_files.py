@@ -16,7 +16,7 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 
 KIND = "tokenizer"
 TEXT = "text"
-"""Key of metadata.json with the state of the text that the tokenizers were trained on."""
+"""Key of metadata.json with the state of the text that the tokenizers were trained on; "": not compared."""
 
 
 def checksums_of(tokenizers: Tokenizers) -> dict[str, str]:
@@ -45,8 +45,9 @@ def load_tokenizers(directory: Path) -> Tokenizers:
         TokenizerError: the directory contains no tokenizer, or one that seq2seq cannot use.
     """
     path = current_path(directory)
-    metadata = read_metadata(path, "bundle" if kind_of(path) == "bundle" else KIND, required=())
-    verify(path, {name: checksum for name, checksum in metadata["sha256"].items() if name in TOKENIZER_FILES})
+    if (path / METADATA).exists() or Tokenizers.file_names(path):
+        checksums = read_metadata(path, "bundle" if kind_of(path) == "bundle" else KIND, required=())["sha256"]
+        verify(path, {name: checksum for name, checksum in checksums.items() if name in TOKENIZER_FILES})
     return Tokenizers.load(path)
 
 
@@ -63,7 +64,7 @@ def trained_on_other_text(directory: Path, text: str) -> bool:
     if not text or list_checkpoints(directory.parent) or not current_path(directory).exists():
         return False
     try:
-        return bool(read_metadata(current_path(directory), KIND, required=())[TEXT] != text)
+        return read_metadata(current_path(directory), KIND, required=())[TEXT] not in ("", text)
     except CheckpointError:                                                     # `load_tokenizers` reports it
         return False
 
@@ -81,7 +82,10 @@ def tokenizers_of_run(directory: Path, make: Callable[[], Tokenizers], text: str
     """
     run = directory.parent
     changed = trained_on_other_text(directory, text)
-    if not changed and (current_path(directory).exists() or list_checkpoints(run)):
+    if list_checkpoints(run) and not current_path(directory).exists():
+        raise CheckpointError(f"{directory} is missing. Restore it from a backup, or train from the beginning with "
+                              "--restart.")
+    if current_path(directory).exists() and not changed:
         try:
             return load_tokenizers(directory)
         except CheckpointError as error:

@@ -12,6 +12,7 @@ from seq2seq.data.preparation import make_tokenizers, prepare, train_or_load_tok
 from seq2seq.errors import RecipeError, TokenizerError
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
+from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
 from seq2seq.training.trainer import Training, train
 
@@ -137,8 +138,7 @@ def test_a_training_without_augmentation_stores_no_text(recipe, tmp_path):
 def test_a_tokenizer_without_markers_is_refused(recipe, tmp_path):
     plain = make_tokenizers(recipe())
     assert not has_term_markers(plain.source)
-    (tmp_path / "other").mkdir()
-    plain.save(tmp_path / "other")
+    save_tokenizers(plain.files(), tmp_path / "other")
     settings = "data.augmentation={terms: 0.1}", f"tokenizer.taken_from={tmp_path / 'other'}"
     with pytest.raises(TokenizerError):
         make_tokenizers(recipe(*settings))

@@ -21,6 +21,7 @@ from seq2seq.model import build_model
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.locks import lock_run
 from seq2seq.storage.run_directory import check_and_store_recipe
+from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import train_tokenizers
 
 RECIPE = """\
@@ -162,8 +163,7 @@ def test_tokens_are_exact_once_there_is_a_tokenizer(directory):
     pairs = [tuple(pair.split("|")) for pair in TEXTS["train"] + TEXTS["more"]]
     kept = [pair for pair in pairs if all(pair) and len(pair[0]) <= 50]
     tokenizers = train_tokenizers(kept, load_recipe("recipe.yaml").tokenizer, seed=1)
-    Path("run/tokenizer").mkdir(parents=True)
-    tokenizers.save(Path("run/tokenizer"))
+    save_tokenizers(tokenizers.files(), Path("run/tokenizer"))
     lengths = [[len(ids) for ids in tokenizer.encode([pair[side] for pair in kept])]
                for side, tokenizer in enumerate((tokenizers.source, tokenizers.target))]
     longest = [max(both) for both in zip(*lengths, strict=True)]

@@ -449,18 +449,23 @@ def test_evaluating_a_model_is_translating_and_comparing(run, model, directory):
     assert table.count(b"  precision:int8") == 3
 
 
-def test_the_recipes_test_sets_are_used_and_the_scores_kept(run, directory):
+def test_the_recipes_test_sets_are_used_and_the_scores_are_kept_with_a_run(run, directory):
     write_tests(directory)
-    place = save_model(directory / "model", text=RECIPE.replace("root: data", "root: ../data"), metadata={"step": 3})
-    few = run("evaluate", place, "--metric", "exact", "--format", "json")
-    assert list(json.loads(few.out)["first"]) == ["exact"] and "test" not in load_bundle(place).metadata
-    result = run("evaluate", place, "--format", "json")
-    assert result.code == 0
-    metadata = load_bundle(place).metadata
+    text = RECIPE.replace("root: data", "root: ../data")
+    bundle, best = (save_model(directory / name, text=text, metadata={"step": 3}) for name in ("model", "mine/best"))
+    (directory / "mine" / "recipe.yaml").write_text(text, encoding="utf-8")
+    before = {path: path.read_bytes() for path in bundle.iterdir()}
+    for model in (bundle, best):
+        result = run("evaluate", model, "--format", "json")
+        assert result.code == 0
+        assert "first: bleu is" in result.err and "below the expected 90 to 100" in result.err
+    assert {path: path.read_bytes() for path in bundle.iterdir()} == before, "a bundle is only read"
+    few = run("evaluate", best, "--metric", "exact", "--format", "json")
+    assert list(json.loads(few.out)["first"]) == ["exact"]
+    metadata = load_bundle(best).metadata
     assert metadata["test"] == json.loads(result.out)
     assert metadata["step"] == 3
-    assert "first: bleu is" in result.err and "below the expected 90 to 100" in result.err
-    assert run("evaluate", place).out.startswith(b"first\nBLEU ")
+    assert run("evaluate", best).out.startswith(b"first\nBLEU ")
 
 
 def test_a_run_finds_its_test_sets_from_anywhere(run, directory):
