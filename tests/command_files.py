@@ -15,6 +15,7 @@ from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.storage.checkpoints import save_bundle, save_checkpoint
+from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 
 # The models are random: they say nothing, but say it reproducibly, and never end before their longest translation.
@@ -89,8 +90,7 @@ def save_run(place: Path, steps: list[int]) -> None:
     for step in steps:
         save_checkpoint(place, step, random_weights(step), {"average.x": torch.ones(1)} if step == 0 else {}, {})
     (place / "recipe.yaml").write_text(parsed().to_yaml(), encoding="utf-8")
-    (place / "tokenizer").mkdir()
-    tokenizers().save(place / "tokenizer")
+    save_tokenizers(tokenizers().files(), place / "tokenizer")
 
 
 def write_lines(path: Path, lines: list[str]) -> None:

@@ -20,7 +20,7 @@ TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices"}
 CORE = ["files", "recipe", "tokenizers", "storage", "data", "augmentation", "model", "loss", "search", "inference",
         "translation", "evaluation", "training"]
 # Imports of the core from what is around it that are still to be removed.
-TO_REMOVE = {(("storage", "bundle_readme"), "cards"), (("training", "objective"), "analysis"),
+TO_REMOVE = {(("storage", "checkpoints"), "cards"), (("training", "objective"), "analysis"),
              (("training", "reporting"), "analysis"), (("training", "trainer"), "analysis"),
              (("translation", "translator"), "formats")}
 WITHOUT_TORCH = ["files", "recipe", "tokenizers", "errors", "console", "signals"]

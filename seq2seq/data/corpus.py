@@ -5,10 +5,12 @@ Only a line feed ends a line. Other line separators (U+0085, U+2028, a form feed
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from glob import has_magic
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -328,6 +330,9 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
 def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
     import datasets
 
+    if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):
+        raise CorpusError(f"data set {spec.label} cannot be loaded: the datasets library interprets the name of its "
+                          f"directory, {path}, as a pattern. Rename the directory so that its path has no *, ? or [.")
     try:
         rows = datasets.load_dataset(str(spec.hub), spec.config, split=spec.split, streaming=spec.streaming)
         # Reading is inside `try`, because streamed data sets are downloaded while they are read.

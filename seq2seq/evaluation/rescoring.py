@@ -48,11 +48,14 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
             penalty (form `power`) if the search used no coverage penalty and no `mbr`, and retried no line.
     Raises:
         CorpusError: a source or translation is longer than a model accepts, or the numbers of lines differ.
-        OptionError: a weight is not finite, or the length penalty is not a valid value of `decoding.length_penalty`.
+        OptionError: there are no models, a weight is not finite, or the length penalty is not a valid value of
+            `decoding.length_penalty`.
     """
     if len(sources) != len(found):
         raise CorpusError(f"there are {len(sources):,} sources, but translations of {len(found):,} lines. They "
                           "must match line by line.")
+    if not models:
+        raise OptionError("models is empty; name at least one model, with its weight")
     for _, weight in models:
         if not math.isfinite(weight):
             raise OptionError(f"the weight {weight} of a model is not a finite number")

@@ -6,4 +6,6 @@ from pathlib import Path
 from seq2seq.recipe.reference_page import write_reference
 
 if __name__ == "__main__":
-    write_reference(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2] / "recipes")
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2] / "recipes"
+    directory.mkdir(parents=True, exist_ok=True)
+    write_reference(directory)

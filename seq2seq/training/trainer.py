@@ -73,6 +73,7 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict
         Stopped: a signal stopped the training. The same call resumes it.
     """
     configure_process(recipe.training.threads)
+    choose_dtype(recipe.training.precision, choose_device(recipe.training.device))  # fails before a directory is made
     with join_process_group(recipe.training.device) as group:
         recipe, *_ = group.gather([recipe])                                     # all ranks use that of the main rank
         return _train(recipe, Path(run), group, restart)

@@ -640,7 +640,7 @@ def test_the_help_shows_what_is_to_be_typed_and_no_types(command):
     assert not re.search(r"[{}]", shown)
     if command == "translate":
         assert "seq2seq translate [OPTIONS] MODEL [INPUT]" in shown
-        assert re.search(r"--format +text\|jsonl ", shown) and re.search(r"--resume +Continue", shown)
+        assert re.search(r"--format +text\|jsonl ", shown) and re.search(r"--resume +Use", shown)
 
 
 @pytest.mark.parametrize("command", ALL_COMMANDS)

@@ -396,6 +396,20 @@ def test_unused_parquet_columns_are_not_read(tmp_path, parquet):
     assert pairs_of(tmp_path, file="a.parquet", **KEYS) == FIRST_PAIRS
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_data_set_on_disk_whose_name_datasets_takes_for_a_pattern_is_refused(tmp_path, parquet, streaming):
+    """datasets 5.2 would interpret the names as patterns: it reads set1 for `set[1]`, and all directories for
+    `set*`."""
+    parquet("set1/train", translation=[{"de": "falsch", "en": "wrong"}])
+    for name in ("set[1]", "set*", "set?", "set*/deeper"):
+        (tmp_path / name).mkdir()
+        parquet(f"{name}/train", translation=TRANSLATIONS)
+        with pytest.raises(CorpusError):
+            pairs_of(tmp_path, hub=str(tmp_path / name), split="train", streaming=streaming, **KEYS)
+    parquet("{a,set1}/train", translation=TRANSLATIONS)
+    assert pairs_of(tmp_path, hub=str(tmp_path / "{a,set1}"), split="train", streaming=streaming, **KEYS) == FIRST_PAIRS
+
+
 def test_a_data_set_of_the_hub_may_lie_on_disk(tmp_path, parquet):
     parquet("set/train", translation=TRANSLATIONS)
     hub = {"hub": str(tmp_path / "set"), "split": "train", **KEYS}

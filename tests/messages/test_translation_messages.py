@@ -164,7 +164,6 @@ def add_command(name: str, *arguments: object, text: str = SPEAKS) -> None:
 
 add_command("greedy generation with options of sampling", "--greedy", "--samples", 2, "--top-p", 0.9, "--set",
             "decoding.top_k=3")
-add_command("an option given twice", "--top-p", 0.9, "--set", "decoding.top_p=0.8")
 add_command("a key of another section", "--set", "training.seed=3")
 add_command("a wrong value of a key", "--set", "decoding.top_k=-1")
 add_command("prompts of two kinds", "-", "--prompt", "a")

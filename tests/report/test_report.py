@@ -243,14 +243,10 @@ def test_files_and_a_model_are_reported_on_given_text(folder, tmp_path):
 
 
 def test_an_output_that_cannot_be_written_is_an_error_before_translation(folder, tmp_path, capsys, monkeypatch):
-    real = Path.open
+    def refusing(path, flags):
+        raise PermissionError(13, "Permission denied", path)
 
-    def refusing(path, *arguments, **options):
-        if path.parent == tmp_path:
-            raise PermissionError(13, "Permission denied", str(path))
-        return real(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", refusing)
+    monkeypatch.setattr("seq2seq.translation.text_io.open_without_links", refusing)
     monkeypatch.setattr("seq2seq.report.systems.read_system", lambda *_, **__: pytest.fail("the system was read"))
     assert main(["report", str(folder / "run"), "--output", str(tmp_path / "r.html")]) == 2
     assert str(tmp_path / "r.html") in "".join(capsys.readouterr().err.split())

@@ -564,7 +564,7 @@ def test_columns_that_are_not_chosen_are_said_once(recipe, folder, capsys):
     pairs = zip(*((folder / f"train.{side}").read_text().splitlines() for side in ("en", "de")), strict=True)
     (folder / "pairs.csv").write_text("".join(f"{source},{target},x\n" for source, target in pairs))
     for step in (1, 2):
-        train(recipe(f"data.train=[{{file: {folder / 'pairs.csv'}}}]", f"training.max_steps={step}"), folder / "run")
+        train(recipe(f"data.train=[{{file: {folder / 'pairs.csv'}}}]", f"training.max_steps={step}"), folder / "new")
         assert ("pairs.csv: line 1 has 3 columns" in capsys.readouterr().err) == (step == 1)
 
 
