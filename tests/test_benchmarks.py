@@ -55,6 +55,7 @@ def scripted(rates):
     return Scripted()
 
 
+@pytest.mark.slow
 def test_both_systems_compute_the_same_loss_for_the_same_batch(make_model, make_batch):
     from benchmarks.marian import marian, with_our_weights
     from benchmarks.training import marian_loss
@@ -68,6 +69,7 @@ def test_both_systems_compute_the_same_loss_for_the_same_batch(make_model, make_
     assert marian_loss(theirs, batch, 0.1).item() == pytest.approx(sums.total.item() / sums.tokens, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_marian_has_the_size_and_dropout_of_the_recipe():
     from benchmarks.marian import marian
 
@@ -188,6 +190,7 @@ def test_the_cleaning_benchmark_needs_labelled_pairs(tmp_path, monkeypatch, caps
         assert message in captured.out + captured.err
 
 
+@pytest.mark.slow
 def test_the_starting_benchmark_measures_the_processor_time_of_each_command():
     busy = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
     times = starting.measure({"busy": [sys.executable, "-c", busy], "idle": [sys.executable, "-c", ""]}, 2)

@@ -67,8 +67,10 @@ def test_a_pipe_in_place_of_a_tokenizer_is_named_and_not_waited_for(tmp_path):
         Tokenizers.load(tmp_path)
 
 
-@pytest.mark.parametrize("command", [["check", "{}"], ["translate", "{}"], ["check", "recipe.yaml", "--run-dir", "{}"],
-                                     ["average", "{}", "--output", "x"], ["train", "recipe.yaml", "--run-dir", "{}"]])
+@pytest.mark.parametrize("command", [
+    ["translate", "{}"], ["train", "recipe.yaml", "--run-dir", "{}"],
+    *(pytest.param(command, marks=pytest.mark.slow) for command in (
+        ["check", "{}"], ["check", "recipe.yaml", "--run-dir", "{}"], ["average", "{}", "--output", "x"]))])
 def test_a_name_too_long_for_the_file_system_is_the_users_error(tmp_path, monkeypatch, capfd, command):
     monkeypatch.chdir(tmp_path)
     write_corpus(tmp_path)

@@ -171,12 +171,12 @@ def test_public_names_are_those_of_their_modules_and_of_editors():
 
 @pytest.mark.parametrize(("statement", "without"), [
     ("import seq2seq", {"torch", "pydantic", "sentencepiece", "numpy"}),
-    ("from seq2seq import UserError", {"torch", "pydantic", "sentencepiece", "numpy"}),
     ("from seq2seq import load_recipe, Recipe, DecodingOptions", {"torch", "sentencepiece"}),
-    ("from seq2seq import corpus_scores", {"torch"}),
-    ("from seq2seq import Translator, train; import torch", set()),
-    pytest.param("from seq2seq import console; from seq2seq.translation import translator", set(),
-                 marks=pytest.mark.slow),
+    *(pytest.param(statement, without, marks=pytest.mark.slow) for statement, without in (
+        ("from seq2seq import UserError", {"torch", "pydantic", "sentencepiece", "numpy"}),
+        ("from seq2seq import corpus_scores", {"torch"}),
+        ("from seq2seq import Translator, train; import torch", set()),
+        ("from seq2seq import console; from seq2seq.translation import translator", set()))),
 ])
 def test_public_names_are_imported_on_first_use(statement, without):
     code = f"import sys; {statement}; print(*sys.modules)"

@@ -176,6 +176,7 @@ def test_multi30k_is_written_where_its_recipes_look_for_it(hub, tmp_path, monkey
         load_recipe(path, [f"data.root={output}"], check_files=True)
 
 
+@pytest.mark.slow
 def test_multi30k_is_tokenised_and_scored_as_moses_does(hub, tmp_path, monkeypatch, capsys):
     pytest.importorskip("sacremoses")
     data, script_of = tmp_path / "data", script("multi30k", "tokenised.py")

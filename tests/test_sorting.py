@@ -97,6 +97,7 @@ def test_no_list_stands_in_two_splits_and_lists_are_what_the_script_says():
 # Learning
 
 
+@pytest.mark.slow
 def test_a_pointer_can_be_fine_tuned(folder):
     train(load_recipe(folder / "recipe.yaml", ["training.max_steps=5", "training.validate_every=5"]), folder / "run")
     (folder / "tuned.yaml").write_text(RECIPE.replace(
@@ -130,6 +131,7 @@ def test_a_pointer_memorises_twenty_lists_and_sorts_them_from_its_bundle(folder,
     assert b"exact  100.00  nrefs:1|case:mixed|equal:line" in capfdbinary.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_pointer_stopped_by_ctrl_c_goes_on_to_the_same_weights(folder, monkeypatch):
     recipe = load_recipe(folder / "recipe.yaml", ["training.max_steps=7", "model.dropout=0.2", "model.cell=lstm"])
     train(recipe, folder / "whole")
@@ -143,11 +145,11 @@ def test_a_pointer_stopped_by_ctrl_c_goes_on_to_the_same_weights(folder, monkeyp
 # What cannot be sorted
 
 
-@pytest.mark.parametrize(("target", "said"), [
-    ("1 9", "'9' is not a position in a source of 2 words; write numbers from 1 to 2."),
-    ("first", "'first' is not a position in a source of 2 words; write numbers from 1 to 2."),
+@pytest.mark.parametrize(("name", "target", "said"), [
+    ("train", "1 9", "'9' is not a position in a source of 2 words; write numbers from 1 to 2."),
+    ("valid", "first", "'first' is not a position in a source of 2 words; write numbers from 1 to 2."),
+    ("test", "1 9", "'9' is not a position in a source of 2 words; write numbers from 1 to 2."),
 ])
-@pytest.mark.parametrize("name", ["train", "valid", "test"])
 def test_a_target_that_is_no_position_is_an_error_with_file_and_line(folder, name, target, said):
     (folder / "bad.numbers").write_text("7 8 9\n3 4\n")
     (folder / "bad.order").write_text(f"3 2 1\n{target}\n")

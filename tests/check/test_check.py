@@ -102,7 +102,7 @@ def test_percentiles_equal_those_computed_by_hand():
     assert percentiles(Counter()) == {}
 
 
-@pytest.mark.parametrize("overrides", [(), ("data.train.0.tag=<BT>",), ("data.test.first.tag=<X>",)])
+@pytest.mark.parametrize("overrides", [(), ("data.train.0.tag=<BT>", "data.test.first.tag=<X>")])
 def test_sentences_of_valid_and_test_that_occur_in_train_are_counted_without_tags(directory, overrides):
     report = checked(*overrides)
     found = {corpus.role: (corpus.in_train, corpus.in_train_example) for corpus in report.corpora}
@@ -139,8 +139,10 @@ def test_the_size_is_that_of_the_model(directory):
     assert apart.model["of_embeddings"] == 3 * 283 * 12
 
 
-@pytest.mark.parametrize("settings", [(), ("data.temperature=2",), ("training.batch_tokens=29",),
-                                      ("data.train.1.weight=2.5", "training.accumulation=2")])
+@pytest.mark.parametrize("settings", [
+    ("data.train.1.weight=2.5", "training.accumulation=2"),
+    *(pytest.param(settings, marks=pytest.mark.slow)
+      for settings in ((), ("data.temperature=2",), ("training.batch_tokens=29",)))])
 def test_tokens_and_steps_are_those_of_the_training(directory, settings):
     report = checked(*settings)
     recipe = load_recipe("recipe.yaml", settings)
@@ -153,6 +155,7 @@ def test_tokens_and_steps_are_those_of_the_training(directory, settings):
     assert report.training["target_tokens"] == round(float(corpus.target.lengths @ corpus.weights))
 
 
+@pytest.mark.slow
 def test_subword_sampling_makes_more_tokens_which_differ_from_epoch_to_epoch(directory):
     sampled = checked("tokenizer.subword_sampling=0.9", "tokenizer.type=bpe")
     assert not sampled.tokens_are_exact
@@ -245,6 +248,7 @@ def test_steps_are_tried_unless_that_is_declined_or_memory_is_too_small(director
     assert "no step was run" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_the_memory_is_that_of_the_device_that_trains(directory, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr("seq2seq.devices.free_memory", asked.append)
@@ -266,7 +270,7 @@ def test_every_corpus_that_cannot_be_read_is_an_error_and_the_others_are_reporte
     assert "train.de:2" in err and "test.en" in err
 
 
-@pytest.mark.parametrize("name", ["a[1]", "a*"])
+@pytest.mark.parametrize("name", ["a[1]", pytest.param("a*", marks=pytest.mark.slow)])
 def test_the_name_of_a_file_is_no_pattern_and_no_markup(directory, capsys, name):
     for stem, pairs in [("a1", TEXTS["valid"]), ("ab", TEXTS["valid"]), (name, TEXTS["test"])]:
         write(directory, stem, pairs)

@@ -72,6 +72,7 @@ def test_the_number_of_pairs_that_decides_the_size_is_that_after_cleaning(direct
     assert f"tiny suits {len(set(split_of(directory / 'mine')['train']))} pairs after cleaning; " in recipe
 
 
+@pytest.mark.slow
 def test_the_training_command_names_a_run_directory_if_the_default_one_is_that_of_the_recipe(directory, capsys,
                                                                                              quick_tensorboard):
     files = map(str, write(PAIRS))

@@ -74,9 +74,8 @@ def complaints(result: Result) -> str:
     return re.sub(r"^translating in \w+(, \d workers| on cpu)\n", "", result.err)
 
 
-@pytest.mark.parametrize("name", ["\x1b]0;title\x07.de", "\x9b31m.de", "half\rhidden.de"])
-def test_control_characters_in_names_are_escaped(run, model, name):
-    code, out, err = run("translate", model, name)
+def test_control_characters_in_names_are_escaped(run, model):
+    code, out, err = run("translate", model, "\x1b]0;title\x07\x9b31m, half\rhidden.de")
     assert (code, out) == (2, b"") and ".de cannot be read" in err
     assert not any(character < " " and character != "\n" or "\x7f" <= character < "\xa0" for character in err)
 
@@ -85,9 +84,10 @@ def test_control_characters_in_names_are_escaped(run, model, name):
 
 
 @pytest.mark.parametrize("text", [
-    "", "a\n\n  \nb", "ein Hund\r\neine Katze\nein Haus\r\n", "ein Hund\n\n\n", "\n", "\r\n", "ein Hund\r",
-    "\u2028\nein\u2028Hund\u0085\x0b\x0c\x1c\x1deine\u2029Katze\n\u0085", "ein\rHund\neine \x00 Katze\r\r\n",
-    "\t ein Hund \u3000\n\ufeffein\n", "\n \n\t\n\u3000\u2028\r\n\u0085\n\x1c\x1d\n  ",
+    "",
+    "a\n\n  \nein Hund\r\neine Katze\n\r\n\n\t ein Hund \u3000\n\ufeffein\nein\rHund\neine \x00 Katze\r\r\nein Hund\r",
+    "\u2028\nein\u2028Hund\u0085\x0b\x0c\x1c\x1deine\u2029Katze\n\t\n\u3000\u2028\r\n\u0085\n\x1c\x1d\n  ",
+    *(pytest.param(text, marks=pytest.mark.slow) for text in ("ein Hund\n\n\n", "\n", "\r\n", "a", "ein\n\u0085")),
 ], ids=repr)
 def test_line_ends_and_white_space_are_those_of_the_input(run, model, text):
     result = run("translate", model, stdin=text.encode())
@@ -108,12 +108,12 @@ def test_random_bytes_yield_one_line_for_each_line(run, model):
     assert result.out.decode()                                                  # what comes out is UTF-8
 
 
-def test_a_line_of_5000_words_is_one_line(run, model):
-    data = b"Hund " * 4999 + b"Katze\nein Hund\n"
+def test_a_line_of_1000_words_is_one_line(run, model):
+    data = b"Hund " * 999 + b"Katze\nein Hund\n"
     result = run("translate", model, "--beam-size", 1, "--format", "jsonl", stdin=data)
     first, second = map(json.loads, result.out.splitlines())
-    assert first["parts"] > 100
-    assert len(first["translation"]) > 100
+    assert first["parts"] > 20
+    assert len(first["translation"]) > 20
     assert (second["line"], second["parts"]) == (2, 1)
 
 
@@ -138,6 +138,7 @@ def test_a_file_is_translated_as_standard_input_is(run, model, directory):
     assert sorted(path.name for path in directory.iterdir()) == ["in.txt", "model", "out.txt"]
 
 
+@pytest.mark.slow
 def test_a_dash_is_standard_input_and_output(run, model, directory):
     printed = run("translate", model, stdin=b"ein Hund\n").out
     assert run("translate", model, "-", "--output", "-", stdin=b"ein Hund\n").out == printed
@@ -287,12 +288,9 @@ def test_prefix_and_require_files_apply_line_by_line(run, model, directory):
     piped = run("translate", model, "--prefix", "prefixes", "--require", "phrases.tsv",
                 stdin=(directory / "in").read_bytes()).out.decode().splitlines()
     assert piped[0].startswith("a dog") and "cat" in piped[0] and piped[3].startswith("the") and "house" in piped[3]
-    any_casing = run("translate", model, "in", "--require", "phrases.tsv", "--beam-size", 4,
-                     "--set", "decoding.ignore_case=true")
-    first, blank, _, last = any_casing.out.decode().lower().splitlines()
-    assert "cat" in first and "dog" in first and blank == "" and "house" in last
 
 
+@pytest.mark.slow
 def test_forbidden_phrases_occur_in_no_translation(run, model):
     words = set(run("translate", model, stdin=b"ein Hund\neine Katze\n").out.decode().split())
     readable = [word for word in words if word.isalnum()][:3]
@@ -318,6 +316,7 @@ def test_lengths_coverage_and_groups_reach_the_search(run, model):
     assert record(beam_size=4, n_best=4) == beam
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [("--beam-size", 4), ("--sampling",)])
 def test_minimum_bayes_risk_ranks_by_agreement(run, model, options):
     (record,) = records(run("translate", model, "--set", "decoding.mbr=4", "--n-best", 2, "--format", "jsonl", *options,
@@ -422,9 +421,8 @@ def test_any_systems_output_is_evaluated_without_a_model(run, directory):
 def test_translations_on_standard_input_are_evaluated_like_a_file(run, directory):
     write_tests(directory)
     options = ["--reference", "data/test.en", "--format", "json"]
-    piped = subprocess.run([sys.executable, "-m", "seq2seq", "evaluate", "--hypothesis", "-", *options],
-                           input=(directory / "data" / "test.en").read_bytes(), capture_output=True, check=True)
-    assert json.loads(piped.stdout) == json.loads(run("evaluate", "--hypothesis", "data/test.en", *options).out)
+    piped = run("evaluate", "--hypothesis", "-", *options, stdin=(directory / "data" / "test.en").read_bytes())
+    assert json.loads(piped.out) == json.loads(run("evaluate", "--hypothesis", "data/test.en", *options).out)
 
 
 def test_only_the_metrics_that_are_named_are_measured(run, directory):
@@ -468,6 +466,7 @@ def test_the_recipes_test_sets_are_used_and_the_scores_are_kept_with_a_run(run, 
     assert run("evaluate", best).out.startswith(b"first\nBLEU ")
 
 
+@pytest.mark.slow
 def test_a_run_finds_its_test_sets_from_anywhere(run, directory):
     write_tests(directory / "elsewhere")
     place = directory / "runs" / "tiny"
@@ -596,7 +595,8 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
 
 
 @pytest.mark.parametrize(("option", "value", "key"), [
-    ("--device", "cpu", "device"), ("--precision", "fp32", "precision"), ("--threads", 3, "threads")])
+    ("--device", "cpu", "device"), pytest.param("--precision", "fp32", "precision", marks=pytest.mark.slow),
+    ("--threads", 3, "threads")])
 def test_options_of_the_machine_are_short_for_keys_of_the_recipe(run, directory, monkeypatch, option, value, key):
     write_recipe(directory)
     recipes = []
@@ -657,12 +657,14 @@ def test_the_help_lists_the_sizes_of_models(command):
     assert "tiny, small, base, big, rnn_small" in " ".join(help_of(command, 80).replace("│", " ").split())
 
 
-def test_a_shell_completes_commands_and_options(directory):
-    for typed, expected in (("seq2seq tra", {"train", "translate"}), ("seq2seq train --dev", {"--device"})):
-        environment = {**os.environ, "_SEQ2SEQ_COMPLETE": "complete_bash", "COMP_WORDS": typed,
-                       "COMP_CWORD": str(len(typed.split()) - 1)}
-        result = subprocess.run([sys.executable, "-m", "seq2seq"], env=environment, capture_output=True, text=True)
-        assert set(result.stdout.split()) == expected, result.stderr
+@pytest.mark.parametrize(("typed", "expected"), [
+    ("seq2seq train --dev", {"--device"}),
+    pytest.param("seq2seq tra", {"train", "translate"}, marks=pytest.mark.slow)])
+def test_a_shell_completes_commands_and_options(directory, typed, expected):
+    environment = {**os.environ, "_SEQ2SEQ_COMPLETE": "complete_bash", "COMP_WORDS": typed,
+                   "COMP_CWORD": str(len(typed.split()) - 1)}
+    result = subprocess.run([sys.executable, "-m", "seq2seq"], env=environment, capture_output=True, text=True)
+    assert set(result.stdout.split()) == expected, result.stderr
 
 
 @pytest.mark.slow
@@ -682,12 +684,13 @@ def test_translating_imports_nothing_that_training_and_measuring_need(model):
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gz", "zst"])
+@pytest.mark.parametrize("pack", [
+    pytest.param(gzip.compress, id="gz"), pytest.param(zstandard.compress, id="zst", marks=pytest.mark.slow)])
 def test_compressed_input_is_read_and_a_damaged_file_is_reported(run, model, directory, pack):
     name = f"text.{'gz' if pack is gzip.compress else 'zst'}"
-    data = pack("\n".join(GERMAN * 30).encode())
+    data = pack("\n".join(GERMAN * 5).encode())
     Path(name).write_bytes(data)
-    assert run("translate", "model", name, "--beam-size", "1").out.count(b"\n") == len(GERMAN) * 30 - 1
+    assert run("translate", "model", name, "--beam-size", "1").out.count(b"\n") == len(GERMAN) * 5 - 1
     Path(name).write_bytes(data[:-9] + bytes(9))
     damaged = run("translate", "model", name)
     assert damaged.code == 2 and name in damaged.err and "Traceback" not in damaged.err

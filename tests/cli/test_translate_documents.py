@@ -82,7 +82,9 @@ def documents() -> dict[str, bytes]:
             "strings.xml": b'<resources><string name="a">eine Katze</string></resources>'}
 
 
-@pytest.mark.parametrize("name", documents())
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in ("a.docx", "a.odt", "a.md", "a.srt", "strings.xml") else pytest.mark.slow)
+    for name in documents()])
 def test_documents_of_each_format_are_translated_by_their_name(run, model, translator, tmp_path, name):
     (tmp_path / name).write_bytes(documents()[name])
     code, out, err = run(model, tmp_path / name, "--output", tmp_path / f"out-{name}")
@@ -158,6 +160,7 @@ def test_lost_terms_are_reported_with_their_place(run, model, tmp_path):
     assert code == 0 and "page.html:2: the translation lacks a term of the glossary: unknowable 日本語" in err
 
 
+@pytest.mark.slow
 def test_evaluate_reports_the_adherence_to_a_glossary(capsys, model, tmp_path):
     for name, lines in (("test.de", GERMAN), ("test.en", ENGLISH), ("terms.tsv", ["Hund\tdog", "Katze\tcat"])):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))

@@ -111,6 +111,7 @@ def test_an_earlier_export_is_replaced_unless_it_contains_other_files(bundle, tm
     assert (output / "notes.txt").read_text() == "mine" and (output / "model.bin").exists()
 
 
+@pytest.mark.slow
 def test_an_edited_readme_is_kept_when_an_export_is_replaced(bundle, tmp_path, capsys):
     output, readme = tmp_path / "theirs", tmp_path / "theirs" / "README.md"
     ctranslate2.export_model(bundle, output)
@@ -145,8 +146,8 @@ def test_quantised_exports_are_smaller_and_score_about_the_same(quantization, ex
 @pytest.mark.parametrize("decoding, unsupported, length_penalty", [
     ({"length_penalty_form": "wu", "coverage_penalty": 0.2},
      "decoding.length_penalty_form and decoding.coverage_penalty", 1.0),
-    ({"sampling": True, "temperature": 0.7, "n_best": 7, "forbid": ["dog"]}, "decoding.forbid and decoding.sampling",
-     0.7)])
+    pytest.param({"sampling": True, "temperature": 0.7, "n_best": 7, "forbid": ["dog"]},
+                 "decoding.forbid and decoding.sampling", 0.7, marks=pytest.mark.slow)])
 def test_unsupported_decoding_keys_are_left_out_of_an_export(decoding, unsupported, length_penalty, tmp_path, capsys):
     path, theirs = make_bundle(tmp_path / "ours", decoding=decoding), tmp_path / "theirs"
     assert main(["export", str(path), "--to", "ctranslate2", "--output", str(theirs)]) == 0
@@ -157,6 +158,7 @@ def test_unsupported_decoding_keys_are_left_out_of_an_export(decoding, unsupport
     assert unsupported in readme and f"beam_size=3, length_penalty={length_penalty}" in readme
 
 
+@pytest.mark.slow
 def test_generation_config_contains_the_decoding_settings_of_the_recipe(tmp_path):
     # max_length exceeds the length of the translations: transformers does not count `</s>` at max_length, so that
     # translations that reach it differ.
@@ -174,6 +176,7 @@ def test_generation_config_contains_the_decoding_settings_of_the_recipe(tmp_path
     assert model.generation_config.max_length == 31
 
 
+@pytest.mark.slow
 def test_a_model_with_word_tokenizer_is_exported_to_ctranslate2(tmp_path):
     path = make_bundle(tmp_path / "ours", kind="words")
     parity = ctranslate2.export_model(path, tmp_path / "theirs")
@@ -249,6 +252,7 @@ def test_an_export_is_refused_if_nothing_was_compared_or_a_score_is_nan(bundle):
         require(compare(ours, Theirs(), ["Hund", "Katze"]), each, "it")
 
 
+@pytest.mark.slow
 def test_the_validation_set_is_found_through_the_recipe_of_the_run(tmp_path):
     """The recipe in the bundle has a relative path that does not exist there; the recipe of the run has the full path.
     """

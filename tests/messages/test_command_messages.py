@@ -107,15 +107,15 @@ def files() -> TemporaryDirectory:
 
 
 def refused(folder: Path, command: str) -> str:
-    """Run a command, and return its message. It must leave the files as they were."""
-    place = folder / "here"
-    shutil.copytree(files().name, place)
-    before = sorted(place.rglob("*"))
+    """Run a command, and return its message. It must leave the files as they were, which all commands share."""
+    place = Path(files().name)
+    before = sorted(path for path in place.rglob("*") if path.name != ".lock")
     with chdir(place), patch.object(torch.cuda, "is_available", lambda: False):
         result = run_command(*shlex.split(command), stdin=b"ein Hund\n")
     assert (result.code, result.out) == (2, b"")
     assert sorted(path for path in place.rglob("*") if path.name != ".lock") == before
-    return re.sub(r"^translating in .*\n", "", result.err, flags=re.MULTILINE)
+    err = result.err.replace(str(place.resolve()), f"{folder}/here").replace(str(place), f"{folder}/here")
+    return re.sub(r"^translating in .*\n", "", err, flags=re.MULTILINE)
 
 
 for command in (*(f"translate {arguments}" for arguments in TRANSLATE), *OTHERS):

@@ -189,6 +189,7 @@ def test_runs_are_reported_with_curves_settings_and_robustness(folder, tmp_path)
     assert metadata["sha256"]["model.safetensors"] in found.cells
 
 
+@pytest.mark.slow
 def test_two_runs_are_drawn_in_the_same_panels(folder, tmp_path):
     command = ["report", str(folder / "run"), str(folder / "other"), "--output", str(tmp_path / "r.html")]
     assert main([*command, "--threads", "1"]) == 0
@@ -212,6 +213,7 @@ def translate_with_ballast(translate, *arguments):
     return translate(*arguments)
 
 
+@pytest.mark.slow
 def test_the_memory_of_each_model_is_what_its_translations_need(folder, monkeypatch):
     tests = read_tests([folder / "run"], None, None, None)
     held = np.ones(50_000_000)                                                  # 400 MB that something else holds
