@@ -7,7 +7,7 @@ any other change. Other tests expect only the type of an error, or the place tha
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -56,10 +56,11 @@ class Catalogue:
                                  encoding="utf-8")
         assert message == expected.get(name)
 
-    def tests(self) -> tuple[Callable[..., None], Callable[[], None]]:
-        """Return the two tests of a catalogue module."""
+    def tests(self, slow: Collection[str] = ()) -> tuple[Callable[..., None], Callable[[], None]]:
+        """Return the two tests of a catalogue module. slow: names of the cases that only `make test-all` runs."""
 
-        @pytest.mark.parametrize("case", list(self.cases))
+        @pytest.mark.parametrize("case", [
+            pytest.param(case, marks=pytest.mark.slow if case in slow else ()) for case in self.cases])
         def test_message(case: str, tmp_path: Path) -> None:
             self.check(case, tmp_path)
 

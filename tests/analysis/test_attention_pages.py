@@ -146,6 +146,7 @@ def test_weights_above_one_are_stored_with_their_scale():
     np.testing.assert_allclose(weights, [0, 2.5, 1.25, 0.5], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_without_target_the_translation_of_the_model_is_shown(run):
     assert run("translate", "model", write("one.de", ["ein Hund"]), "--precision", "fp32")[0] == 0
     code, _, err = run("attention", "model", "--source", " ein Hund ", "--output", "page.html")
@@ -315,15 +316,16 @@ def test_a_language_model_has_only_decoder_attention(run, model):
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--output", "page.pdf"), "--output page.pdf: the name must end in .html for a page or in .png"),
     (("--output", "page.html", "--layer", "3"), "--layer 3: the cross attention of this model has layers 1 to 2."),
-    (("--output", "page.html", "--layer", "0"), "--layer 0: expected a number of at least 1, or all."),
-    (("--output", "page.html", "--head", "4"),
-     "--head 4: each layer of this model has heads 1 to 3. Choose one, or mean."),
-    (("--output", "page.html", "--head", "best"), "--head best: expected a number of at least 1, or mean, or all."),
-    (("--output", "page.html", "--layer", "2", "--kind", "encoder"), "has only layer 1."),
-    (("--output", "page.html", "--source", "  "), "--source is empty: give one sentence."),
-    (("--output", "page.html", "--target", "a\nb"), "--target has several lines: give one sentence."),
     (("--output", "page.html", "--target", "x" * 70), "Give a shorter sentence."),
-    (("--output", "nowhere/page.html"), "nowhere/page.html cannot be written"),
+    *(pytest.param(arguments, message, marks=pytest.mark.slow) for arguments, message in (
+        (("--output", "page.html", "--layer", "0"), "--layer 0: expected a number of at least 1, or all."),
+        (("--output", "page.html", "--head", "4"),
+         "--head 4: each layer of this model has heads 1 to 3. Choose one, or mean."),
+        (("--output", "page.html", "--head", "best"), "--head best: expected a number of at least 1, or mean, or all."),
+        (("--output", "page.html", "--layer", "2", "--kind", "encoder"), "has only layer 1."),
+        (("--output", "page.html", "--source", "  "), "--source is empty: give one sentence."),
+        (("--output", "page.html", "--target", "a\nb"), "--target has several lines: give one sentence."),
+        (("--output", "nowhere/page.html"), "nowhere/page.html cannot be written"))),
 ])
 def test_invalid_arguments_of_attention_are_refused(run, arguments, message):
     code, out, err = run("attention", "model", "--source", "ein Hund", *arguments)
@@ -384,8 +386,9 @@ def test_alignment_settings_come_from_the_metadata_unless_options_override_them(
 @pytest.mark.parametrize(("source", "target", "arguments", "message"), [
     (["a"], ["a", "b"], (), "s: 1 line; t: 2 lines. They must match line by line"),
     (["a"], ["b"], ("--layer", 3), "--layer 3: the cross attention of this model has layers 1 to 2."),
-    (["a"], ["b"], ("--head", "all"), "--head all: expected a number of at least 1, or mean."),
     (["a", "x" * 70], ["b", "b"], (), "s:2: 7"),
+    pytest.param(["a"], ["b"], ("--head", "all"), "--head all: expected a number of at least 1, or mean.",
+                 marks=pytest.mark.slow),
 ])
 def test_invalid_arguments_of_align_are_refused(run, source, target, arguments, message):
     code, out, err = run("align", "model", write("s", source), write("t", target), *arguments)

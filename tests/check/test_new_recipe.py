@@ -121,7 +121,8 @@ def test_a_file_name_that_is_not_utf8_is_written_with_escapes(directory):
 
 
 @pytest.mark.parametrize("name, columns", [
-    ("pairs.tsv", ()), ("pairs.tsv", ("1", "2")), ("pairs.jsonl", ("left", "right"))])
+    ("pairs.tsv", ()), ("pairs.jsonl", ("left", "right")),
+    pytest.param("pairs.tsv", ("1", "2"), marks=pytest.mark.slow)])
 def test_one_file_with_both_sides_gives_the_same_split_as_two_files(directory, name, columns):
     rows = (json.dumps({"left": source, "right": target}) if name.endswith("jsonl") else f"{source}\t{target}"
             for source, target in PAIRS)
@@ -174,7 +175,7 @@ def test_text_of_a_language_unknown_to_lingua_is_doubtful_only_if_the_sides_look
 
 
 @pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
-@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("form", [pytest.param("NFC", marks=pytest.mark.slow), "NFD"])
 def test_languages_are_identified_in_every_normal_form_of_unicode(tmp_path, monkeypatch, form):
     monkeypatch.chdir(tmp_path)
     text = unicodedata.normalize(form, "bác sĩ mua một con ngựa và bán một cái xe hơi cho cô giáo\n" * 9)
@@ -190,7 +191,8 @@ def test_text_that_cannot_be_read_is_reported_without_languages_too(directory, c
     assert "train.xx:2: byte 0xf6" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["2024", "1.0", "null", "true"])
+@pytest.mark.parametrize("name", [
+    "2024", *(pytest.param(name, marks=pytest.mark.slow) for name in ("1.0", "null", "true"))])
 def test_a_directory_may_have_a_name_that_yaml_reads_as_another_type(directory, name):
     write(PAIRS)
     assert main(["init", "train.xx", "train.yy", "--source", "xx", "--target", "yy", "--output", name]) == 0

@@ -85,7 +85,7 @@ def test_shuffled_targets_are_detected_with_their_share(directory):
     assert len(report.warnings) == 1
 
 
-@pytest.mark.parametrize("by", [1, -1])
+@pytest.mark.parametrize("by", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_the_line_where_one_side_is_shifted_is_named(directory, by):
     pairs = corpus()
     targets = [target for _, target in pairs]
@@ -96,6 +96,7 @@ def test_the_line_where_one_side_is_shifted_is_named(directory, by):
     assert any("one side is shifted" in warning for warning in report.warnings)
 
 
+@pytest.mark.slow
 def test_a_shift_from_the_first_line_on_is_detected(directory):
     pairs = corpus()
     judgement, _ = judged([(source, target) for (source, _), (_, target) in zip(pairs, pairs[1:], strict=False)])

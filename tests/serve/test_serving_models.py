@@ -51,8 +51,10 @@ def test_models_are_found_by_their_direction(save):
     assert texts(models) != texts(models, Group("en", "zh-Hans"))
 
 
-@pytest.mark.parametrize("decoding", [DECODING, DECODING + ", mbr: 2", DECODING + ", sampling: true, seed: 3",
-                                      DECODING.replace("beam_size: 2", "beam_size: 4, diverse_groups: 2")])
+@pytest.mark.parametrize("decoding", [
+    DECODING, DECODING + ", sampling: true, seed: 3",
+    *(pytest.param(decoding, marks=pytest.mark.slow) for decoding in (
+        DECODING + ", mbr: 2", DECODING.replace("beam_size: 2", "beam_size: 4, diverse_groups: 2")))])
 def test_alternatives_and_confidence_fit_the_decoding_of_any_recipe(save, decoding):
     models = Models.load([save(recipe=recipe_text(283, SIZES, decoding))], MACHINE)
     for n_best in (1, 3):
