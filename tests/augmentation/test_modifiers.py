@@ -5,7 +5,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seq2seq.augmentation.aligned_phrases import _without_punctuation, aligned_phrase, drawn_phrases, tags, terms
@@ -82,7 +82,6 @@ def test_typos_are_one_or_two_per_ten_words_and_only_in_the_source():
     assert with_typos("a 12 b", Random(1)) == "a 12 b"
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=60), st.text(max_size=60), st.integers(0, 999))
 def test_modifiers_accept_every_text(source, target, seed):
     for modifier in MODIFIERS.values():
@@ -90,7 +89,6 @@ def test_modifiers_accept_every_text(source, target, seed):
         assert all(isinstance(text, str) for text in changed) and len(changed) == 2
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9))
 def test_noise_is_the_same_on_both_sides(seed):
     source, target = noise(pair_of("das", "this"), Random(seed))

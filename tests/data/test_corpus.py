@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings, strategies
+from hypothesis import given, strategies
 
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, first_line_warnings, read_corpus, read_lines, read_pairs
@@ -287,7 +287,6 @@ FIELDS = strategies.text(strategies.characters(exclude_characters="\n", exclude_
     lambda text: not text.endswith("\r") and not text.startswith("\ufeff"))
 
 
-@settings(max_examples=50)
 @given(rows=strategies.lists(strategies.tuples(FIELDS, FIELDS), min_size=1, max_size=5), ending=strategies.sampled_from(
     ["\n", "\r\n"]), quoting=strategies.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]))
 def test_output_of_the_python_csv_module_is_read_unchanged(tmp_path_factory, rows, ending, quoting):

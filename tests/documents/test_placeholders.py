@@ -45,7 +45,7 @@ def test_a_pattern_of_ones_own_comes_first():
         "<1>": 1, "ABC-12": 1, "{x}": 2}
 
 
-@few_and_many(20, 1000, st.text(alphabet="{}%$:&<>@#/\\._-[]() aA0,;\n👍", max_size=80))
+@few_and_many(10, 1000, st.text(alphabet="{}%$:&<>@#/\\._-[]() aA0,;\n👍", max_size=80))
 def test_spans_are_in_order_and_do_not_overlap(text):
     spans = Placeholders([r"a+"]).spans(text)
     assert all(begin < end for begin, end in spans)

@@ -47,7 +47,7 @@ def translated(data, format, order):
     return divided.join(translations, "de"), " ".join(translations).split(), divided.sentences
 
 
-@few_and_many(15, 1000, HTML, ORDERS)
+@few_and_many(10, 1000, HTML, ORDERS)
 def test_each_tag_of_html_occurs_once_in_any_translation(fragment, order):
     result, words, _ = translated(fragment.encode(), "html", order)
     source_tags, tags = (Counter(re.findall(r"<[^>]*>", text)) for text in (fragment, result.decode()))
@@ -99,7 +99,7 @@ def is_nested(fragment):
     return not stack
 
 
-@few_and_many(15, 1000, XLIFF, ORDERS)
+@few_and_many(10, 1000, XLIFF, ORDERS)
 def test_each_element_of_xliff_occurs_once_in_any_translation(fragment, order):
     numbers = iter(range(1, 1_000))
     marked = re.sub(r"<(g|mrk|x|bx|ex|bpt|ept)(?=[ />])", lambda match: f"<{match[1]} id=\"{next(numbers)}\"", fragment)

@@ -33,7 +33,7 @@ VALUES = st.recursive(st.none() | st.integers() | st.text("ab {}[],:\"\\\n", max
     inner, max_size=4) | st.dictionaries(st.text("ab@\"", max_size=3), inner, max_size=4), max_leaves=20)
 
 
-@few_and_many(15, 500, VALUES, st.sampled_from([None, 1]), st.booleans())
+@few_and_many(10, 500, VALUES, st.sampled_from([None, 1]), st.booleans())
 def test_exactly_the_values_change(value, indent, escaped):
     text = json.dumps(value, indent=indent, ensure_ascii=escaped)
     document = JsonDocument(text.encode())

@@ -151,7 +151,7 @@ SOURCES = st.lists(st.sampled_from([
     max_size=20).map("".join)
 
 
-@few_and_many(15, 5000, SOURCES)
+@few_and_many(10, 5000, SOURCES)
 def test_blocks_and_tags_are_found_again(source):
     document = MarkdownDocument(source.encode())
     assert document.render(document.blocks, "en") == source.encode()
