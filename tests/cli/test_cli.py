@@ -421,8 +421,9 @@ def test_any_systems_output_is_evaluated_without_a_model(run, directory):
 def test_translations_on_standard_input_are_evaluated_like_a_file(run, directory):
     write_tests(directory)
     options = ["--reference", "data/test.en", "--format", "json"]
-    piped = run("evaluate", "--hypothesis", "-", *options, stdin=(directory / "data" / "test.en").read_bytes())
-    assert json.loads(piped.out) == json.loads(run("evaluate", "--hypothesis", "data/test.en", *options).out)
+    piped = subprocess.run([sys.executable, "-m", "seq2seq", "evaluate", "--hypothesis", "-", *options],
+                           input=(directory / "data" / "test.en").read_bytes(), capture_output=True, check=True)
+    assert json.loads(piped.stdout) == json.loads(run("evaluate", "--hypothesis", "data/test.en", *options).out)
 
 
 def test_only_the_metrics_that_are_named_are_measured(run, directory):
