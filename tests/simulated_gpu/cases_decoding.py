@@ -26,7 +26,7 @@ OPTIONS = {
     "word-confidence": {"word_confidence": True}, "retries": {"safety_net": True},
 }
 # The others are slow cases.
-QUICK = ("beam", "sampling")
+QUICK = ("beam",)
 # Models of one vocabulary: two translation models and a language model.
 SIDES = {"first": (MODEL, 1), "second": (MODEL, 2), "recurrent": (
     "type: rnn, d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 1", 3), "speaking": (LANGUAGE_MODEL, 4)}
@@ -94,6 +94,7 @@ def test_fusion_with_a_language_model(models, options):
         models / "first", device, "fp32", fusion=models / "speaking").translate(GERMAN, **options)))
 
 
+@pytest.mark.slow
 def test_scores_of_given_translations(models):
     found, expected = on_both(lambda device: Translator.load(models / "first", device, "fp32").score(PAIRS))
     assert [each.log_probability for each in found] == pytest.approx([each.log_probability for each in expected],

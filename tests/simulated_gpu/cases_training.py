@@ -169,6 +169,7 @@ def test_an_older_gpu_trains_and_translates_in_fp16_as_in_fp32(toy_recipe, tmp_p
         [best.log_probability for best, *_ in expected], rel=0.01)
 
 
+@pytest.mark.slow
 def test_an_overflow_in_fp16_skips_the_step_and_halves_the_loss_scale(toy_recipe, tmp_path, capsys):
     with SimulatedGPU(OLDER_GPU):
         training = Training(toy_recipe(*FOUR_STEPS, "training.precision=fp16"), tmp_path / "run")

@@ -88,10 +88,10 @@ def left(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [
-    ("in",), ("in.gz", "--format", "jsonl"), ("in", "--sampling", "--format", "jsonl", "--n-best", 2),
-    ("in", "--prefix", "prefixes"),
-    pytest.param(("in", "--format", "jsonl", "--workers", 2), marks=pytest.mark.slow),
-], ids=str)
+    ("in", "--sampling", "--format", "jsonl", "--n-best", 2), *(
+        pytest.param(options, marks=pytest.mark.slow) for options in (
+            ("in",), ("in.gz", "--format", "jsonl"), ("in", "--prefix", "prefixes"),
+            ("in", "--format", "jsonl", "--workers", 2)))], ids=str)
 def test_what_was_interrupted_is_finished_to_the_byte(directory, interrupted, options):
     # By as many workers: in bf16, roundings follow the batches, and these the workers.
     assert translate("model", *options, "--output", "whole") == 0
@@ -125,8 +125,10 @@ def test_blocks_whose_lines_have_changed_are_translated_again(directory, interru
 
 
 @pytest.mark.parametrize("arguments", [
-    ("other", "in"), ("model", "in", "--beam-size", 1), ("model", "in", "--no-safety-net"),
-    ("model", "in", "--format", "jsonl"), ("model", "in", "--threads", 1)], ids=str)
+    ("other", "in"), ("model", "in", "--beam-size", 1), *(
+        pytest.param(arguments, marks=pytest.mark.slow) for arguments in (
+            ("model", "in", "--no-safety-net"), ("model", "in", "--format", "jsonl"),
+            ("model", "in", "--threads", 1)))], ids=str)
 def test_blocks_with_other_inputs_are_refused_and_kept(directory, interrupted, arguments):
     interrupted(3, "model", "in", "-o", "out")
     before = finished(directory)
@@ -134,7 +136,8 @@ def test_blocks_with_other_inputs_are_refused_and_kept(directory, interrupted, a
     assert finished(directory) == before
 
 
-@pytest.mark.parametrize("contents", [None, b"", b"[", b"[]", b"{}"])
+@pytest.mark.parametrize("contents", [
+    None, b"[", *(pytest.param(contents, marks=pytest.mark.slow) for contents in (b"", b"[]", b"{}"))])
 def test_damaged_inputs_do_not_matter(directory, interrupted, contents):
     assert translate("model", "in", "-o", "whole") == 0
     interrupted(3, "model", "in", "-o", "out")
@@ -238,8 +241,8 @@ def start(directory: Path, sent: str, *arguments: str, **options) -> subprocess.
 
 
 @pytest.mark.parametrize(("sent", "code", "lines"), [
-    ("SIGTERM", 143, 21), pytest.param("SIGINT SIGTERM", 143, 14, marks=pytest.mark.slow), ("", -signal.SIGKILL, 14),
-])
+    ("SIGTERM", 143, 21), pytest.param("SIGINT SIGTERM", 143, 14, marks=pytest.mark.slow),
+    pytest.param("", -signal.SIGKILL, 14, marks=pytest.mark.slow)])
 def test_a_signal_ends_it_and_resume_goes_on(directory, sent, code, lines):
     assert translate("model", "in", "--format", "jsonl", "-o", "whole") == 0
     process = start(directory, sent, "in", "--format", "jsonl", "-o", "out")
@@ -254,6 +257,7 @@ def test_a_signal_ends_it_and_resume_goes_on(directory, sent, code, lines):
     assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_lines_stops_at_once(directory):
     lines = TEXT.split(b"\n")
     process = start(directory, "", "-o", "out", stdin=subprocess.PIPE)
