@@ -22,7 +22,7 @@ from seq2seq.translation.worker_processes import TranslatorPool
 
 RECIPE = recipe_text(
     283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
-    "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3")
+    "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3, safety_net: false")
 BLOCK = 7
 # 5 blocks and a bit; line ends of both kinds, blank lines, bytes that are no text, lines too long, no newline at last.
 TEXT = b"".join(b"%d ein Hund\n\ndie Katze\r\n\xff\xfe\n%s\n" % (number, b"der Hund im Haus. " * number)
@@ -53,6 +53,14 @@ def directory(tmp_path, models, monkeypatch) -> Path:
 
 def translate(*arguments: object) -> int:
     return main(["translate", *map(str, arguments), "--device", "cpu"])
+
+
+@pytest.fixture(scope="module")
+def whole(models) -> bytes:
+    """Translation of TEXT without interruption."""
+    (models / "in").write_bytes(TEXT)
+    assert translate(models / "model", models / "in", "-o", models / "out") == 0
+    return (models / "out").read_bytes()
 
 
 @pytest.fixture
@@ -127,7 +135,7 @@ def test_blocks_whose_lines_have_changed_are_translated_again(directory, interru
 @pytest.mark.parametrize("arguments", [
     ("other", "in"), ("model", "in", "--beam-size", 1), *(
         pytest.param(arguments, marks=pytest.mark.slow) for arguments in (
-            ("model", "in", "--no-safety-net"), ("model", "in", "--format", "jsonl"),
+            ("model", "in", "--safety-net"), ("model", "in", "--format", "jsonl"),
             ("model", "in", "--threads", 1)))], ids=str)
 def test_blocks_with_other_inputs_are_refused_and_kept(directory, interrupted, arguments):
     interrupted(3, "model", "in", "-o", "out")
@@ -138,24 +146,22 @@ def test_blocks_with_other_inputs_are_refused_and_kept(directory, interrupted, a
 
 @pytest.mark.parametrize("contents", [
     None, b"[", *(pytest.param(contents, marks=pytest.mark.slow) for contents in (b"", b"[]", b"{}"))])
-def test_damaged_inputs_do_not_matter(directory, interrupted, contents):
-    assert translate("model", "in", "-o", "whole") == 0
+def test_damaged_inputs_do_not_matter(directory, interrupted, whole, contents):
     interrupted(3, "model", "in", "-o", "out")
     path = directory / "out.parts" / "inputs.json"
     path.unlink() if contents is None else path.write_bytes(contents)
     if contents != b"{}":                                                       # valid, but not those of these blocks
         assert translate("model", "in", "-o", "out", "--resume") == 0
-        assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
+        assert (directory / "out").read_bytes() == whole
     else:
         assert translate("model", "in", "-o", "out", "--resume") == 2
 
 
-def test_an_interrupted_join_is_repeated(directory, interrupted):
-    assert translate("model", "in", "-o", "whole") == 0
+def test_an_interrupted_join_is_repeated(directory, interrupted, whole):
     interrupted(3, "model", "in", "-o", "out")
     (directory / "out.part").write_bytes(b"the first li")
     assert translate("model", "in", "-o", "out", "--resume") == 0
-    assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
+    assert (directory / "out").read_bytes() == whole
     assert left(directory) == ["out"]
 
 
