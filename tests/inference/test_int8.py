@@ -360,6 +360,7 @@ def test_workers_in_int8_share_the_model_and_give_what_one_gives(load, bundle, o
     assert found == expected and sum(done) == len(lines)
 
 
+@pytest.mark.slow
 def test_a_line_refused_by_workers_is_named_and_later_requests_work(load, bundle):
     with TranslatorPool(bundle, 2, "cpu", "int8") as pool:
         with pytest.raises(RequestError, match=r"line \d: min_length, prefix or required phrases need"):
