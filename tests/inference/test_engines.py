@@ -122,8 +122,9 @@ MODELS = {
 
 
 @pytest.mark.parametrize(("name", "precision"), [
-    *((name, precision) for name in MODELS for precision in ("fp32", "bf16")), ("transformer", "int8"),
-    ("rnn", "int8")])
+    *((name, "fp32") for name in MODELS), ("transformer", "bf16"), ("rnn", "bf16"), ("transformer", "int8"),
+    ("rnn", "int8"), *(pytest.param(name, "bf16", marks=pytest.mark.slow) for name in MODELS
+                       if name not in ("transformer", "rnn"))])
 def test_every_model_decodes_in_every_precision(make_batch, name, precision):
     torch.manual_seed(1)
     model, batch = MODELS[name]().eval(), make_batch()
@@ -188,8 +189,9 @@ def test_other_dot_products_become_scaled_ones_with_the_same_scores(make_model, 
     assert {module.score for module in model.modules() if isinstance(module, Weighing)} == {score}
 
 
-@pytest.mark.parametrize("choice", [{}, {"pre_norm": True}, {"activation": "gelu"}, {"score": "bilinear"},
-                                    {"score": "additive"}, {"normalize": "relu"}, {"selection": "hard"}], ids=str)
+@pytest.mark.parametrize("choice", [{}, {"pre_norm": True}, {"score": "additive"}, *(
+    pytest.param(choice, marks=pytest.mark.slow) for choice in (
+        {"activation": "gelu"}, {"score": "bilinear"}, {"normalize": "relu"}, {"selection": "hard"}))], ids=str)
 def test_cached_step_functions_equal_those_of_the_layers(make_model, make_batch, choice):
     model, batch = make_model(torch.float32, **choice), make_batch()
     fast = EagerEngine(model, "fp32", CPU)

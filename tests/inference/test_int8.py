@@ -28,6 +28,7 @@ WIDE = {"d_model": 64, "feed_forward": 128}
 CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
            {"output_bias": True}, {"tied_embeddings": "none"}, {"tied_decoder_layers": True}, {"num_heads": 8},
            {"scale_embedding": False}, {"score": "dot"}, {"score": "bilinear"}]
+QUICK = [({}, 1), ({}, 3), ({"pre_norm": True}, 3), ({"score": "bilinear"}, 3)]
 
 
 @pytest.fixture
@@ -113,10 +114,10 @@ def logits_of_steps(model, batch, beam, steps=7):
     return collected
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=str)
-@pytest.mark.parametrize("beam", [1, 3])
-def test_int8_steps_equal_those_of_the_model_with_int8_products(make_model, make_batch, load, choice,
-                                                                beam):
+@pytest.mark.parametrize(("choice", "beam"), [
+    pytest.param(choice, beam, marks=() if (choice, beam) in QUICK else pytest.mark.slow)
+    for choice in CHOICES for beam in (1, 3)], ids=str)
+def test_int8_steps_equal_those_of_the_model_with_int8_products(make_model, make_batch, load, choice, beam):
     of_rows, of_models = [], []
     for seed in range(4):
         model = make_model(torch.float32, seed, **(WIDE | choice))
@@ -320,7 +321,9 @@ OPTIONS = [{}, {"beam_size": 1}, {"n_best": 3}, {"no_repeat_ngram": 1}, {"covera
            {"word_confidence": True}]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", [
+    pytest.param(options, marks=() if options in ({}, {"n_best": 3}) else pytest.mark.slow) for options in OPTIONS],
+    ids=str)
 def test_a_translator_in_int8_finds_translations_as_probable(load, bundle, options):
     exact, fast = (Translator.load(bundle, "cpu", precision) for precision in ("fp32", "int8"))
     assert fast.precision == "int8" and isinstance(fast.engine, Int8Engine)
@@ -346,8 +349,8 @@ def test_confidence_in_int8_is_that_of_fp32(load, bundle):
                                                                         abs=0.05)
 
 
-@pytest.mark.parametrize("options", [{}, {"beam_size": 1}, {"sampling": True, "n_best": 2}, {"safety_net": True}],
-                         ids=str)
+@pytest.mark.parametrize("options", [{}, *(pytest.param(options, marks=pytest.mark.slow) for options in (
+    {"beam_size": 1}, {"sampling": True, "n_best": 2}, {"safety_net": True}))], ids=str)
 def test_workers_in_int8_share_the_model_and_give_what_one_gives(load, bundle, options):
     lines, done = [*GERMAN, "", *GERMAN[::-1]] * 5, []
     expected = Translator.load(bundle, "cpu", "int8").translate(lines, **options)
@@ -357,6 +360,7 @@ def test_workers_in_int8_share_the_model_and_give_what_one_gives(load, bundle, o
     assert found == expected and sum(done) == len(lines)
 
 
+@pytest.mark.slow
 def test_a_line_refused_by_workers_is_named_and_later_requests_work(load, bundle):
     with TranslatorPool(bundle, 2, "cpu", "int8") as pool:
         with pytest.raises(RequestError, match=r"line \d: min_length, prefix or required phrases need"):

@@ -35,9 +35,13 @@ FAMILY = [
     {"kind": RecurrentModel, "score": "bilinear"}, {"kind": RecurrentModel, "normalize": "relu"},
     {"kind": RecurrentModel, "selection": "hard"}, {"kind": RecurrentModel, "selection": "structured"},
 ]
+SLOW = [
+    {"score": "bilinear"}, {"score": "additive", "normalize": "relu"}, {"window": 1},
+    {"kind": RecurrentModel, "score": "scaled_dot"}, {"kind": RecurrentModel, "score": "bilinear"},
+    {"kind": RecurrentModel, "normalize": "relu"}, {"kind": RecurrentModel, "cell": "lstm"}]
 every_member = pytest.mark.parametrize(
-    "member", FAMILY, ids=lambda member: " ".join(str(getattr(value, "__name__", f"{key}={value}"))
-                                                  for key, value in member.items()))
+    "member", [pytest.param(member, marks=pytest.mark.slow if member in SLOW else ()) for member in FAMILY],
+    ids=lambda member: " ".join(str(getattr(value, "__name__", f"{key}={value}")) for key, value in member.items()))
 both_norms = pytest.mark.parametrize("pre_norm", [False, True], ids=["post-norm", "pre-norm"])
 
 
@@ -126,7 +130,9 @@ def step_through(model, batch):
     return torch.cat([torch.stack(steps[: len(row)])[:, number] for number, row in enumerate(rows)])
 
 
-@pytest.mark.parametrize("choice", [*CHOICES, *FAMILY], ids=str)
+@pytest.mark.parametrize("choice", [
+    pytest.param(choice, marks=pytest.mark.slow if choice in SLOW else ())
+    for choice in [*CHOICES, *FAMILY[2:]]], ids=str)
 @torch.no_grad()
 def test_step_by_step_equals_teacher_forcing(make_model, make_batch, choice):
     model, batch = make_model(**choice), make_batch()

@@ -67,7 +67,9 @@ def assert_same(model, batch, limits, options, whole_search=None):
     return found
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: f"beam-{options.beam_size}")
+@pytest.mark.parametrize("options", [
+    pytest.param(options, marks=() if options.beam_size in (1, 3) else pytest.mark.slow) for options in OPTIONS],
+    ids=lambda options: f"beam-{options.beam_size}")
 def test_n_best_lists_equal_those_of_the_search_on_the_host(options):
     generator, lengths = np.random.default_rng(options.beam_size), set()
     for seed, kind in enumerate([Transformer, RecurrentModel]):
@@ -76,7 +78,8 @@ def test_n_best_lists_equal_those_of_the_search_on_the_host(options):
     assert len(lengths) > 5, "hypotheses of many lengths"
 
 
-@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[2]], ids=lambda options: f"beam-{options.beam_size}")
+@pytest.mark.parametrize("options", [pytest.param(OPTIONS[0], marks=pytest.mark.slow), OPTIONS[2]],
+                         ids=lambda options: f"beam-{options.beam_size}")
 def test_n_best_lists_with_static_caches_equal_those_of_the_search_on_the_host(options):
     generator, lengths, model = np.random.default_rng(options.beam_size), set(), peaked_model(options.beam_size)
     whole_search = static_search(model)
@@ -88,6 +91,7 @@ def test_n_best_lists_with_static_caches_equal_those_of_the_search_on_the_host(o
     assert len(lengths) > 8 and max(lengths) > 10, "hypotheses of many lengths"
 
 
+@pytest.mark.slow
 def test_static_caches_serve_searches_with_other_options():
     generator, model = np.random.default_rng(3), peaked_model(3)
     whole_search = static_search(model)

@@ -25,8 +25,6 @@ OPTIONS = {
     "no-repeat": {"no_repeat_ngram": 2}, "min-length": {"min_length": 4}, "coverage": {"coverage_penalty": 0.2},
     "word-confidence": {"word_confidence": True}, "retries": {"safety_net": True},
 }
-# The others are slow cases.
-QUICK = ("beam", "sampling")
 # Models of one vocabulary: two translation models and a language model.
 SIDES = {"first": (MODEL, 1), "second": (MODEL, 2), "recurrent": (
     "type: rnn, d_model: 16, encoder_layers: 1, decoder_layers: 1, num_heads: 1", 3), "speaking": (LANGUAGE_MODEL, 4)}
@@ -65,20 +63,17 @@ def assert_same(found, expected):
             assert [word.text for word in each.words] == [word.text for word in other.words]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-                                  for name in OPTIONS])
+@pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_finds_what_it_finds_on_the_cpu(models, name):
     assert_same(*on_both(lambda device: Translator.load(models / "first", device, "fp32").translate(
         GERMAN, **OPTIONS[name])))
 
 
-@pytest.mark.slow
 def test_constraints_of_a_line(models):
     requests = [Request(GERMAN[0], prefix="the dog"), Request(GERMAN[1], required=("cat",)), Request(GERMAN[2])]
     assert_same(*on_both(lambda device: Translator.load(models / "first", device, "fp32").translate(requests)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mean", ["probability", "log_probability"])
 def test_ensembles(models, mean):
     assert_same(*on_both(lambda device: Translator.load(
@@ -86,7 +81,6 @@ def test_ensembles(models, mean):
     ).translate(GERMAN, ensemble_mean=mean)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"coverage_penalty": 0.2}, {"require": ("house",)}],
                          ids=["alone", "coverage", "require"])
 def test_fusion_with_a_language_model(models, options):
@@ -100,7 +94,6 @@ def test_scores_of_given_translations(models):
                                                                      abs=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"sampling": True}], ids=["beam", "sampling"])
 def test_texts_of_a_language_model(models, options):
     found, expected = on_both(lambda device: list(generate(Translator.load(models / "speaking", device, "fp32"),
@@ -108,7 +101,6 @@ def test_texts_of_a_language_model(models, options):
     assert [[each.text for each in texts] for texts in found] == [[each.text for each in texts] for texts in expected]
 
 
-@pytest.mark.slow
 def test_attention_maps(models):
     found, expected = on_both(lambda device: list(compute_pair_attention(
         Translator.load(models / "first", device, "fp32"), PAIRS)))

@@ -169,6 +169,7 @@ def test_an_older_gpu_trains_and_translates_in_fp16_as_in_fp32(toy_recipe, tmp_p
         [best.log_probability for best, *_ in expected], rel=0.01)
 
 
+@pytest.mark.slow
 def test_an_overflow_in_fp16_skips_the_step_and_halves_the_loss_scale(toy_recipe, tmp_path, capsys):
     with SimulatedGPU(OLDER_GPU):
         training = Training(toy_recipe(*FOUR_STEPS, "training.precision=fp16"), tmp_path / "run")
@@ -228,8 +229,9 @@ def test_a_step_without_a_finite_gradient_is_skipped(toy_recipe, tmp_path, gpu, 
 
 
 @pytest.mark.parametrize(("settings", "fixed"), [
-    ((), True), (("training.precision=fp32",), False), *(pytest.param(each, False, marks=pytest.mark.slow) for each in (
-        RNN, ("model.score=additive",), ("model.copy=true", "training.label_smoothing=0")))])
+    ((), True), *(pytest.param(each, False, marks=pytest.mark.slow) for each in (
+        ("training.precision=fp32",), RNN, ("model.score=additive",),
+        ("model.copy=true", "training.label_smoothing=0")))])
 def test_batches_are_filled_to_one_shape_only_where_nothing_is_padded(toy_recipe, tmp_path, gpu, settings, fixed):
     training = Training(toy_recipe("training.precision=bf16", *settings), tmp_path / "run")
     assert (training.gradients.shape is not None) == fixed

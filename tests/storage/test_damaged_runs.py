@@ -105,8 +105,9 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(made, interrupted, capfd, n
 # What is read to train on
 
 
-@pytest.mark.parametrize("name", ["source.ids", "source.offsets", "target.ids", "target.offsets", "lines", "corpora",
-                                  "corpus.json"])
+@pytest.mark.parametrize("name", ["source.ids", "corpus.json", *(
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("source.offsets", "target.ids", "target.offsets", "lines", "corpora"))])
 def test_damaged_prepared_text_is_named_and_prepared_again(made, interrupted, capfd, name):
     folder, final = made
     run = interrupted()
@@ -120,7 +121,7 @@ def test_damaged_prepared_text_is_named_and_prepared_again(made, interrupted, ca
     assert same(final_weights(run), final["plain"])
 
 
-@pytest.mark.parametrize("name", ["source.txt", "target.txt"])
+@pytest.mark.parametrize("name", ["source.txt", pytest.param("target.txt", marks=pytest.mark.slow)])
 def test_damaged_text_of_subword_sampling_is_prepared_again(made, interrupted, capfd, name):
     folder, final = made
     run = interrupted("sampled")

@@ -73,7 +73,8 @@ def run_commands():
                   "--set=training.validate_every=2"])]
 
 
-@pytest.mark.parametrize("name", IN_BUNDLE)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name == "model.safetensors" else pytest.mark.slow) for name in IN_BUNDLE])
 def test_a_bundle_with_a_link_to_another_file_is_refused(strangers, capfd, name):
     move_out(Path("run/best", name), strangers / "mine")
     before = contents(strangers / "mine")
@@ -84,7 +85,9 @@ def test_a_bundle_with_a_link_to_another_file_is_refused(strangers, capfd, name)
     assert contents(strangers / "mine") == before
 
 
-@pytest.mark.parametrize("name", IN_RUN)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in ("recipe.yaml", "checkpoints", ".best.replaced") else pytest.mark.slow)
+    for name in IN_RUN])
 def test_a_run_with_a_link_out_of_it_is_not_trained_further(strangers, capfd, name):
     (path,) = Path("run").glob(name) if "*" in name else [Path("run", name)]
     if name == ".best.replaced":
@@ -112,7 +115,7 @@ def test_links_with_the_names_of_temporary_files_change_nothing_outside(stranger
     assert Path("run/best/README.md").is_symlink()
 
 
-@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize("name", [HIDDEN[0], *(pytest.param(name, marks=pytest.mark.slow) for name in HIDDEN[1:])])
 def test_hidden_links_out_of_a_run_are_refused(strangers, capfd, name):
     Path("run", name).symlink_to(strangers / "mine" / "notes")
     before = contents(strangers / "mine")

@@ -182,7 +182,7 @@ def test_samplers_in_several_threads_do_not_disturb_each_other(unigram, bpe):
 # Training
 
 
-@pytest.mark.parametrize("kind, joint", [("unigram", True), ("bpe", False)])
+@pytest.mark.parametrize("kind, joint", [("unigram", True), pytest.param("bpe", False, marks=pytest.mark.slow)])
 def test_another_process_makes_the_same_model(trained, tmp_path, kind, joint):
     program = f"""
         from seq2seq.recipe import TokenizerSection

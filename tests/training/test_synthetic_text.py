@@ -118,7 +118,7 @@ def test_damaged_synthetic_text_is_never_trained_on(recipe, tmp_path):
         train(recipe(), tmp_path)
 
 
-@pytest.mark.parametrize(("torn", "repeated"), [(b"", 3), (b"the start of a li", 3), (None, 5)])
+@pytest.mark.parametrize(("torn", "repeated"), [(b"the start of a li", 3), (None, 5)])
 def test_synthetic_text_of_an_interrupted_run_is_kept_unless_it_is_damaged(recipe, tmp_path, monkeypatch, torn,
                                                                           repeated):
     expected = made(recipe(), tmp_path / "whole")[1]

@@ -116,6 +116,7 @@ def test_a_run_that_has_begun_leaves_its_teachers_and_translations_alone_even_if
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.slow
 def test_teachers_and_student_translate_a_monolingual_text_only_once(folder, tmp_path, monkeypatch):
     recipe = with_corpora(folder, "{source: train.en, target: train.de}, {source: valid.en, translated_by: run}",
                           "training.teachers.count=1")

@@ -87,7 +87,7 @@ SETTINGS = {"deadline": None, "derandomize": True, "database": None,
             "suppress_health_check": list(hypothesis.HealthCheck)}
 
 
-@hypothesis.settings(max_examples=12, **SETTINGS)
+@hypothesis.settings(max_examples=6, **SETTINGS)
 @hypothesis.given(text=BYTES)
 def test_any_text_is_translated_line_by_line(translate, text):
     check(translate, text)

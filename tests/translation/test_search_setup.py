@@ -111,7 +111,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(("name", "models"), [
-    *(pytest.param(name, "exact", marks=[] if name in ("samples", "diverse", "constraints") else pytest.mark.slow)
+    *(pytest.param(name, "exact", marks=[] if name in ("samples", "constraints") else pytest.mark.slow)
       for name in OPTIONS),
     pytest.param("diverse", "joined", marks=pytest.mark.slow), ("all that goes together", "joined")])
 def test_samples_do_not_depend_on_the_batch(name, models, request):
@@ -158,8 +158,8 @@ def test_workers_continue_after_a_request_that_is_refused(pool, exact):
     assert [one.text for one, *_ in found] == [one.text for one, *_ in exact.translate(GERMAN)]
 
 
-@pytest.mark.parametrize("number", [
-    signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=str)
 def test_the_death_of_a_worker_is_reported_with_its_signal_and_lines(places, number):
     with TranslatorPool(places[0], workers=1, device="cpu", precision="fp32") as pool:
         process, = pool.processes.values()
@@ -250,8 +250,9 @@ def whole_words(text: str) -> list[str]:
     return re.findall(r"\w+", text)
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe", "words", "nmt_nfkc"])
-@pytest.mark.parametrize("beam_size", [1, 6])
+@pytest.mark.parametrize(("kind", "beam_size"), [("unigram", 1), ("words", 6), *(
+    pytest.param(kind, beam_size, marks=pytest.mark.slow) for kind, beam_size in (
+        ("unigram", 6), ("words", 1), ("bpe", 1), ("bpe", 6), ("nmt_nfkc", 1), ("nmt_nfkc", 6)))])
 def test_phrases_are_required_as_whole_words_by_every_tokenizer(kind, beam_size, tmp_path, monkeypatch):
     kinds = {"unigram": "", "bpe": ", type: bpe", "words": ", type: words", "nmt_nfkc": ", normalization: nmt_nfkc"}
     text = RECIPE.replace("vocab_size: 283", f"vocab_size: 290{kinds[kind]}")

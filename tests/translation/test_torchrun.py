@@ -51,14 +51,16 @@ def finished(path):
     return len(list(path.with_name(f"{path.name}.parts").glob("*.txt")))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 13])
+@pytest.mark.parametrize("world_size", [
+    2, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 3, 13))])
 def test_any_number_of_ranks_writes_the_same_output(tmp_path, world_size):
     write_on_ranks(tmp_path / "out", world_size)
     assert (tmp_path / "out").read_text() == WHOLE
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (2, 1), (3, 2), (5, 5)])
+@pytest.mark.parametrize(("before", "after"), [
+    (2, 1), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 3), (3, 2), (5, 5)))])
 def test_an_output_is_resumed_by_any_number_of_ranks(tmp_path, before, after):
     with pytest.raises(InterruptedError):
         write(tmp_path / "out", 0, before, die_at=1)

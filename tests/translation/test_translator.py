@@ -271,6 +271,7 @@ def test_a_model_that_is_not_there_and_no_workers_are_refused(bundle, tmp_path):
         TranslatorPool(bundle, 0)
 
 
+@pytest.mark.slow
 def test_workers_refuse_unknown_options_and_invalid_lines_immediately(bundle):
     with TranslatorPool(bundle, 1, "cpu", "fp32") as pool:
         for call in (pool.translate_stream, pool.translate):

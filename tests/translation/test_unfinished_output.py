@@ -22,7 +22,7 @@ from seq2seq.translation.worker_processes import TranslatorPool
 
 RECIPE = recipe_text(
     283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
-    "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3")
+    "beam_size: 2, max_length_ratio: 1.0, max_length_offset: 3, safety_net: false")
 BLOCK = 7
 # 5 blocks and a bit; line ends of both kinds, blank lines, bytes that are no text, lines too long, no newline at last.
 TEXT = b"".join(b"%d ein Hund\n\ndie Katze\r\n\xff\xfe\n%s\n" % (number, b"der Hund im Haus. " * number)
@@ -53,6 +53,14 @@ def directory(tmp_path, models, monkeypatch) -> Path:
 
 def translate(*arguments: object) -> int:
     return main(["translate", *map(str, arguments), "--device", "cpu"])
+
+
+@pytest.fixture(scope="module")
+def whole(models) -> bytes:
+    """Translation of TEXT without interruption."""
+    (models / "in").write_bytes(TEXT)
+    assert translate(models / "model", models / "in", "-o", models / "out") == 0
+    return (models / "out").read_bytes()
 
 
 @pytest.fixture
@@ -88,10 +96,10 @@ def left(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [
-    ("in",), ("in.gz", "--format", "jsonl"), ("in", "--sampling", "--format", "jsonl", "--n-best", 2),
-    ("in", "--prefix", "prefixes"),
-    pytest.param(("in", "--format", "jsonl", "--workers", 2), marks=pytest.mark.slow),
-], ids=str)
+    ("in", "--sampling", "--format", "jsonl", "--n-best", 2), *(
+        pytest.param(options, marks=pytest.mark.slow) for options in (
+            ("in",), ("in.gz", "--format", "jsonl"), ("in", "--prefix", "prefixes"),
+            ("in", "--format", "jsonl", "--workers", 2)))], ids=str)
 def test_what_was_interrupted_is_finished_to_the_byte(directory, interrupted, options):
     # By as many workers: in bf16, roundings follow the batches, and these the workers.
     assert translate("model", *options, "--output", "whole") == 0
@@ -125,8 +133,10 @@ def test_blocks_whose_lines_have_changed_are_translated_again(directory, interru
 
 
 @pytest.mark.parametrize("arguments", [
-    ("other", "in"), ("model", "in", "--beam-size", 1), ("model", "in", "--no-safety-net"),
-    ("model", "in", "--format", "jsonl"), ("model", "in", "--threads", 1)], ids=str)
+    ("other", "in"), ("model", "in", "--beam-size", 1), *(
+        pytest.param(arguments, marks=pytest.mark.slow) for arguments in (
+            ("model", "in", "--safety-net"), ("model", "in", "--format", "jsonl"),
+            ("model", "in", "--threads", 1)))], ids=str)
 def test_blocks_with_other_inputs_are_refused_and_kept(directory, interrupted, arguments):
     interrupted(3, "model", "in", "-o", "out")
     before = finished(directory)
@@ -134,25 +144,24 @@ def test_blocks_with_other_inputs_are_refused_and_kept(directory, interrupted, a
     assert finished(directory) == before
 
 
-@pytest.mark.parametrize("contents", [None, b"", b"[", b"[]", b"{}"])
-def test_damaged_inputs_do_not_matter(directory, interrupted, contents):
-    assert translate("model", "in", "-o", "whole") == 0
+@pytest.mark.parametrize("contents", [
+    None, b"[", *(pytest.param(contents, marks=pytest.mark.slow) for contents in (b"", b"[]", b"{}"))])
+def test_damaged_inputs_do_not_matter(directory, interrupted, whole, contents):
     interrupted(3, "model", "in", "-o", "out")
     path = directory / "out.parts" / "inputs.json"
     path.unlink() if contents is None else path.write_bytes(contents)
     if contents != b"{}":                                                       # valid, but not those of these blocks
         assert translate("model", "in", "-o", "out", "--resume") == 0
-        assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
+        assert (directory / "out").read_bytes() == whole
     else:
         assert translate("model", "in", "-o", "out", "--resume") == 2
 
 
-def test_an_interrupted_join_is_repeated(directory, interrupted):
-    assert translate("model", "in", "-o", "whole") == 0
+def test_an_interrupted_join_is_repeated(directory, interrupted, whole):
     interrupted(3, "model", "in", "-o", "out")
     (directory / "out.part").write_bytes(b"the first li")
     assert translate("model", "in", "-o", "out", "--resume") == 0
-    assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
+    assert (directory / "out").read_bytes() == whole
     assert left(directory) == ["out"]
 
 
@@ -238,8 +247,8 @@ def start(directory: Path, sent: str, *arguments: str, **options) -> subprocess.
 
 
 @pytest.mark.parametrize(("sent", "code", "lines"), [
-    ("SIGTERM", 143, 21), pytest.param("SIGINT SIGTERM", 143, 14, marks=pytest.mark.slow), ("", -signal.SIGKILL, 14),
-])
+    ("SIGTERM", 143, 21), pytest.param("SIGINT SIGTERM", 143, 14, marks=pytest.mark.slow),
+    pytest.param("", -signal.SIGKILL, 14, marks=pytest.mark.slow)])
 def test_a_signal_ends_it_and_resume_goes_on(directory, sent, code, lines):
     assert translate("model", "in", "--format", "jsonl", "-o", "whole") == 0
     process = start(directory, sent, "in", "--format", "jsonl", "-o", "out")
@@ -254,6 +263,7 @@ def test_a_signal_ends_it_and_resume_goes_on(directory, sent, code, lines):
     assert (directory / "out").read_bytes() == (directory / "whole").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_lines_stops_at_once(directory):
     lines = TEXT.split(b"\n")
     process = start(directory, "", "-o", "out", stdin=subprocess.PIPE)
