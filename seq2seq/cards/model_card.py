@@ -19,6 +19,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from seq2seq import __version__
 from seq2seq.cards.bundle_usage import bundle_usage
 from seq2seq.cards.language_names import LANGUAGE_NAMES, language_name
+from seq2seq.errors import CheckpointError
 from seq2seq.files.yaml_document import write_yaml
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.language_codes import subtags
@@ -89,7 +90,17 @@ def model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage:
         recipe: recipe of the model.
         metadata: fields of the model's metadata.json.
         usage: description of an export; None for a bundle.
+    Raises:
+        CheckpointError: a value in the metadata, which another person may have written, is of an unexpected kind.
     """
+    try:
+        return _model_card(recipe, metadata, sizes, usage)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError("metadata.json has a value that no model card can show "
+                              f"({type(error).__name__}: {error}).") from error
+
+
+def _model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage: Usage | None) -> str:
     usage = usage or Usage("seq2seq", bundle_usage(recipe))
     imported = metadata.get("imported_from")
     scores = _scores(metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -154,9 +155,10 @@ def _missing_language(path: str, missing: Sequence[str], units: str, existing: S
 def _text(unit: _Unit, language: str) -> str | None:
     """Return the text of the variant of a unit that matches a language best; None if no variant matches.
 
-    The matching code with the fewest subtags is best: `en` before `en-US`. Among equally good variants, the first is.
+    The matching code with the fewest subtags is best: `en` before `en-US`. Among codes with equally many subtags, one
+    spelled like `language` is best: for `en`, `en` before `eng`. Among equally good variants, the first is best.
     """
     wanted = subtags(language)
-    matches = [(len(parts), index) for index, (code, _) in enumerate(unit.variants)
-               if (parts := subtags(code))[:len(wanted)] == wanted]
-    return unit.variants[min(matches)[1]][1] if matches else None
+    matches = [(len(parts), re.split("[-_]", code.lower())[0] != re.split("[-_]", language.lower())[0], index)
+               for index, (code, _) in enumerate(unit.variants) if (parts := subtags(code))[:len(wanted)] == wanted]
+    return unit.variants[min(matches)[2]][1] if matches else None

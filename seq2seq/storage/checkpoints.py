@@ -1,6 +1,6 @@
 """Checkpoints and bundles: training resumes from a checkpoint, and translation loads a bundle.
 
-Both are directories that are written atomically (directories.py). Tensors are stored in safetensors files, not pickled.
+Both are directories that are written atomically (atomic.py). Tensors are stored in safetensors files, not pickled.
 """
 
 import logging
@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from seq2seq import console
 from seq2seq.cards.model_card import Sizes, is_own_card, model_card
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.recipe import load_recipe, parse_recipe
@@ -56,6 +58,8 @@ STATE = "state.safetensors"
 RECIPE = "recipe.yaml"
 README = "README.md"
 TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabulary.json")
+RENAME_SECONDS = 1
+"""Maximum time between the two renames with which a running training replaces its best model."""
 
 
 # Checkpoints
@@ -208,6 +212,8 @@ def save_bundle(
             both cases nothing is changed.
     """
     path = Path(os.path.realpath(directory))                                    # a link to the bundle stays a link
+    with suppress(OSError):                                                     # `replace_directory` reports it
+        recover(path)
     user_files = _user_files(path)
     with replace_directory(path) as new:
         write_tensors(new / MODEL, weights)
@@ -313,7 +319,11 @@ def _card(directory: Path, metadata: Mapping[str, Any]) -> bytes | None:
         recipe = parse_recipe(read_file(path_inside(directory, RECIPE)).decode(), directory / RECIPE, alone=True)
     except (RecipeError, UnicodeDecodeError):                           # loading the model will report the error
         return None
-    return model_card(recipe, metadata, Sizes.of_tensors(read_shapes(path_inside(directory, MODEL)))).encode()
+    try:
+        return model_card(recipe, metadata, Sizes.of_tensors(read_shapes(path_inside(directory, MODEL)))).encode()
+    except CheckpointError as error:                                    # the model itself is complete
+        console.warn(f"{directory}: the model card was not written: {error}")
+        return None
 
 
 def recipe_path(bundle: Path) -> Path:
@@ -329,7 +339,7 @@ def recipe_path(bundle: Path) -> Path:
 def is_best_of_run(bundle: Path) -> bool:
     """Return True if a bundle is the best bundle of a run."""
     bundle = bundle.absolute()
-    return bundle.name == BEST and (bundle.parent / RECIPE).is_file()
+    return bundle.name in (BEST, old_path(Path(BEST)).name) and (bundle.parent / RECIPE).is_file()
 
 
 def resolve_model_path(path: Path) -> Path:
@@ -340,10 +350,10 @@ def resolve_model_path(path: Path) -> Path:
     """
     path = Path(path)
     if kind_of(path) == "bundle":
-        return path
+        return _settled(path)
     path_inside(path, old_path(path / BEST).name)
     if kind_of(path_inside(path, BEST)) == "bundle":
-        return path / BEST
+        return _settled(path / BEST)
     expected = f"A model is a bundle (a directory with {MODEL}, {RECIPE} and {METADATA}) or a run with a {BEST}/ in it."
     if not current_path(path).exists():
         raise CheckpointError(f"{path} does not exist. {expected}")
@@ -365,6 +375,17 @@ def resolve_model_path(path: Path) -> Path:
     names = sorted(entry.name for entry in current_path(path).iterdir())
     contents = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
     raise CheckpointError(f"{path} contains {contents}. {expected}")
+
+
+def _settled(path: Path) -> Path:
+    """Return `path`, or the old directory if a kill between the two renames of `replace_directory` has left only that.
+
+    A training that runs renames the new directory within microseconds.
+    """
+    deadline = time.monotonic() + RENAME_SECONDS
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return current_path(path)
 
 
 def is_model(path: Path) -> bool:

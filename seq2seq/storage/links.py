@@ -54,10 +54,16 @@ def refuse_links(run: Path) -> None:
     """
     inside = run.resolve()
     for path in _own_entries(run):
-        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+        try:
+            leads_out = path.is_symlink() and not path.resolve().is_relative_to(inside)
+            # A training that runs may have deleted the file meanwhile.
+            special = os.path.lexists(path) and not (path.is_file() or path.is_dir())
+        except (RuntimeError, OSError) as error:                                # RuntimeError: a loop of links
+            raise DamagedError(f"{path} cannot be read: {error}.") from error
+        if leads_out:
             raise CheckpointError(f"{path} is a link that leads out of the run {run}. Copy what it leads to into the "
                                   "run, or name another directory.")
-        if not (path.is_file() or path.is_dir()):
+        if special:
             raise DamagedError(f"{path} is not a regular file.")
 
 

@@ -35,14 +35,13 @@ if sys.platform != "win32":                                                     
     os.register_at_fork(after_in_child=_drop_locks)
 
 
-def lock_file(descriptor: int, shared: bool = False, wait: bool = False) -> None:
+def lock_file(descriptor: int, shared: bool = False) -> None:
     """Lock an open file for this process. The system releases the lock when the process ends.
 
     Args:
         shared: True for a shared lock, which several processes can hold at the same time; False for an exclusive lock.
-        wait: True to wait until no other process holds a conflicting lock.
     Raises:
-        BlockingIOError: another process holds a conflicting lock, and `wait` is False.
+        BlockingIOError: another process holds a conflicting lock.
         OSError: the file system or the operating system (Windows) does not support flock.
     """
     if sys.platform != "win32":
@@ -51,7 +50,7 @@ def lock_file(descriptor: int, shared: bool = False, wait: bool = False) -> None
         except ImportError:
             pass
         else:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             return
     raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 

@@ -46,7 +46,8 @@ def load_tokenizers(directory: Path) -> Tokenizers:
     """
     path = current_path(directory)
     if (path / METADATA).exists() or Tokenizers.file_names(path):
-        checksums = read_metadata(path, "bundle" if kind_of(path) == "bundle" else KIND, required=())["sha256"]
+        kind = "bundle" if kind_of(path) == "bundle" else KIND
+        checksums = read_metadata(path, kind, required=Tokenizers.file_names(path))["sha256"]
         verify(path, {name: checksum for name, checksum in checksums.items() if name in TOKENIZER_FILES})
     return Tokenizers.load(path)
 
@@ -64,7 +65,7 @@ def trained_on_other_text(directory: Path, text: str) -> bool:
     if not text or list_checkpoints(directory.parent) or not current_path(directory).exists():
         return False
     try:
-        return read_metadata(current_path(directory), KIND, required=())[TEXT] not in ("", text)
+        return read_metadata(current_path(directory), KIND, required=()).get(TEXT, "") not in ("", text)
     except CheckpointError:                                                     # `load_tokenizers` reports it
         return False
 

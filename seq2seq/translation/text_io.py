@@ -21,7 +21,9 @@ from seq2seq.files.compressed_files import (
     BLOCK_BYTES,
     COMPRESSED_SUFFIXES,
     MAX_LINE_BYTES,
+    UTF16_MARKS,
     bounded_lines,
+    compression_of,
     open_decompressed,
 )
 from seq2seq.storage.atomic import open_without_links
@@ -93,7 +95,12 @@ class Input:
                 text = data.decode()
             except UnicodeDecodeError as error:
                 text = data.decode(errors="replace")
-                not_utf8.warn(number, f"byte {error.start + 1} is not UTF-8; invalid bytes are replaced by U+FFFD")
+                found = f"byte {error.start + 1} is not UTF-8"
+                if number == 1 and data.startswith(UTF16_MARKS):
+                    found = "the text begins with the mark of UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
+                elif number == 1 and (kind := compression_of(data)):
+                    found = f"the input begins like {kind} data, which must be decompressed first"
+                not_utf8.warn(number, f"{found}; invalid bytes are replaced by U+FFFD")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text, ending.decode())
         not_utf8.finish()
 

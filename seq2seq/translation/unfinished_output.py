@@ -1,8 +1,9 @@
 """Resumption of an interrupted output. Each finished block of lines is a file in the directory <name>.parts.
 
-A block is written whole or not at all. The name of its file has the number of the block, and a checksum of its lines
-and of all other inputs, so a block is only used for the same inputs. The processes (ranks) of `torchrun` share the
-directory, and each of them translates every n-th block. When all blocks are there, rank 0 joins them.
+A block is written whole or not at all. The name of its file has the number of the block, a checksum of its lines and of
+all other inputs, so that a block is only used for the same inputs, and the zlib.crc32 of its contents. The processes
+(ranks) of `torchrun` share the directory, and each of them translates every n-th block. When all blocks are there, rank
+0 joins them.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
-import shutil
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,13 +25,15 @@ from seq2seq import console
 from seq2seq.errors import UserError
 from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.files.json_reader import parse_json
-from seq2seq.storage.atomic import replace_file
+from seq2seq.storage.atomic import delete_temporary, replace_file
 from seq2seq.translation.text_io import Output, writing
 
 Item = TypeVar("Item")
 
 INPUTS = "inputs.json"
 """File in the directory of the blocks with the inputs of the output, except the lines."""
+BLOCK_NAME = re.compile(r"(\d{8}-[0-9a-f]{32})-([0-9a-f]{8})\.txt")
+"""Name of a block's file: its key (number, checksum of its inputs), and the zlib.crc32 of its contents."""
 BEGINNING_SECONDS = 300
 """Maximum time that another rank, after loading the model, waits for rank 0 to begin the same output."""
 POLL_SECONDS = 0.1
@@ -51,7 +55,9 @@ class UnfinishedOutput:
         self.skipped_lines = 0
         self._whole = whole
         self._inputs: dict[str, Any] = {}
-        self._paths: list[Path] = []
+        self._keys: list[str] = []
+        # Blocks that were finished before. Rank 0 may join and delete all blocks while another rank loads its model.
+        self._finished = set(_intact_blocks(directory)) if directory is not None else set()
         self._kept: list[bytes] = []                                            # without a directory, if `whole`
 
     def begin(self, inputs: dict[str, Any]) -> None:
@@ -65,12 +71,12 @@ class UnfinishedOutput:
         self._inputs = json.loads(json.dumps(inputs))
         if self.directory is None or self.rank:
             return
-        if blocks := _count_blocks(self.directory):
+        if self._finished:
             if (recorded := self._recorded()) is not None and recorded != self._inputs:
                 raise UserError("\n".join([f"{self.directory} was written with other inputs:",
                                            *_differences(recorded, self._inputs),
                                            f"Resume with the same inputs, or delete {self.directory} to start again."]))
-            console.print_message(f"resuming: {blocks:,} blocks of lines are finished")
+            console.print_message(f"resuming: {len(self._finished):,} blocks of lines are finished")
         self.directory.mkdir(exist_ok=True)
         replace_file(self.directory / INPUTS, json.dumps(self._inputs, indent=2, ensure_ascii=False).encode())
 
@@ -87,19 +93,22 @@ class UnfinishedOutput:
             if self.directory is not None:
                 inputs = f"{json.dumps(self._inputs)}\n{block!r}"
                 checksum = hashlib.sha256(inputs.encode(errors="surrogatepass")).hexdigest()
-                self._paths.append(self.directory / f"{number:08}-{checksum[:32]}.txt")
-                if number % self.world_size != self.rank or self._paths[-1].exists():
+                self._keys.append(f"{number:08}-{checksum[:32]}")
+                if number % self.world_size != self.rank or self._keys[-1] in self._finished:
                     self.skipped_lines += len(block)
                     continue
             if not is_begun:
                 self._wait_for_main_rank()
                 is_begun = True
             yield block
+        if changed := self._finished - set(self._keys):
+            console.warn(f"{len(changed):,} finished blocks were made of other lines, and are not used")
 
     def write(self, text: str) -> None:
         """Write the output of the last block that `pending` has yielded."""
         if self.directory is not None:
-            replace_file(self._paths[-1], text.encode())
+            contents = text.encode()
+            replace_file(self.directory / f"{self._keys[-1]}-{zlib.crc32(contents):08x}.txt", contents)
         elif self._whole:
             self._kept.append(text.encode())
         else:
@@ -109,10 +118,11 @@ class UnfinishedOutput:
     def blocks(self) -> Iterator[bytes]:
         """Yield the output of all blocks that were not written directly. Wait for the blocks of the other ranks."""
         yield from self._kept
-        for path in self._paths:
-            while not path.exists():
+        for key in self._keys:
+            assert self.directory is not None
+            while not (found := _intact_blocks(self.directory, key)):
                 time.sleep(POLL_SECONDS)
-            yield path.read_bytes()
+            yield found[key]
 
     def _recorded(self) -> dict[str, Any] | None:
         """Return the recorded inputs; None if there are none, or if their file was damaged."""
@@ -140,8 +150,36 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
             for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
 
 
-def _count_blocks(directory: Path) -> int:
-    return sum(1 for _ in directory.glob("*-*.txt"))
+def _intact_blocks(directory: Path, key: str = "*") -> dict[str, bytes]:
+    """Return the contents of the finished blocks by key. A block with a wrong checksum is left out: it is made again.
+
+    key: key of a single block.
+    """
+    files = [(match, path) for path in directory.glob(f"{key}-*.txt") if (match := BLOCK_NAME.fullmatch(path.name))]
+    blocks = {match[1]: (path.read_bytes(), match[2]) for match, path in files}
+    return {key: contents for key, (contents, crc32) in blocks.items() if f"{zlib.crc32(contents):08x}" == crc32}
+
+
+def _require_own(directory: Path) -> None:
+    """Raise UserError if the directory of the blocks is a link or a file, or contains other files."""
+    if directory.is_symlink() or os.path.lexists(directory) and not directory.is_dir():
+        raise UserError(f"{directory} is not a directory, and is needed for the finished blocks. Remove it, or choose "
+                        "another --output.")
+    for path in directory.iterdir() if directory.exists() else ():
+        if not (BLOCK_NAME.fullmatch(path.name) or path.name.endswith(".tmp") or path.name == INPUTS):
+            raise UserError(f"{directory} is needed for the finished blocks, but contains {path.name}. Move the "
+                            "directory, or choose another --output.")
+
+
+def _delete(directory: Path) -> None:
+    """Delete the blocks, and the directory if it is empty then."""
+    if directory.is_dir():
+        delete_temporary(directory)
+        for path in (*directory.glob("*-*-*.txt"), directory / INPUTS):
+            if BLOCK_NAME.fullmatch(path.name) or path.name == INPUTS:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):                                                 # another file is in it
+            directory.rmdir()
 
 
 @contextmanager
@@ -166,29 +204,29 @@ def resumable(path: Path | None, resume: bool, rank: int = 0, world_size: int = 
     if rank:
         yield UnfinishedOutput(None, directory, rank, world_size)
         return
-    if directory.is_symlink():
-        raise UserError(f"{directory} is a link, and the finished blocks are not written through links. Remove it.")
-    if not resume and _count_blocks(directory):
-        raise UserError(f"{directory} contains the finished blocks of an earlier run. Continue it with --resume, or "
-                        "delete it to start again.")
+    _require_own(directory)
     # If there are blocks, <name>.part is what an earlier command joined from them.
-    with writing(path, overwrite=resume and _count_blocks(directory) > 0) as output:
+    with writing(path, overwrite=resume and bool(_intact_blocks(directory))) as output:
         if output.part is None:
             if resume or world_size > 1:
                 raise UserError(f"{path} is not a regular file, so it cannot be written in blocks. Remove --resume, "
                                 "and do not use torchrun.")
             yield UnfinishedOutput(output, None, whole=whole)
             return
+        # A command that still runs has the lock of `writing`.
+        if not resume and _intact_blocks(directory):
+            raise UserError(f"{directory} contains the finished blocks of an earlier run. Continue it with --resume, "
+                            "or delete it to start again.")
         try:
             yield UnfinishedOutput(output, directory, rank, world_size)
         except BaseException:
-            if _count_blocks(directory):
+            if _intact_blocks(directory):
                 console.warn(f"{path} is not complete; its finished blocks are in {directory}")
             elif world_size == 1:
-                shutil.rmtree(directory, ignore_errors=True)
+                _delete(directory)
             raise
         os.fsync(output.file.fileno())
-    shutil.rmtree(directory)
+    _delete(directory)
 
 
 def how_to_resume(unfinished: UnfinishedOutput) -> str:

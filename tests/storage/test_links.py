@@ -10,7 +10,8 @@ from toy import RECIPE, write_corpus
 from seq2seq.cli import main
 from seq2seq.errors import CheckpointError
 from seq2seq.recipe import load_recipe
-from seq2seq.storage.links import path_inside, refuse_links
+from seq2seq.storage import checkpoints
+from seq2seq.storage.links import DamagedError, path_inside, refuse_links
 from seq2seq.training.trainer import train
 
 SETTINGS = ["training.max_steps=4", "training.validate_every=2"]
@@ -135,6 +136,21 @@ def test_a_run_is_reached_through_a_link(strangers):
     Path("run").symlink_to(strangers / "mine" / "disk")
     assert run_commands() == [0, 0, 0, 0]
     assert Path("run").is_symlink()
+
+
+def test_a_loop_of_links_is_refused(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "loop").symlink_to("loop")
+    with pytest.raises(DamagedError):
+        refuse_links(tmp_path)
+
+
+def test_after_a_kill_between_two_renames_every_command_finds_the_best_model(strangers, monkeypatch):
+    monkeypatch.setattr(checkpoints, "RENAME_SECONDS", 0)
+    os.rename("run/best", "run/.best.replaced")
+    for command in (["translate", "run", "valid.en", "-o", "out"], ["score", "run", "valid.en", "valid.en"],
+                    ["report", "run", "--output", "page.html"], ["evaluate", "run"]):
+        assert main([*command, "--device", "cpu"]) == 0, command
 
 
 def test_links_inside_a_run_are_followed(tmp_path):

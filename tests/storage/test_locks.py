@@ -123,4 +123,4 @@ def test_a_lock_excludes_other_openings_of_the_file_until_it_is_closed(tmp_path)
             with pytest.raises(BlockingIOError):
                 lock_file(second.fileno(), shared=shared)
         first.close()
-        lock_file(second.fileno(), wait=True)
+        lock_file(second.fileno())

@@ -153,6 +153,13 @@ def test_a_bundle_whose_recipe_is_unreadable_gets_no_card(tmp_path):
     assert not (save(tmp_path / "bundle", text="name: [") / "README.md").exists()
 
 
+@pytest.mark.parametrize("fields", [{"step": "last"}, {"test": {"x": {"bleu": 30}}}, {"parameters": "many"},
+                                    {"imported_from": 3}], ids=str)
+def test_metadata_of_an_unexpected_kind_prevent_only_the_card(fields, tmp_path, capsys):
+    bundle = save(tmp_path / "bundle", **fields)
+    assert not (bundle / "README.md").exists() and "model card was not written" in capsys.readouterr().err
+
+
 def test_a_directory_named_readme_is_kept(tmp_path):
     path = save(tmp_path / "bundle")
     (path / "README.md").unlink()

@@ -180,6 +180,25 @@ def test_nothing_is_written_through_a_link(directory, name):
     assert (directory / name).is_symlink() and not (directory / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "chapter-1.txt", ""])
+def test_what_a_user_has_in_place_of_the_blocks_is_kept_and_refused(directory, name):
+    (directory / "out.parts").mkdir() if name else (directory / "out.parts").write_text("mine")
+    if name:
+        (directory / "out.parts" / name).write_text("mine")
+    for model in ("model", "nowhere"):
+        assert translate(model, "in", "-o", "out") == 2
+    assert (directory / "out.parts" / name if name else directory / "out.parts").read_text() == "mine"
+
+
+def test_a_damaged_block_is_made_again(directory, interrupted, whole):
+    interrupted(4, "model", "in", "-o", "out")
+    first, second, _ = sorted((directory / "out.parts").glob("*.txt"))
+    first.write_bytes(first.read_bytes()[:-3])
+    second.write_bytes(b"")
+    assert translate("model", "in", "-o", "out", "--resume") == 0
+    assert (directory / "out").read_bytes() == whole
+
+
 def test_where_there_is_nothing_to_go_on_with_it_begins(directory, interrupted):
     interrupted(1, "model", "in", "-o", "out", "--resume")                      # before anything was written
     assert left(directory) == []
