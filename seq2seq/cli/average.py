@@ -33,6 +33,8 @@ def average(
     from seq2seq.storage.averaging import average_checkpoints
 
     steps = average_checkpoints(models, output, last)
-    console.print_message(f"averaged {len(steps)} checkpoints, saved at steps "
+    fewer = (f" (the run has no more; --last is {last}, and training.keep_checkpoints is the number that a run keeps)"
+             if last and last > len(steps) else "")
+    console.print_message(f"averaged {len(steps)} checkpoints{fewer}, saved at steps "
                           f"{', '.join(f'{step:,}' for step in steps)}; "
                           f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

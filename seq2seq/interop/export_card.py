@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from seq2seq import console
 from seq2seq.cards.model_card import Sizes, Usage, model_card
+from seq2seq.errors import CheckpointError
 from seq2seq.interop.parity import REPORT, Exportable
 from seq2seq.storage.checkpoints import MODEL, bundle_metadata, resolve_model_path
 from seq2seq.storage.directories import read_shapes
@@ -30,5 +32,9 @@ def export_card(path: Path, exportable: Exportable, library: str, usage: str, we
         note += (f" The model reads up to {count} preceding sentences of the document before each sentence. Write "
                  f"{mark} after each of them: `It rains.{mark} It is wet.` Write {mark} before the first sentence of a "
                  f"document, too: `{mark} It rains.`")
-    return model_card(exportable.recipe, bundle_metadata(bundle), sizes,
-                      Usage(library, usage, note, lossless=number_format == "float32"))
+    shown = Usage(library, usage, note, lossless=number_format == "float32")
+    try:
+        return model_card(exportable.recipe, bundle_metadata(bundle), sizes, shown)
+    except CheckpointError as error:
+        console.warn(f"{bundle}: the card of the export shows no scores and counts: {error}")
+        return model_card(exportable.recipe, {}, sizes, shown)

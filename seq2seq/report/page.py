@@ -231,7 +231,7 @@ def _speed(systems: Sequence[System], tests: Sequence[TestSet]) -> list[str]:
         count = sum(len(test.references) for test in tests)
         parameters = system.metadata.get("parameters")
         rows.append([system.name, f"{count / max(seconds, 1e-9):,.1f}", f"{system.precision} on {system.device}",
-                     "unknown" if parameters is None else f"{parameters:,}", f"{system.megabytes:,.1f}",
+                     f"{parameters:,}" if isinstance(parameters, int) else "unknown", f"{system.megabytes:,.1f}",
                      _memory(system.peak_megabytes)])
     header = ["system", "sentences/s in this report", "precision", "parameters", "MB on disk",
               "MB of memory besides the weights"]
@@ -248,9 +248,13 @@ def _memory(megabytes: float) -> str:
 def _data(systems: Sequence[System]) -> list[str]:
     rows = []
     for system in systems:
-        for label, count in system.metadata.get("corpora", {}).items():
-            reasons = ", ".join(f"{reason} {number:,}" for reason, number in count["dropped"].items()) or "none"
-            rows.append([system.name, label, f"{count['lines']:,}", f"{count['kept']:,}", reasons])
+        try:
+            for label, count in system.metadata.get("corpora", {}).items():
+                reasons = ", ".join(f"{reason} {number:,}" for reason, number in count["dropped"].items()) or "none"
+                rows.append([system.name, label, f"{count['lines']:,}", f"{count['kept']:,}", reasons])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:      # another person's metadata
+            raise CheckpointError(f"{system.path}: the counts of the corpora in its metadata.json have an unexpected "
+                                  f"form ({type(error).__name__}: {error}).") from error
     return [_table(["system", "corpus", "pairs", "kept", "dropped in cleaning"], rows)] if rows else []
 
 

@@ -172,9 +172,11 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
 
 
 def tell_apart(systems: Sequence[System]) -> list[System]:
-    """Return all systems, with paths in place of names that are not unique."""
-    names = [system.name for system in systems]
-    return [replace(system, name=str(system.path)) if names.count(system.name) > 1 else system for system in systems]
+    """Return all systems, with paths in place of names that are not unique. Paths that are equal get a number."""
+    names, paths = [system.name for system in systems], [system.path for system in systems]
+    return [system if names.count(system.name) == 1 else
+            replace(system, name=f"{system.name} {number}" if paths.count(system.path) > 1 else str(system.path))
+            for number, system in enumerate(systems, 1)]
 
 
 def read_scores(options: Sequence[str], systems: int, lines: int) -> dict[str, list[list[float]]]:

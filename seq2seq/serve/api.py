@@ -9,6 +9,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+from starlette.background import BackgroundTask
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -113,6 +114,8 @@ class Api:
             raise invalid(f"the format of this file is not supported, only {', '.join(SUFFIXES)}")
         contents = await file.read()
         if format == "text":
+            if b"\0" in contents and not contents.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise invalid("the file is not text: it has bytes of value 0")
             contents = contents.removeprefix(codecs.BOM_UTF8)
         if format == "tmx" and source.lower() == AUTO:
             raise invalid("the source language of a .tmx file cannot be detected. Give it in the parameter source")
@@ -138,9 +141,8 @@ class Api:
             raise ApiError(404, "There is no such file. A translated file is deleted after its download, or after "
                                 f"{LIFETIME_SECONDS // 60} minutes")
         quoted = "".join(character if character.isascii() else "_" for character in file.name)
-        if request.method != "HEAD":
-            self.files.delete(key)
-        return Response(file.contents, media_type=content_type(file.name),
+        deletion = None if request.method == "HEAD" else BackgroundTask(self.files.delete, key)
+        return Response(file.contents, media_type=content_type(file.name), background=deletion,
                         headers={"Content-Disposition": f'attachment; filename="{quoted}"',
                                  "X-Content-Type-Options": "nosniff"})
 

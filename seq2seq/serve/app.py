@@ -92,12 +92,15 @@ class _Guard:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self.settings.max_request_bytes:
-                raise ApiError(413, "Invalid request: the request is larger than "
-                                    f"{self.settings.max_request_bytes:,} bytes", {"Connection": "close"})
+                raise self._too_large()
             return message
 
         try:
             try:
+                for name, value in scope["headers"]:
+                    if name == b"content-length" and value.isdigit() and int(
+                            value[:20]) > self.settings.max_request_bytes:
+                        raise self._too_large()
                 await self.app(scope, receiving, sending)
             except ApiError as error:
                 await _answer_api_error(Request(scope), error)(scope, receive, sending)
@@ -114,6 +117,10 @@ class _Guard:
         if path not in ("/health", "/metrics"):
             logger.info("%s %s %s %d %.0f ms", (scope.get("client") or ("-",))[0], scope["method"],
                         escape_control_characters(path), status, 1000 * seconds)
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"Invalid request: the request is larger than {self.settings.max_request_bytes:,} bytes",
+                        {"Connection": "close"})
 
 
 def _traceback(error: Exception, with_message: bool) -> str:
