@@ -112,7 +112,7 @@ def _model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage
         f"## Data\n\n{_data(recipe, metadata, imported)}",
         f"## Sizes\n\n{_sizes(recipe, metadata, sizes)}",
         f"## Training\n\n{_training(recipe, metadata, imported)}",
-        f"## Scores\n\n{_score_table(scores, metadata, exported=bool(usage.note))}",
+        f"## Scores\n\n{_score_table(scores, exported=bool(usage.note))}",
         f"## Limits\n\n{_limits(recipe, metadata, imported, usage)}",
         f"Written by seq2seq {__version__} from the model's recipe and metadata.",
     ]
@@ -289,8 +289,7 @@ def _training(recipe: Recipe, metadata: Mapping[str, Any], imported: Any) -> str
             f"Optimizer: {optimizer}; {', '.join(options)}. All settings are in the recipe.")
 
 
-def _score_table(scores: Mapping[str, Mapping[str, tuple[float, str, str]]], metadata: Mapping[str, Any],
-                 exported: bool) -> str:
+def _score_table(scores: Mapping[str, Mapping[str, tuple[float, str, str]]], exported: bool) -> str:
     if not scores:
         return "No scores on test sets are known. `seq2seq evaluate` adds them."
     rows = [[_text(test), TITLES.get(metric, _text(metric)), f"{value:.2f}", precision or "unknown",

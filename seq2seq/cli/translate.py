@@ -197,7 +197,7 @@ def translate(
         read_document,
     )
     from seq2seq.protection.translation_warnings import TranslationWarnings
-    from seq2seq.translation.journal_inputs import journal_inputs
+    from seq2seq.translation.output_inputs import output_inputs
     from seq2seq.translation.requests import growing_blocks, requests_of
 
     path, output = file_or_standard(input), file_or_standard(output)
@@ -225,7 +225,7 @@ def translate(
                          {"ensemble": ensemble or (), "fusion": fusion, "target_language": target_language}))
         decoding = _checked_decoding(translator, overrides, require is not None)
         unfinished.begin({
-            **journal_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
+            **output_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers, "document": document,
             "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder,
             "target_language": target_language})

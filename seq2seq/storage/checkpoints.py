@@ -383,9 +383,11 @@ def _settled(path: Path) -> Path:
     A training that runs renames the new directory within microseconds.
     """
     deadline = time.monotonic() + RENAME_SECONDS
-    while not path.exists() and time.monotonic() < deadline:
+    while not path.exists():
+        if time.monotonic() >= deadline:
+            return current_path(path)
         time.sleep(0.01)
-    return current_path(path)
+    return path
 
 
 def is_model(path: Path) -> bool:

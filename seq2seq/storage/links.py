@@ -7,6 +7,7 @@ through a link, such as `runs -> /big/disk/runs`.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,17 +33,12 @@ def path_inside(directory: Path, name: str) -> Path:
     """
     path = directory / name
     try:
-        leads_out = Path(name).name != name or not path.resolve().is_relative_to(directory.resolve())
-        special = os.path.lexists(path) and not (path.is_file() or path.is_dir())
+        leads_out = Path(name).name != name or _leads_out(path, directory.resolve())
     except ValueError as error:                                                 # a null character or a lone surrogate
         raise CheckpointError(f"{directory} has no file {name!r}, which is not a valid name: {error}.") from error
-    except (RuntimeError, OSError) as error:                                    # RuntimeError: a loop of links
-        raise DamagedError(f"{path} cannot be read: {error}.") from error
     if leads_out:
         raise CheckpointError(f"{path} leads out of {directory}. All files of a model must be in its directory: copy "
                               "the file there.")
-    if special:
-        raise DamagedError(f"{path} is not a regular file.")
     return path
 
 
@@ -54,17 +50,28 @@ def refuse_links(run: Path) -> None:
     """
     inside = run.resolve()
     for path in _own_entries(run):
-        try:
-            leads_out = path.is_symlink() and not path.resolve().is_relative_to(inside)
-            # A training that runs may have deleted the file meanwhile.
-            special = os.path.lexists(path) and not (path.is_file() or path.is_dir())
-        except (RuntimeError, OSError) as error:                                # RuntimeError: a loop of links
-            raise DamagedError(f"{path} cannot be read: {error}.") from error
-        if leads_out:
+        if _leads_out(path, inside):
             raise CheckpointError(f"{path} is a link that leads out of the run {run}. Copy what it leads to into the "
                                   "run, or name another directory.")
-        if special:
-            raise DamagedError(f"{path} is not a regular file.")
+
+
+def _leads_out(path: Path, directory: Path) -> bool:
+    """Return True if a path leads out of a directory, whose links are resolved. The path may not exist.
+
+    Raises:
+        DamagedError: see `path_inside`.
+    """
+    try:
+        if not path.resolve().is_relative_to(directory):
+            return True
+        mode = path.stat().st_mode                      # one call: another process may replace the file meanwhile
+    except FileNotFoundError:
+        return False
+    except (RuntimeError, OSError) as error:                                    # RuntimeError: a loop of links
+        raise DamagedError(f"{path} cannot be read: {error}.") from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DamagedError(f"{path} is not a regular file.")
+    return False
 
 
 def _own_entries(run: Path) -> Iterator[Path]:

@@ -25,7 +25,7 @@ from seq2seq import console
 from seq2seq.errors import UserError
 from seq2seq.files.compressed_files import regular_bytes
 from seq2seq.files.json_reader import parse_json
-from seq2seq.storage.atomic import delete_temporary, replace_file
+from seq2seq.storage.atomic import replace_file
 from seq2seq.translation.text_io import Output, writing
 
 Item = TypeVar("Item")
@@ -122,7 +122,7 @@ class UnfinishedOutput:
             assert self.directory is not None
             while not (found := _intact_blocks(self.directory, key)):
                 time.sleep(POLL_SECONDS)
-            yield found[key]
+            yield found[key].read_bytes()
 
     def _recorded(self) -> dict[str, Any] | None:
         """Return the recorded inputs; None if there are none, or if their file was damaged."""
@@ -150,14 +150,21 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
             for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
 
 
-def _intact_blocks(directory: Path, key: str = "*") -> dict[str, bytes]:
-    """Return the contents of the finished blocks by key. A block with a wrong checksum is left out: it is made again.
+def _intact_blocks(directory: Path, key: str = "*") -> dict[str, Path]:
+    """Return the files of the finished blocks by key. A block with a wrong checksum is left out: it is made again.
 
     key: key of a single block.
     """
     files = [(match, path) for path in directory.glob(f"{key}-*.txt") if (match := BLOCK_NAME.fullmatch(path.name))]
-    blocks = {match[1]: (path.read_bytes(), match[2]) for match, path in files}
-    return {key: contents for key, (contents, crc32) in blocks.items() if f"{zlib.crc32(contents):08x}" == crc32}
+    return {match[1]: path for match, path in files if zlib.crc32(path.read_bytes()) == int(match[2], 16)}
+
+
+def _has_blocks(directory: Path) -> bool:
+    return any(BLOCK_NAME.fullmatch(path.name) for path in directory.glob("*.txt"))
+
+
+def _is_own(path: Path) -> bool:
+    return bool(BLOCK_NAME.fullmatch(path.name)) or path.name.endswith(".tmp") or path.name == INPUTS
 
 
 def _require_own(directory: Path) -> None:
@@ -166,7 +173,7 @@ def _require_own(directory: Path) -> None:
         raise UserError(f"{directory} is not a directory, and is needed for the finished blocks. Remove it, or choose "
                         "another --output.")
     for path in directory.iterdir() if directory.exists() else ():
-        if not (BLOCK_NAME.fullmatch(path.name) or path.name.endswith(".tmp") or path.name == INPUTS):
+        if not _is_own(path):
             raise UserError(f"{directory} is needed for the finished blocks, but contains {path.name}. Move the "
                             "directory, or choose another --output.")
 
@@ -174,10 +181,8 @@ def _require_own(directory: Path) -> None:
 def _delete(directory: Path) -> None:
     """Delete the blocks, and the directory if it is empty then."""
     if directory.is_dir():
-        delete_temporary(directory)
-        for path in (*directory.glob("*-*-*.txt"), directory / INPUTS):
-            if BLOCK_NAME.fullmatch(path.name) or path.name == INPUTS:
-                path.unlink(missing_ok=True)
+        for path in filter(_is_own, directory.iterdir()):
+            path.unlink(missing_ok=True)
         with suppress(OSError):                                                 # another file is in it
             directory.rmdir()
 
@@ -206,7 +211,7 @@ def resumable(path: Path | None, resume: bool, rank: int = 0, world_size: int = 
         return
     _require_own(directory)
     # If there are blocks, <name>.part is what an earlier command joined from them.
-    with writing(path, overwrite=resume and bool(_intact_blocks(directory))) as output:
+    with writing(path, overwrite=resume and _has_blocks(directory)) as output:
         if output.part is None:
             if resume or world_size > 1:
                 raise UserError(f"{path} is not a regular file, so it cannot be written in blocks. Remove --resume, "
@@ -214,13 +219,13 @@ def resumable(path: Path | None, resume: bool, rank: int = 0, world_size: int = 
             yield UnfinishedOutput(output, None, whole=whole)
             return
         # A command that still runs has the lock of `writing`.
-        if not resume and _intact_blocks(directory):
+        if not resume and _has_blocks(directory):
             raise UserError(f"{directory} contains the finished blocks of an earlier run. Continue it with --resume, "
                             "or delete it to start again.")
         try:
             yield UnfinishedOutput(output, directory, rank, world_size)
         except BaseException:
-            if _intact_blocks(directory):
+            if _has_blocks(directory):
                 console.warn(f"{path} is not complete; its finished blocks are in {directory}")
             elif world_size == 1:
                 _delete(directory)

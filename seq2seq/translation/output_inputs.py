@@ -14,7 +14,7 @@ from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 
-def journal_inputs(translator: Translator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
+def output_inputs(translator: Translator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
             ) -> dict[str, Any]:
     """Return the version, precision, kind of device, checksums of the models, and options, by name. The translations
     depend on them."""
