@@ -65,7 +65,7 @@ def _leads_out(path: Path, directory: Path) -> bool:
         if not path.resolve().is_relative_to(directory):
             return True
         mode = path.stat().st_mode                      # one call: another process may replace the file meanwhile
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except (RuntimeError, OSError) as error:                                    # RuntimeError: a loop of links
         raise DamagedError(f"{path} cannot be read: {error}.") from error
