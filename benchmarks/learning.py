@@ -37,7 +37,7 @@ from seq2seq.data.batching import Batch, EncodedCorpus, gather
 from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
 from seq2seq.devices import choose_device, configure_process, has_fast_bf16
 from seq2seq.errors import UserError
-from seq2seq.loss.cross_entropy import negative_log_likelihood
+from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.training.trainer import Training
 

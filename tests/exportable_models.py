@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.files.yaml_document import write_yaml
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
 from seq2seq.recipe import ModelSection, TokenizerSection
+from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import save_bundle
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers

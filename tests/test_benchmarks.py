@@ -13,7 +13,7 @@ from benchmarks import cleaning, starting
 from benchmarks.__main__ import benchmark_recipe, main
 from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory
 from seq2seq.errors import RecipeError, UserError
-from seq2seq.loss.cross_entropy import smoothed_cross_entropy
+from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
 from seq2seq.training.trainer import train
 

@@ -12,22 +12,18 @@ import seq2seq
 
 PACKAGE = Path(seq2seq.__file__).parent
 
-CHAPTERS = ["files", "recipe", "tokenizers", "cards", "storage", "data", "augmentation", "model", "loss", "search",
-            "inference", "translation", "evaluation", "analysis", "training", "check", "adaptation", "interop",
-            "documents", "protection", "office", "formats", "report", "serve", "cli"]
-TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices"}
-# Chapters that train, translate and evaluate. The others are around them.
-CORE = ["files", "recipe", "tokenizers", "storage", "data", "augmentation", "model", "loss", "search", "inference",
-        "translation", "evaluation", "training"]
+# Chapters that train, translate and evaluate, and chapters around them.
+CORE = ["recipe", "tokenizers", "storage", "data", "model", "search", "inference", "translation", "evaluation",
+        "training"]
+CHAPTERS = [*CORE, "check", "alignment", "interop", "documents", "serve", "cli"]
+TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "languages", "files", "json_reader", "language_names"}
 # Imports of the core from what is around it that are still to be removed.
-TO_REMOVE = {(("storage", "checkpoints"), "cards"), (("training", "objective"), "analysis"),
-             (("training", "reporting"), "analysis"), (("training", "trainer"), "analysis"),
-             (("translation", "translator"), "formats")}
-WITHOUT_TORCH = ["files", "recipe", "tokenizers", "errors", "console", "signals"]
+TO_REMOVE = {(("evaluation", "report_page"), "documents"), (("translation", "translator"), "documents")}
+WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "languages", "files", "json_reader"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("storage", "links"), ("data", "corpus"),
                       ("data", "tmx"), ("data", "parallel_text"), ("data", "cleaning"), ("data", "number_agreement"),
-                      ("data", "pair_quality"), ("data", "language_identification"), ("translation", "text_io"),
-                      ("translation", "unfinished_output")]
+                      ("data", "pair_quality"), ("data", "language_identification"), ("data", "damaged_text"),
+                      ("translation", "text_io"), ("translation", "unfinished_output")]
 # Packages that are slow to import or optional, so they must be imported inside the functions that need them.
 INSIDE_FUNCTIONS = {"datasets", "transformers", "ctranslate2", "huggingface_hub", "tensorboard", "pyarrow",
                     "matplotlib", "lingua"}
@@ -93,7 +89,7 @@ def module_of(name):
 
 def test_every_module_is_in_a_chapter_or_is_one_of_the_six_top_level_modules():
     assert {parts[0] for parts in MODULES} == {*CHAPTERS, *TOP_LEVEL_MODULES, "__main__"}
-    assert len(TOP_LEVEL_MODULES) <= 6
+    assert len(TOP_LEVEL_MODULES) <= 8
 
 
 def test_a_chapter_imports_only_from_chapters_above_it():

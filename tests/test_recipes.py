@@ -12,8 +12,8 @@ import torch
 from ruamel.yaml import YAML
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.loss.cross_entropy import smoothed_cross_entropy
 from seq2seq.model import build_model
+from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import load_recipe
 from seq2seq.tokenizers.tokenizer import END_ID
 from seq2seq.training.trainer import Training

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from seq2seq.check.report import CorpusReport, Finding
 from seq2seq.data.cleaning import SHORT_TEXT
 from seq2seq.data.corpus import Pair
+from seq2seq.data.damaged_text import is_damaged, is_split_into_subwords
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import has_entities, is_tokenized
-from seq2seq.files.damaged_text import is_damaged, is_split_into_subwords
 
 BLOCK_LINES = 64
 """Number of consecutive lines in a block. Blocks are sampled instead of single lines, because a shift of one side by a

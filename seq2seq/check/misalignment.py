@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from seq2seq.augmentation.word_alignment import UNKNOWN, TranslationModel
 from seq2seq.data.pair_quality import LengthModel
+from seq2seq.data.word_alignment import UNKNOWN, TranslationModel
 from seq2seq.tokenizers.scripts import SPACELESS, combining_marks
 
 Texts = tuple[str, str]

@@ -21,15 +21,15 @@ from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.report import CorpusReport, Report
 from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, frequent_kinds
 from seq2seq.data.corpus import Pair, first_line_warnings, read_corpus, read_lines, read_pairs
+from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import lingua_languages
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.parallel_text import zip_parallel
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import sacrebleu_metric
-from seq2seq.files.damaged_text import is_damaged
+from seq2seq.languages import main_language, same_code
 from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
 from seq2seq.recipe.data_section import COLUMN_FORMATS, TABLE_FORMATS, Data
-from seq2seq.recipe.language_codes import main_language, same_code
 from seq2seq.recipe.model_sizes import consistency_for, size_for
 from seq2seq.storage.atomic import replace_directory
 

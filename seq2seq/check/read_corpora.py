@@ -11,7 +11,6 @@ from itertools import chain, compress
 import numpy as np
 
 from seq2seq import console
-from seq2seq.augmentation.resampled_epochs import sampled
 from seq2seq.check.corpus_statistics import Sample, scan_corpus
 from seq2seq.check.held_out_split import comparable
 from seq2seq.check.pair_checks import CorpusChecker
@@ -21,9 +20,10 @@ from seq2seq.data.corpus import Pair, read_pairs
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import BLOCK_PAIRS, cleaned, within_max_pieces
+from seq2seq.data.resampled_epochs import sampled
 from seq2seq.errors import UserError
+from seq2seq.languages import main_language
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.recipe.language_codes import main_language
 from seq2seq.tokenizers.context import shortened, split_context
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seq2seq.check.report import CorpusReport
+from seq2seq.data.damaged_text import RESTORE_WORDS
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
-from seq2seq.files.damaged_text import RESTORE_WORDS
+from seq2seq.languages import code_for, main_language
 from seq2seq.recipe import Languages, Recipe, TrainingSection
-from seq2seq.recipe.language_codes import code_for, main_language
 
 MAX_OVERLAP_SHARE = 0.01
 """A warning is given if more than this share of the held-out lines also occurs in train. A few sentences, such as

@@ -37,7 +37,7 @@ def adapt(
     weights are scored on validation text by BLEU (chrF if the recipe lacks BLEU). Of the averages that lose at most
     --allow-loss on general text, the best on the domain is written. If none gains on the domain, no model is written.
     """
-    from seq2seq.adaptation import adapt as adaptation
+    from seq2seq.check import adapt as adaptation
 
     found = adaptation.adapt(model, adaptation.text_of(text), output, allow_loss=allow_loss, seed=seed,
                              general=adaptation.text_of(general) if general else None, settings=settings or ())

@@ -67,14 +67,14 @@ def attention(
     layer_number, head_number = number_or(["all"], layer, "--layer"), number_or(["mean", "all"], head, "--head")
     source = _one_sentence(source, "--source")
     target = None if target is None else _one_sentence(target, "--target")
-    from seq2seq.analysis.attention_picture import picture, require_matplotlib
+    from seq2seq.alignment.attention_picture import picture, require_matplotlib
 
     if output.suffix == ".png":
         require_matplotlib()
-    from seq2seq.analysis.alignment_head import measured_aligner
-    from seq2seq.analysis.attention_maps import Aligner, AttentionMapSelection, compute_pair_attention, maps_of_kind
-    from seq2seq.analysis.attention_page import page
-    from seq2seq.analysis.attention_weights import KINDS
+    from seq2seq.alignment.attention_page import page
+    from seq2seq.model.attention_weights import KINDS
+    from seq2seq.training.alignment_head import measured_aligner
+    from seq2seq.translation.attention_maps import Aligner, AttentionMapSelection, compute_pair_attention, maps_of_kind
 
     translator = load_translator(model, device, precision, threads, target_language)
     monolingual = not translator.task.has_source

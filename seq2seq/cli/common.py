@@ -15,7 +15,7 @@ import typer
 from seq2seq import console
 from seq2seq.cli.options import Precision
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.recipe.language_codes import code_for
+from seq2seq.languages import code_for
 from seq2seq.translation.text_io import Input, Line, Output
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 
 if TYPE_CHECKING:
+    from seq2seq.documents.adherence import GlossaryEvaluation
     from seq2seq.evaluation.scores import Score
-    from seq2seq.protection.adherence import GlossaryEvaluation
     from seq2seq.translation.translator import Translator
 
 
@@ -167,8 +167,8 @@ def evaluate(
 def _with_glossary(translator: Translator, model: Path, glossary: Path | None) -> GlossaryEvaluation | None:
     if glossary is None:
         return None
-    from seq2seq.formats.translate_document import model_recipe, protected
-    from seq2seq.protection.adherence import GlossaryEvaluation
+    from seq2seq.documents.adherence import GlossaryEvaluation
+    from seq2seq.documents.translate_document import model_recipe, protected
 
     return GlossaryEvaluation(
         protected(translator, model, model_recipe(model, translator.languages.target), glossary))

@@ -37,7 +37,7 @@ from seq2seq.cli.options import (
 )
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
-from seq2seq.files.compressed_files import MAX_LINE_BYTES
+from seq2seq.files import MAX_LINE_BYTES
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import Line, file_or_standard, reading
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
@@ -189,14 +189,14 @@ def translate(
         overrides.refuse_without_effect("ensemble_mean", "there is only one model. Add --ensemble MODEL.")
     if fusion is None:
         overrides.refuse_without_effect("fusion_weight", "there is no language model. Add --fusion LM.")
-    from seq2seq.formats.translate_document import (
+    from seq2seq.documents.translate_document import (
         DocumentTranslation,
         input_format,
         model_recipe,
         protected,
         read_document,
     )
-    from seq2seq.protection.translation_warnings import TranslationWarnings
+    from seq2seq.documents.translation_warnings import TranslationWarnings
     from seq2seq.translation.output_inputs import output_inputs
     from seq2seq.translation.requests import growing_blocks, requests_of
 

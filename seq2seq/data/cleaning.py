@@ -9,10 +9,10 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from seq2seq.data.corpus import Counts, Pair
+from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import LengthModel
-from seq2seq.files.damaged_text import is_damaged
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Cleaning, Languages

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
 from seq2seq.errors import UserError
-from seq2seq.recipe.language_codes import main_language
+from seq2seq.languages import main_language
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Languages

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from seq2seq.recipe.language_codes import main_language
+from seq2seq.languages import main_language
 from seq2seq.tokenizers import scripts
 
 # Codes of languages written without spaces between sentences, and of those written without spaces between words. In

@@ -9,8 +9,8 @@ from itertools import chain, islice
 from xml.parsers import expat
 
 from seq2seq.errors import CorpusError
-from seq2seq.files.compressed_files import MAX_LINE_BYTES
-from seq2seq.recipe.language_codes import subtags
+from seq2seq.files import MAX_LINE_BYTES
+from seq2seq.languages import subtags
 
 # Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) are not included, because they
 # contain text.

@@ -13,12 +13,12 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from seq2seq import console
 from seq2seq.data.corpus import read_pairs, read_texts
+from seq2seq.data.damaged_text import RESTORE_WORDS, is_split_into_subwords
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.files.damaged_text import RESTORE_WORDS, is_split_into_subwords
-from seq2seq.recipe.language_codes import main_language
+from seq2seq.languages import main_language
 from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def perplexities(
     Raises:
         CorpusError: there are no lines, or all lines are too long for the model.
     """
-    from seq2seq.loss.cross_entropy import (
+    from seq2seq.model.loss import (
         perplexity,  # imported here because it imports torch, which BLEU does not need
     )
 

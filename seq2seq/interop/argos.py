@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from seq2seq.cards.language_names import canonical, language_name
 from seq2seq.errors import FormatError
 from seq2seq.interop.ctranslate2 import (
     CTRANSLATE2_DECODING_KEYS,
@@ -36,6 +35,7 @@ from seq2seq.interop.parity import (
     read_exportable,
     require,
 )
+from seq2seq.language_names import canonical, language_name
 from seq2seq.recipe import DecodingSection
 from seq2seq.storage.atomic import delete_temporary, make_directories, replace_file
 from seq2seq.tokenizers.tokenizer import JOINT_FILE, Tokenizer, Tokenizers

@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
-from seq2seq.analysis.attention_maps import Aligner
 from seq2seq.devices import cpu_flags
 from seq2seq.errors import FormatError, UserError
 from seq2seq.interop.export_card import export_card
@@ -30,6 +29,7 @@ from seq2seq.recipe import ModelSection, Recipe
 from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
+from seq2seq.translation.attention_maps import Aligner
 from seq2seq.translation.line_translator import PairScore, Translation
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")

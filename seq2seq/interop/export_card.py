@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from seq2seq import console
-from seq2seq.cards.model_card import Sizes, Usage, model_card
 from seq2seq.errors import CheckpointError
 from seq2seq.interop.parity import REPORT, Exportable
 from seq2seq.storage.checkpoints import MODEL, bundle_metadata, resolve_model_path
 from seq2seq.storage.directories import read_shapes
+from seq2seq.storage.model_card import Sizes, Usage, model_card
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR
 
 

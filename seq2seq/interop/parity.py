@@ -15,14 +15,11 @@ from typing import Any, Protocol, Unpack, cast
 import numpy as np
 
 from seq2seq import console
-from seq2seq.analysis.alignment_head import measured_aligner, put_head_first
-from seq2seq.analysis.attention_maps import Aligner
-from seq2seq.cards.model_card import is_own_card
 from seq2seq.data.corpus import read_texts, validation_pairs
 from seq2seq.errors import FormatError, UserError
-from seq2seq.files.json_reader import NotJson, parse_json
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
+from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model import Model
 from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
@@ -30,8 +27,11 @@ from seq2seq.recipe.decoding_section import SAMPLING_KEYS
 from seq2seq.recipe.directions import language_token
 from seq2seq.storage.atomic import make_directories, recover, replace_directory
 from seq2seq.storage.checkpoints import README, recipe_path, resolve_model_path
+from seq2seq.storage.model_card import is_own_card
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.alignment_head import measured_aligner, put_head_first
+from seq2seq.translation.attention_maps import Aligner
 from seq2seq.translation.line_translator import PairScore, Translation
 from seq2seq.translation.translator import Translator
 

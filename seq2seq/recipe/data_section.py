@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from seq2seq.errors import RecipeError
-from seq2seq.files.compressed_files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
+from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from seq2seq.recipe.base_section import RecipeValueError, Section, refuse_if
 
 # A test name has no dots, because dots separate the parts of a key in `--set data.test.NAME.limit=5`.

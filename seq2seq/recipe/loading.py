@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from seq2seq.errors import RecipeError
-from seq2seq.files.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.messages import explain, format_value, similar_key
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
 from seq2seq.recipe.schema import Recipe
+from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 
 BASE_SECTIONS = ("model", "training")
 # Keys whose values are directories, relative to the recipe. Other keys of `_paths` name files relative to data.root.

@@ -11,11 +11,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
-from seq2seq.files.yaml_document import Diagnostic, Document, Key
+from seq2seq.languages import code_for
 from seq2seq.recipe.base_section import RecipeValueError, Section
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, DecodingSection
-from seq2seq.recipe.language_codes import code_for
 from seq2seq.recipe.schema import Recipe
+from seq2seq.recipe.yaml_document import Diagnostic, Document, Key
 
 _EXPECTED = {
     "int_type": "a whole number",

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
 
 from seq2seq.errors import OptionError
+from seq2seq.languages import same_code
 from seq2seq.recipe.base_section import RecipeValueError, Section, refuse_if
 from seq2seq.recipe.data_section import Corpus, Data, Languages, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.directions import check_directions, directions_of, language_tokens, with_language_tokens
-from seq2seq.recipe.language_codes import same_code
 from seq2seq.recipe.model_section import ModelSection
 from seq2seq.recipe.task import POINTING, TASKS, TRANSLATION, Metric, Task
 from seq2seq.recipe.tokenizer_section import TokenizerSection
@@ -301,6 +301,6 @@ class Recipe(Section):
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML, including all defaults. Keys that are not set and have no default are omitted."""
-        from seq2seq.files.yaml_document import write_yaml
+        from seq2seq.recipe.yaml_document import write_yaml
 
         return write_yaml(self.model_dump(mode="json", exclude_none=True))

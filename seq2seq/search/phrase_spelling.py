@@ -8,7 +8,7 @@ from unicodedata import normalize
 
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.errors import RequestError
-from seq2seq.recipe.language_codes import main_language
+from seq2seq.languages import main_language
 from seq2seq.search.candidate_selection import RequiredPhrase
 from seq2seq.search.logits_processors import Phrase, decode_pieces, forbid_phrases
 from seq2seq.search.options import LogitsProcessor

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seq2seq.data.language_identification import is_installed, lingua_languages
-from seq2seq.recipe.language_codes import main_language
+from seq2seq.languages import main_language
 
 MAX_CHARACTERS = 2_000
 """Only the first characters of a text, up to this number, are examined. More characters would not change the result."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from seq2seq.formats import registry
+from seq2seq.documents import registry
 from seq2seq.serve.errors import SlowdownError
 
 SUFFIXES = (".txt", *registry.SUFFIXES)

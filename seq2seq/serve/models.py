@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.analysis.alignment_head import measured_aligner
-from seq2seq.analysis.attention_maps import Aligner, unit_weights
-from seq2seq.cards.language_names import canonical
 from seq2seq.devices import choose_device
+from seq2seq.documents.glossary import Glossary
+from seq2seq.documents.protected_translation import ProtectedTranslator
+from seq2seq.documents.translate_document import model_recipe
 from seq2seq.errors import UserError
-from seq2seq.formats.translate_document import model_recipe
-from seq2seq.protection.glossary import Glossary
-from seq2seq.protection.protected_translation import ProtectedTranslator
+from seq2seq.language_names import canonical
 from seq2seq.recipe import DecodingSection
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.languages import Directions
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
 from seq2seq.tokenizers.context import context_sentences, split_context
+from seq2seq.training.alignment_head import measured_aligner
+from seq2seq.translation.attention_maps import Aligner, unit_weights
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from seq2seq.cards.language_names import language_name
+from seq2seq.documents import registry
+from seq2seq.documents.registry import parse
 from seq2seq.documents.translation import Align, DividedDocument
 from seq2seq.errors import CorpusError, RequestError, UserError
-from seq2seq.formats import registry
-from seq2seq.formats.registry import parse
+from seq2seq.language_names import language_name
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.languages import Directions, resolve

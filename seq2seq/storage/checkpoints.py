@@ -18,7 +18,6 @@ from typing import Any
 from torch import Tensor
 
 from seq2seq import console
-from seq2seq.cards.model_card import Sizes, is_own_card, model_card
 from seq2seq.errors import CheckpointError, RecipeError
 from seq2seq.recipe import load_recipe, parse_recipe
 from seq2seq.storage.atomic import (
@@ -48,6 +47,7 @@ from seq2seq.storage.directories import (
     write_tensors,
 )
 from seq2seq.storage.links import RUN_DIRECTORIES, DamagedError, path_inside
+from seq2seq.storage.model_card import Sizes, is_own_card, model_card
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
-from seq2seq.files.compressed_files import regular_bytes
+from seq2seq.files import regular_bytes
 from seq2seq.tokenizers.context import WithSeparator
 from seq2seq.tokenizers.language_token import WithLanguageToken
 from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json

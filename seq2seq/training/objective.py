@@ -7,11 +7,11 @@ from contextlib import nullcontext
 import numpy as np
 from torch import Tensor, nn
 
-from seq2seq.analysis.guided_alignment import GuidedAlignment
-from seq2seq.augmentation.token_noise import TokenNoise
 from seq2seq.data.batching import Batch, EncodedCorpus
-from seq2seq.loss.consistency import loss_of_passes, two_passes
-from seq2seq.loss.cross_entropy import LossSum
+from seq2seq.data.token_noise import TokenNoise
+from seq2seq.model.consistency import loss_of_passes, two_passes
+from seq2seq.model.loss import LossSum
+from seq2seq.training.guided_alignment import GuidedAlignment
 
 
 class Objective:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from seq2seq import console
-from seq2seq.analysis.learning_curves import CURVES
-from seq2seq.loss.cross_entropy import perplexity
+from seq2seq.evaluation.learning_curves import CURVES
+from seq2seq.model.loss import perplexity
 from seq2seq.recipe import Recipe
 from seq2seq.recipe.training_section import TrainingSection
 from seq2seq.storage.run_directory import TENSORBOARD

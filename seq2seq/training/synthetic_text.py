@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
-from seq2seq.files.compressed_files import regular_bytes
-from seq2seq.files.json_reader import parse_json
+from seq2seq.files import regular_bytes
+from seq2seq.json_reader import parse_json
+from seq2seq.languages import same_code
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
-from seq2seq.recipe.language_codes import same_code
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file, sync
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.directories import crc32_of, read_metadata

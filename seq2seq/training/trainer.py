@@ -15,16 +15,14 @@ import torch
 from torch import Tensor
 
 from seq2seq import console
-from seq2seq.analysis.alignment_head import alignment_settings
-from seq2seq.analysis.guided_alignment import GuidedAlignment
-from seq2seq.analysis.learning_curves import draw_curves
-from seq2seq.augmentation.resampled_epochs import ResampledEpochs
-from seq2seq.augmentation.token_noise import TokenNoise
 from seq2seq.data.batching import EncodedCorpus, Shape, derived_seed
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
 from seq2seq.data.preparation import Prepared, prepare, train_or_load_tokenizers
+from seq2seq.data.resampled_epochs import ResampledEpochs
+from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import choose_device, choose_dtype, configure_process, copy_all, describe, make_deterministic
 from seq2seq.errors import CheckpointError
+from seq2seq.evaluation.learning_curves import draw_curves
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
 from seq2seq.inference.load_model import stored_weights, weights_to_start_from
 from seq2seq.model import build_model, trains_packed
@@ -45,9 +43,11 @@ from seq2seq.storage.checkpoints import (
 from seq2seq.storage.run_directory import Log, NoLog
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.training import reporting
+from seq2seq.training.alignment_head import alignment_settings
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
 from seq2seq.training.divergence import Diverged, can_roll_back, divergence_error, roll_back
 from seq2seq.training.gradient_accumulation import StepGradients
+from seq2seq.training.guided_alignment import GuidedAlignment
 from seq2seq.training.learning_rate import learning_rate
 from seq2seq.training.micro_batch import gradient_of
 from seq2seq.training.objective import Objective

@@ -18,8 +18,8 @@ from seq2seq.data.corpus import read_pairs
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.evaluation.scores import Score, require_metrics, score_pairs
-from seq2seq.loss.cross_entropy import negative_log_likelihood
 from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.tokenizer import Tokenizers

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from seq2seq.recipe.language_codes import main_language
+from seq2seq.languages import main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
 """Names of all faults, in the order in which `faults` returns them."""

@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 
 from seq2seq import console
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.files.compressed_files import (
+from seq2seq.files import (
     BLOCK_BYTES,
     COMPRESSED_SUFFIXES,
     MAX_LINE_BYTES,

@@ -19,9 +19,9 @@ from seq2seq.devices import choose_device, configure_process, copy_to_device
 from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
 from seq2seq.inference.load_model import read_model, require_same_context, require_same_vocabulary
-from seq2seq.loss.cross_entropy import negative_log_likelihood
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
+from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Languages, Recipe
 from seq2seq.recipe.directions import language_token
 from seq2seq.search.beam import NoHypothesis, search
@@ -134,7 +134,7 @@ class Translator(LineTranslator):
             UserError: the document or the glossary is malformed. The message contains the place of the fault.
         """
         # Imported here, because `formats` imports this module.
-        module = import_module("seq2seq.formats.translate_document")
+        module = import_module("seq2seq.documents.translate_document")
         return cast(bytes, module.translate_document(self, document, format, **options))
 
     @torch.inference_mode()

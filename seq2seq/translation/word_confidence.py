@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.line_splitting import SPACELESS
+from seq2seq.languages import main_language
 from seq2seq.model.interface import Stepwise
-from seq2seq.recipe.language_codes import main_language
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Vocabulary
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, strategies
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError, RecipeError
-from seq2seq.files.compressed_files import BLOCK_BYTES
+from seq2seq.files import BLOCK_BYTES
 from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data_section import Cleaning
 from seq2seq.translation.text_io import reading

@@ -6,10 +6,10 @@ import pytest
 
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts
+from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
 from seq2seq.data.pair_quality import LengthModel, has_entities
 from seq2seq.errors import UserError
-from seq2seq.files.damaged_text import is_damaged
 from seq2seq.recipe import Cleaning
 
 

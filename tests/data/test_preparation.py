@@ -4,7 +4,6 @@ import os
 import numpy as np
 import pytest
 
-from seq2seq.augmentation.resampled_epochs import ResampledEpochs
 from seq2seq.check.blocking_problems import load_or_make_tokenizers
 from seq2seq.data.corpus import Counts
 from seq2seq.data.preparation import (
@@ -16,6 +15,7 @@ from seq2seq.data.preparation import (
     train_or_load_tokenizers,
     training_pairs,
 )
+from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Languages, Recipe, TokenizerSection
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, train_tokenizers
@@ -235,7 +235,7 @@ def test_tokenizers_are_trained_again_if_the_text_changes_before_the_first_check
 
 @pytest.fixture
 def sampled(tokenizers, recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("seq2seq.augmentation.resampled_epochs.BLOCK_PAIRS", 11)               # five blocks
+    monkeypatch.setattr("seq2seq.data.resampled_epochs.BLOCK_PAIRS", 11)               # five blocks
     made = []
 
     def make(max_pieces=256):

@@ -13,7 +13,7 @@ from trainings import train_steps
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.inference.static import StaticEngine
-from seq2seq.loss import cross_entropy as loss_module
+from seq2seq.model import loss as loss_module
 from seq2seq.model.interface import Logits
 from seq2seq.model.transformer import Transformer
 from seq2seq.search.beam import search
@@ -95,7 +95,7 @@ def test_the_loss_kernel_agrees_with_the_operators_of_pytorch(monkeypatch, witho
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_the_loss_kernel_keeps_nan(value):
     # Unlike NumPy's in Triton's interpreter, the maximum of a GPU ignores NaN.
-    kernel = pytest.importorskip("seq2seq.loss.loss_kernel", exc_type=ImportError)
+    kernel = pytest.importorskip("seq2seq.model.loss_kernel", exc_type=ImportError)
     logits = torch.zeros(3, 9_001, device="cuda")
     logits[1, 5_000] = value
     outputs = torch.zeros(2, 3, 1, device="cuda")

@@ -12,10 +12,10 @@ from trainings import final_weights, interrupting, press_ctrl_c, same
 
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.loss import cross_entropy as losses
-from seq2seq.loss.cross_entropy import log_probabilities, negative_log_likelihood, training_loss
+from seq2seq.model import loss as losses
 from seq2seq.model.copy_mechanism import CopyHead
 from seq2seq.model.interface import CopyMixture, Logits
+from seq2seq.model.loss import log_probabilities, negative_log_likelihood, training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.loss.cross_entropy import training_loss
 from seq2seq.model import build_model
+from seq2seq.model.loss import training_loss
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
 from seq2seq.search.length_penalty import power_length_penalty

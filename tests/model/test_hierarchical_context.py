@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.analysis.attention_weights import attention_maps
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.inference.int8 import Int8Engine
 from seq2seq.model import build_model
+from seq2seq.model.attention_weights import attention_maps
 from seq2seq.model.hierarchical_context import Segments
 from seq2seq.model.packing import Sentences
 from seq2seq.recipe import ModelSection

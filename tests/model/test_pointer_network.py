@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.loss.cross_entropy import negative_log_likelihood, training_loss
 from seq2seq.model import build_model
+from seq2seq.model.loss import negative_log_likelihood, training_loss
 from seq2seq.model.pointer_network import FIRST_POSITION_ID, PointerNetwork
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search

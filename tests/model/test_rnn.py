@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.loss.cross_entropy import training_loss
 from seq2seq.model import rnn
+from seq2seq.model.loss import training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import Cell, RecurrentModel
 

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.loss.cross_entropy import smoothed_cross_entropy
 from seq2seq.model import build_model
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.embedding import Lookup, sinusoids
+from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer

@@ -3,7 +3,7 @@
 import pytest
 
 from seq2seq.data.language_identification import is_installed
-from seq2seq.recipe.language_codes import _ISO_639, _TWO_LETTERS, code_for, same_code, subtags
+from seq2seq.languages import _ISO_639, _TWO_LETTERS, code_for, same_code, subtags
 
 
 @pytest.mark.parametrize(("code", "parts"), [

@@ -5,7 +5,7 @@ import pytest
 from random_models import GERMAN, PAIRS, recipe_text, save_random_model, trained_tokenizers
 from simulation import SimulatedGPU
 
-from seq2seq.analysis.attention_maps import compute_pair_attention
+from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.generation import generate
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator

@@ -8,18 +8,17 @@ import pytest
 import torch
 from simulation import SimulatedGPU
 
-import seq2seq.loss
 import seq2seq.model
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.loss.cross_entropy import (
+from seq2seq.model import build_model, rnn, trains_packed
+from seq2seq.model.loss import (
     gradient_function,
     negative_log_likelihood,
     overwrite_with_gradient,
     training_loss,
 )
-from seq2seq.model import build_model, rnn, trains_packed
 from seq2seq.model.packing import Sentences
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
@@ -103,8 +102,8 @@ def trained_step(model, batch, seed=7):
 def test_the_simulated_gpu_runs_no_triton_kernel(gpu, monkeypatch):
     # Stands for the kernel on a machine that has Triton.
     kernel = types.SimpleNamespace(BLOCK=8, overwrite_with_gradient=lambda *_: None)
-    monkeypatch.setattr(seq2seq.loss, "loss_kernel", kernel, raising=False)
-    monkeypatch.setitem(sys.modules, "seq2seq.loss.loss_kernel", kernel)
+    monkeypatch.setattr(seq2seq.model, "loss_kernel", kernel, raising=False)
+    monkeypatch.setitem(sys.modules, "seq2seq.model.loss_kernel", kernel)
     device = torch.zeros(1, device="cuda").device
     assert device.type == "cuda"
     for dtype in (torch.float32, torch.bfloat16):

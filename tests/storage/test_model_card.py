@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from seq2seq.cards.model_card import MARK, Sizes, Usage, model_card
 from seq2seq.recipe import parse_recipe
 from seq2seq.recipe.recipe_differences import differences
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
+from seq2seq.storage.model_card import MARK, Sizes, Usage, model_card
 
 RECIPE = """
 name: de_en.2

@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 from toy import RECIPE, WORDS
 
-from seq2seq.analysis.attention_maps import compute_pair_attention
 from seq2seq.cli import main
 from seq2seq.data.corpus import read_pairs
 from seq2seq.data.preparation import prepare, training_pairs
+from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError
 from seq2seq.evaluation.rescoring import rescore
+from seq2seq.evaluation.systems import read_tests
 from seq2seq.evaluation.two_systems import compare_systems
-from seq2seq.formats.translate_document import translate_document
 from seq2seq.interop import argos
 from seq2seq.recipe import Corpus, DecodingSection, load_recipe
-from seq2seq.report.systems import read_tests
 from seq2seq.serve.models import MachineOptions, Models
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.context import SEPARATOR_ID
 from seq2seq.training import synthetic_text
 from seq2seq.training.trainer import train
 from seq2seq.training.validation import Validation
+from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool

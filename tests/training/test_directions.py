@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 from seq2seq.cli import app
 from seq2seq.data.corpus import read_pairs
 from seq2seq.errors import OptionError, RecipeError
+from seq2seq.evaluation.systems import read_system, read_tests
 from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.inference.load_model import read_model
 from seq2seq.interop import ctranslate2, huggingface_export
 from seq2seq.recipe import load_recipe
-from seq2seq.report.systems import read_system, read_tests
 from seq2seq.serve.models import Models
 from seq2seq.tokenizers.language_token import WithLanguageToken
 from seq2seq.training.synthetic_text import with_synthetic_text

@@ -1,1 +1,0 @@
-"""Adaptation of a trained model to the text of a domain."""

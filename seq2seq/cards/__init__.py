@@ -1,1 +1,0 @@
-"""Model cards in the format of the Hugging Face hub, and names of languages."""

@@ -1,0 +1,382 @@
+"""Adaptation of a model to the text of a domain, such as a translation memory, with little loss of quality elsewhere.
+
+A model that is trained on the text of a domain alone forgets other text. So the training text also has general pairs
+(mixed fine-tuning, Chu et al. 2017, arXiv:1701.03214). The validation set for early stopping has both kinds, too. The
+adapted model is an average of the old and the new weights (Wortsman et al. 2022, arXiv:2109.01903). The share of the
+new weights is chosen by validation scores on both kinds of text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from torch import Tensor, nn
+
+from seq2seq import console
+from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
+from seq2seq.check.new_recipe import corpus_of
+from seq2seq.data.corpus import Counts, Pair, first_line_warnings, read_pairs
+from seq2seq.data.preparation import cleaned
+from seq2seq.devices import choose_device
+from seq2seq.errors import CorpusError, OptionError, UserError
+from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
+from seq2seq.inference.load_model import read_model
+from seq2seq.json_reader import parse_json
+from seq2seq.recipe import Corpus, Recipe, load_recipe
+from seq2seq.recipe.task import TRANSLATION
+from seq2seq.signals import resumable
+from seq2seq.storage.atomic import replace_directory
+from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
+from seq2seq.storage.directories import read_metadata, sha256_of
+from seq2seq.storage.links import path_inside
+from seq2seq.storage.run_directory import compare_with_stored_recipe
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.trainer import train
+from seq2seq.training.validation import scored_pairs
+from seq2seq.translation.translator import Translator
+
+TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
+"""Contents of the directory of an adaptation, besides the model."""
+INPUTS = "inputs.json"
+"""File in TEXT that identifies model, text and seed. A call that resumes the adaptation must have the same inputs."""
+REPLAYED = 10
+"""Maximum ratio of general to domain training pairs. Each epoch samples about as many general as domain pairs."""
+MAX_REPEATS = 5
+"""Maximum number of times that an epoch repeats the general pairs if they are fewer than the domain pairs. Without
+repetition, a model of 10,000 general pairs lost quality on general text (recipes/finetuning)."""
+MAX_VALIDATED = 500
+"""Maximum number of domain pairs, and of general pairs, for validation."""
+EPOCHS, MIN_STEPS, MAX_STEPS = 20, 200, 5_000
+SHARES = tuple(step / 10 for step in range(11))
+"""Shares of the new weights in the averages to choose from."""
+
+TextPair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """Validation scores of an average of the old and the new weights. share: share of the new weights."""
+
+    share: float
+    domain: float
+    general: float
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Result of `adapt`.
+
+    metric: metric of all scores. table: validation scores of every share. chosen: row of `table` for the adapted model.
+    tests: scores before and after the adaptation, by test set (`domain`, `general`). They influence no choice.
+    """
+
+    metric: str
+    table: list[TradeOff]
+    chosen: TradeOff
+    tests: dict[str, tuple[float, float]]
+
+
+def text_of(files: Sequence[Path]) -> Corpus:
+    """Return the corpus that consists of two text files, or of one .tmx, .tsv or .csv file.
+
+    Raises:
+        UserError: as `corpus_of`, or the file has another format.
+    """
+    if len(files) == 1 and Corpus.model_construct(file=str(files[0])).table_format in (".jsonl", ".parquet"):
+        raise OptionError(f"{files[0]}: give a .tmx, .tsv or .csv file with both sides, or two text files.")
+    return corpus_of(files)
+
+
+@resumable()
+def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None = None, allow_loss: float = 0.5,
+          seed: int = 1, settings: Sequence[str] = ()) -> Adaptation:
+    """Adapt a model to the text of a domain, and write the adapted model as a run.
+
+    If an adaptation was interrupted, the same call resumes it.
+
+    Args:
+        model: a bundle or a run. domain: text of the domain. output: directory of the adaptation.
+        general: other text that the model has to translate as well as before; None: the training, validation and test
+            text of the model. Training and validation text must be on this machine.
+        allow_loss: maximum decrease of the score on general validation text.
+        seed: seed of the split of the text and of the training. settings: KEY=VALUE overrides of the training's recipe.
+    Raises:
+        UserError: the text cannot be read or is too little, or `output` exists and is not this adaptation, or no
+            average of the weights is better on the domain and at most `allow_loss` worse on general text.
+        Stopped: Ctrl-C, also while the averages are scored; the training is kept then.
+    """
+    bundle = resolve_model_path(model)
+    network, recipe, tokenizers = read_model(bundle)
+    if recipe.task is not TRANSLATION:
+        raise UserError(f"{model} does not translate text. Only translation models can be adapted.")
+    if len(recipe.directions) > 1 or recipe.data.context:
+        what = "of several directions" if len(recipe.directions) > 1 else "with data.context"
+        raise UserError(f"{model}: a model {what} cannot be adapted yet. Train it further with a recipe that has "
+                        "training.start_from.")
+    domain, general = domain.resolve(Path()), general and general.resolve(Path())
+    inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed,
+              "text": _fingerprint(domain), "general": general and _fingerprint(general)}
+    for name in (TEXT, TRAINING, BEST, RECIPE_FILE):
+        path_inside(output, name)                                               # raises if a link leads out
+    if not (output / TEXT / INPUTS).is_file():
+        if os.path.lexists(output):
+            raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")
+        _write(recipe, bundle, tokenizers, domain, general, output, seed, inputs, settings)
+    elif parse_json((output / TEXT / INPUTS).read_bytes()) != inputs:
+        raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
+                          "directory: --output DIR")
+    sets = {name: _read(output / TEXT, name) for name in ("domain.valid", "general.valid")}
+    training = load_recipe(output / RECIPE_FILE, settings)
+    untested = training.model_copy(update={"data": training.data.model_copy(update={"test": {}})})   # tested at the end
+    compare_with_stored_recipe(untested, output / TRAINING, "Give --set as in the first call, or name a new directory: "
+                                                            "--output DIR")
+    train(untested, output / TRAINING, restart=None)
+
+    old, new = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
+    metric = "bleu" if "bleu" in training.measures else "chrf"
+    device = choose_device(training.training.device)
+
+    def translator(share: float) -> Translator:
+        _set_weights(network, interpolated(old.weights, new.weights, share))
+        return Translator.from_recipe(network, tokenizers, training, device)
+
+    def row(share: float) -> TradeOff:
+        average = translator(share)
+        return TradeOff(share, *(score_pairs(average, sets[name], [metric])[metric].value for name in sets))
+
+    table = [row(share) for share in console.with_progress("averages of the weights", SHARES, "averages")]
+    chosen = choose(table, allow_loss)
+    if chosen.share == 0:
+        gains = any(row.domain > table[0].domain for row in table)
+        raise UserError(f"no average of the old and the new weights gains {metric} on {domain.label} at a loss of at "
+                        f"most {allow_loss} on general text:\n{as_text(table, metric)}\n" + (
+                            "To allow a larger loss, give the same command with a larger --allow-loss; the training is "
+                            "kept and will not be repeated." if gains else
+                            "Give more text of the domain, and a new directory with --output."))
+    before, after = (evaluate_tests(translator(share), training) for share in (0, chosen.share))
+    found = Adaptation(metric, table, chosen, {
+        name: (before[name][metric].value, scores[metric].value) for name, scores in after.items()})
+    metadata = {key: value for key, value in new.metadata.items() if key != "validation"}       # of other weights
+    save_bundle(output / BEST, interpolated(old.weights, new.weights, chosen.share), training.to_yaml(),
+                new.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
+                                      "adaptation": {**asdict(found), "model": str(model)}})
+    return found
+
+
+def choose(table: Sequence[TradeOff], allow_loss: float) -> TradeOff:
+    """Return the row with the best domain score among the rows whose general score is at most `allow_loss` below the
+    general score of the first row (old weights). Of several best rows, return the one with the smallest share."""
+    allowed = [row for row in table if row.general >= table[0].general - allow_loss]
+    return max(allowed, key=lambda row: row.domain)
+
+
+def as_text(table: Sequence[TradeOff], metric: str) -> str:
+    """Format the table as text for a terminal."""
+    return "\n".join(["share of the new weights   domain  general  "
+                      f"({metric} on validation text)",
+                      *(f"{row.share:24.1f}   {row.domain:6.2f}   {row.general:6.2f}" for row in table)])
+
+
+def interpolated(old: Mapping[str, Tensor], new: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    """Return (1 - share) * old + share * new, by name."""
+    return {name: old[name].lerp(new[name], share) if old[name].is_floating_point() else new[name] for name in new}
+
+
+def _set_weights(network: Any, weights: Mapping[str, Tensor]) -> None:
+    module: nn.Module = network
+    module.load_state_dict(dict(weights), strict=False)
+
+
+def _read(directory: Path, name: str) -> list[TextPair]:
+    sides = [(directory / f"{name}.{side}").read_bytes().decode() for side in ("source", "target")]
+    return list(zip(*(side.split("\n")[:-1] for side in sides), strict=True))
+
+
+def _fingerprint(corpus: Corpus) -> list[Any]:
+    """Return data that identify a corpus: its recipe keys, and the sha256 of its files."""
+    return [corpus.model_dump(mode="json"), *(sha256_of(path) for path in corpus.paths)]
+
+
+def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus, general: Corpus | None, output: Path,
+           seed: int, inputs: Mapping[str, Any], settings: Sequence[str]) -> None:
+    """Write the text and the recipe of the training. The directory `output` appears only when it is complete."""
+    for corpus in filter(None, (domain, general)):
+        _require_two_columns(corpus, recipe)
+    texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(recipe, domain, seed), strict=True))
+    limit = REPLAYED * len(texts["domain.train"])
+    if general is None:
+        train_pairs, valid, test = _text_of_model(load_recipe(recipe_path(bundle), check_files=False), limit, seed)
+    else:
+        train_pairs, valid, test = _split(recipe, general, seed)
+        train_pairs = _sample(train_pairs, limit, seed)
+    texts |= {"general.train": train_pairs, "general.valid": valid, "general.test": test}
+    texts |= {name: _sample(texts[name], MAX_VALIDATED, seed) for name in ("domain.valid", "general.valid")}
+    apart = _without_common_sentences(texts)
+    for name in ("domain.train", "general.train", "general.valid"):
+        if not apart[name]:
+            raise CorpusError(f"of {len(texts[name]):,} pairs for {name}, none is left without a sentence of other "
+                              "held-out text. Give other general text with --general.")
+    texts = apart
+    texts["valid"] = texts["domain.valid"] + texts["general.valid"]
+    with replace_directory(output) as directory:
+        (directory / TEXT).mkdir()
+        (directory / TEXT / INPUTS).write_text(json.dumps(inputs), encoding="utf-8")
+        for name, pairs in texts.items():
+            for number, side in enumerate(("source", "target")):
+                lines = "".join(f"{pair[number]}\n" for pair in pairs)
+                (directory / TEXT / f"{name}.{side}").write_text(lines, encoding="utf-8", newline="\n")
+        tokens = sum(len(ids) + 1 for ids in tokenizers.target.encode([target for _, target in texts["domain.train"]]))
+        text = _recipe_text(recipe, bundle, {name: len(pairs) for name, pairs in texts.items()}, tokens, seed,
+                            output.name)
+        (directory / RECIPE_FILE).write_text(text, encoding="utf-8", newline="\n")
+        load_recipe(directory / RECIPE_FILE, settings)                          # raises if a setting is invalid
+
+
+def _require_two_columns(corpus: Corpus, recipe: Recipe) -> None:
+    """Raise CorpusError if the first line of a table has more columns than two."""
+    data = recipe.data.model_copy(update={"train": (corpus,), "valid": (corpus,), "test": {}})
+    for warning in first_line_warnings(recipe.model_copy(update={"data": data}).with_directory(Path())):
+        raise CorpusError(f"{warning.fault} Give a table of two columns, source and target, without a header.")
+
+
+def _without_common_sentences(texts: Mapping[str, list[TextPair]]) -> dict[str, list[TextPair]]:
+    """Drop training pairs with a sentence of a validation or test set, and general validation and test pairs with a
+    sentence that is held out from the domain."""
+
+    def without(name: str, *others: str) -> list[TextPair]:
+        sides = [{pair[side] for other in others for pair in texts[other]} for side in (0, 1)]
+        return [pair for pair in texts[name] if not any(text in side for text, side in zip(pair, sides, strict=True))]
+
+    of_domain, of_general = ("domain.valid", "domain.test"), ("general.valid", "general.test")
+    return {**texts, "general.train": without("general.train", *of_domain, *of_general),
+            "domain.train": without("domain.train", *of_general),
+            **{name: without(name, *of_domain) for name in of_general}}
+
+
+def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+    """Split a corpus into training, validation and test pairs. No sentence occurs in two of these sets.
+
+    Pairs without text on both sides, such as units of a .tmx that lack a language, are left out with a warning.
+    """
+    everything = list(read_pairs(recipe, corpus))
+    pairs = [pair for pair in everything if pair[1].strip() and pair[2].strip()]
+    if lacking := [number for number, source, target in everything if not (source.strip() and target.strip())]:
+        console.warn(f"{corpus.label}: {len(lacking):,} of {len(everything):,} pairs are left out because they have no "
+                     f"text in at least one of the two languages (first: pair {lacking[0]:,}).")
+    held_out = choose_held_out(pairs, seed, lambda source, target: True)
+    if not held_out.valid:
+        raise CorpusError(f"{corpus.label}: {len(pairs):,} pairs are too few for a training, a validation and a test "
+                          f"set. Give at least {PAIRS_PER_HELD_OUT} different pairs with text on both sides; at least "
+                          "two of them must share neither source nor target with another pair.")
+    held = held_out.valid | held_out.test | held_out.copies
+
+    def chosen(numbers: Iterable[int] | None) -> list[TextPair]:
+        return [(_line(source), _line(target)) for number, source, target in pairs
+                if (number not in held if numbers is None else number in numbers)]
+
+    return chosen(None), chosen(held_out.valid), chosen(held_out.test)
+
+
+def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+    """Return at most `limit` random pairs of the model's training text, cleaned, and pairs of its validation text and
+    of its test sets. Test sets that cannot be read are left out with a warning.
+
+    The model's checkpoint was chosen by the scores of `training.valid_sentences` validation pairs (`scored_pairs`). On
+    these, it is better than on other text. If there are enough other validation pairs, only those are returned.
+    """
+    test: list[TextPair] = []
+    for name, spec in recipe.data.test.items():
+        try:
+            test += _texts(read_pairs(recipe, spec))
+        except CorpusError as error:
+            console.warn(f"the test set {name} of the model is not scored: {error}")
+    try:
+        found = (pair for spec in recipe.data.train if spec.translated_by is None
+                 for pair in cleaned(spec, recipe, Counts()))
+        train = _sample(_texts(found), limit, seed)
+        valid = [list(read_pairs(recipe, spec)) for spec in recipe.data.valid]
+    except CorpusError as error:
+        remedy = "This is text of the model's recipe. Give other general text with --general."
+        raise CorpusError(f"{error} {remedy}") from None
+    others: list[TextPair] = []
+    for pairs in valid:
+        scored = {number for number, _, _ in scored_pairs(pairs, recipe.training.valid_sentences)}
+        others += _texts(pair for pair in pairs if pair[0] not in scored)
+    everything = [pair for pairs in valid for pair in _texts(pairs)]
+    return train, others if len(others) >= MAX_VALIDATED else everything, test
+
+
+def _texts(pairs: Iterable[Pair]) -> Iterable[TextPair]:
+    return ((_line(source), _line(target)) for _, source, target in pairs if source.strip() and target.strip())
+
+
+def _line(text: str) -> str:
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def _sample(pairs: Iterable[TextPair], limit: int, seed: int) -> list[TextPair]:
+    """Return at most `limit` random pairs (reservoir sampling)."""
+    drawn, kept = random.Random(seed), list[TextPair]()
+    for number, pair in enumerate(pairs):
+        if number < limit:
+            kept.append(pair)
+        elif (place := drawn.randrange(number + 1)) < limit:
+            kept[place] = pair
+    return kept
+
+
+def _recipe_text(recipe: Recipe, bundle: Path, sizes: Mapping[str, int], tokens: int, seed: int, name: str) -> str:
+    """Return the recipe of the training. sizes: number of pairs of each text, such as `domain.train`. tokens: number of
+    target tokens in the training pairs from the domain."""
+    section, domain, general = recipe.training, sizes["domain.train"], sizes["general.train"]
+    again = "adaptation" in read_metadata(bundle, "bundle", required=())
+    batch_tokens = min(section.batch_tokens, max(256, tokens // 20))
+    max_steps = min(max(EPOCHS * tokens // batch_tokens, MIN_STEPS), MAX_STEPS)
+
+    def corpus(name: str, more: str = "") -> str:
+        return f"{{source: {name}.source, target: {name}.target{more}}}"
+
+    def changed(section: BaseModel) -> str:
+        """Return the keys that differ from their defaults."""
+        return json.dumps(section.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
+
+    return f"""\
+# Training of `seq2seq adapt`. Each epoch has the pairs of the domain, and about as many general pairs, repeated up to
+# {MAX_REPEATS} times if they are fewer.
+name: {json.dumps("".join(c if c.isalnum() and c.isascii() else "_" for c in name).strip("_") or "adapted")}
+seed: {seed}
+languages: {{source: {recipe.languages.source}, target: {recipe.languages.target}}}
+data:
+  root: {TEXT}
+  train:
+  - {corpus("domain.train")}
+  - {corpus("general.train", f", weight: {min(MAX_REPEATS, domain / general):.4f}")}
+  # Domain and general pairs, so that the score does not improve if general text loses more than the domain gains.
+  valid: {corpus("valid")}
+  test: {{{", ".join(f"{kind}: {corpus(f'{kind}.test')}" for kind in ("domain", "general") if sizes[f"{kind}.test"])}}}
+  cleaning: {changed(recipe.data.cleaning)}
+  augmentation: {changed(recipe.data.augmentation)}
+metrics: {json.dumps([metric for metric in recipe.measures if metric in ("bleu", "chrf")] or ["chrf"])}
+training:
+  start_from: {json.dumps(str(bundle.absolute()), ensure_ascii=False)}
+  batch_tokens: {batch_tokens}
+  # {"That of the previous adaptation" if again else "A quarter of the learning rate in the recipe of the old model"}.
+  learning_rate: {section.learning_rate / (1 if again else 4):.1e}
+  warmup_steps: {max_steps // 10}
+  schedule: linear
+  max_steps: {max_steps}
+  validate_every: {max(1, max_steps // 10)}
+  early_stopping: 3
+  ema_decay: 0.99
+  label_smoothing: {section.label_smoothing}
+  optimizer: {section.optimizer}
+  precision: {section.precision}
+decoding: {changed(recipe.decoding)}
+"""

@@ -1,0 +1,95 @@
+"""Augmentation of training pairs: in each epoch, at most one modifier changes a pair, by the shares in the recipe."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+
+from seq2seq.data.added_placeholders import placeholders
+from seq2seq.data.aligned_phrases import tags, terms
+from seq2seq.data.batching import derived_seed
+from seq2seq.data.line_splitting import word_spans
+from seq2seq.data.modifiers import (
+    Link,
+    SentencePair,
+    Texts,
+    no_final_stop,
+    noise,
+    title_case,
+    typos,
+    upper_case,
+)
+from seq2seq.data.word_alignment import WordAligner
+from seq2seq.recipe.data_section import Augmentation
+
+MODIFIERS: dict[str, Callable[[SentencePair, Random], Texts]] = {
+    "upper_case": upper_case, "title_case": title_case, "typos": typos, "no_final_stop": no_final_stop, "tags": tags,
+    "placeholders": placeholders, "noise": noise, "terms": terms}
+"""Modifier for each key of `data.augmentation`."""
+
+Links = Callable[[int], list[Link]]
+"""Function that returns the word links of a training pair, given the index of the pair in the training corpus."""
+
+
+class PairAugmenter:
+    """Changes pairs of a training corpus. The change of a pair depends only on (seed, epoch, index of the pair)."""
+
+    def __init__(self, section: Augmentation, languages: tuple[str, str], seed: int, links: Links | None = None,
+                 aligner: Callable[[], WordAligner] | None = None) -> None:
+        """links: see `Links`. aligner: function that returns a word aligner. If `links` is None, it is called once,
+        when a modifier first needs links."""
+        self.languages, self.seed, self._links, self._make_aligner = languages, seed, links, aligner
+        self._aligner: WordAligner | None = None
+        shares = section.model_dump()
+        self.shares = {name: shares[name] for name in MODIFIERS if shares[name]}
+
+    def augment(self, epoch: int, index: int, source: str, target: str, prefix: str = "") -> tuple[str, str, str]:
+        """Return a pair in this epoch: (source, target, key of the modifier that changed the pair, or "" if unchanged).
+
+        At most one modifier is drawn for a pair: a modifier with a share of 0.05 is drawn for 5 % of the pairs. If the
+        modifier does not apply to the pair, the pair is not changed.
+
+        Args:
+            index: index of the pair in the training corpus.
+            prefix: tag of the corpus, at the beginning of the source. The tag is not changed.
+        """
+        seed = derived_seed(self.seed, "augmentation", epoch, index)
+        name = self._drawn(seed / 2**63)
+        if not name:
+            return source, target, ""
+        text = source.removeprefix(prefix)
+        pair = SentencePair(text, target, self.languages, lambda: self._links_of(index, text, target))
+        changed = MODIFIERS[name](pair, Random(seed))
+        if changed == pair.texts or not all(changed):
+            return source, target, ""
+        return prefix + changed[0], changed[1], name
+
+    def _drawn(self, number: float) -> str:
+        """Return the modifier for a random number in [0, 1), or "". Each modifier has an interval as long as its share;
+        the intervals are in the order of MODIFIERS."""
+        for name, share in self.shares.items():
+            if number < share:
+                return name
+            number -= share
+        return ""
+
+    def _links_of(self, index: int, source: str, target: str) -> list[Link]:
+        if self._links is not None:
+            return self._links(index)
+        if self._aligner is None:
+            if self._make_aligner is None:
+                return []
+            self._aligner = self._make_aligner()
+        return self._aligner.links(*(words_of(text, language)
+                                     for text, language in zip((source, target), self.languages, strict=True)))
+
+    def summary(self, counts: Counter[str], pairs: int, epoch: int) -> str:
+        """Return a message with the numbers of pairs that each modifier has changed in an epoch."""
+        each = ", ".join(f"{name} {counts[name]:,}" for name in self.shares)
+        return f"epoch {epoch + 1}: {counts.total():,} of {pairs:,} training pairs are augmented ({each})"
+
+
+def words_of(text: str, language: str) -> Sequence[str]:
+    """Return the words of a text, as found by `word_spans`."""
+    return [text[begin:end] for begin, end in word_spans(text, language)]

@@ -1,0 +1,83 @@
+"""JSON and ARB: strings that are text for people are translated. Keys, layout and numbers do not change.
+
+The metadata of ARB, which has keys that begin with @, does not change either:
+https://github.com/google/app-resource-bundle/wiki/ApplicationResourceBundleSpecification
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seq2seq.documents.block import MAX_DEPTH, MAX_LINES, Block, DocumentError, require_count
+from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
+from seq2seq.json_reader import NotJson, read_any_json
+
+_PLACE = re.compile(r"(.*): line (\d+) column (\d+) \(char \d+\)")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
+
+
+@dataclass
+class _Level:
+    """Object or array. kept: True if its strings must not change. key_follows: True if the next string is a key.
+    value_kept: True if the value of the last key must not change."""
+
+    is_object: bool
+    kept: bool
+    key_follows: bool
+    value_kept: bool
+
+
+class JsonDocument:
+    """JSON, with the interface `Document`."""
+
+    def __init__(self, data: bytes) -> None:
+        """Raises DocumentError: the document is not JSON, or is nested too deeply."""
+        self._text, self._encoding = decode_text(data)
+        require_count(self._text.count('"') // 2, MAX_LINES, "strings")
+        content = self._text.removeprefix("\ufeff")
+        try:
+            read_any_json(content)
+        except NotJson as error:
+            problem = _PLACE.sub(r"line \2, column \3: \1", str(error))
+            raise DocumentError(problem if problem.startswith("line ") else f"the document: {problem}. Simplify it.") \
+                from None
+        self._ensure_ascii = "\\u" in content and content.isascii()
+        self.blocks: list[Block] = []
+        self._strings: list[tuple[int, int]] = []                               # span of each block
+        self._scan()
+
+    def _scan(self) -> None:
+        """Find the strings that are text for people, in JSON that is known to be valid."""
+        levels = [_Level(False, False, False, False)]
+        line, counted = 1, 0
+        for match in _TOKEN.finditer(self._text):
+            token, level = match[0], levels[-1]
+            if token in "{[":
+                levels.append(_Level(token == "{", level.value_kept, token == "{", level.value_kept))
+                if len(levels) > MAX_DEPTH:
+                    raise DocumentError(f"line {line}: values are nested more than {MAX_DEPTH:,} deep. Simplify it.")
+            elif token in "}]":
+                levels.pop()
+            elif token == ",":
+                level.key_follows = level.is_object
+            elif token != ":" and level.key_follows:
+                level.key_follows = False
+                level.value_kept = level.kept or token.startswith('"@')
+            elif token != ":" and not level.value_kept:
+                line += self._text.count("\n", counted, match.start())
+                counted = match.start()
+                if is_message(text := read_any_json(token)):
+                    self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True))[1])
+                    self._strings.append(match.span())
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `Document.render`. New non-ASCII characters are escaped if the document has only escaped ones."""
+        edits = []
+        for (begin, end), new, block in zip(self._strings, translations, self.blocks, strict=True):
+            if new != block:
+                before, _, after = trim(Block(read_any_json(self._text[begin:end])))
+                edits.append((begin, end, json.dumps(before + new.text + after, ensure_ascii=self._ensure_ascii)))
+        return encode_text(replace_spans(self._text, edits), self._encoding)

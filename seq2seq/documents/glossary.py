@@ -1,0 +1,171 @@
+"""Glossaries: terms with their prescribed translations."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from unicodedata import normalize
+
+from seq2seq.documents.words import MIN_STEM, lemmas, lower_case, same_word, words
+from seq2seq.errors import UserError
+from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
+
+MAX_BYTES = 50_000_000
+KEEP = frozenset(["do not translate", "dnt", "keep"])
+"""Notes in the third column, converted to lower case, of terms that must stay as they are."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """Term of a glossary. translations: prescribed translations, the preferred one first."""
+
+    source: str
+    translations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FoundTerm:
+    """Term in a sentence. begin, end: span in the sentence."""
+
+    begin: int
+    end: int
+    term: Term
+
+
+class Glossary:
+    """Terms of a glossary, and the search for them in text."""
+
+    def __init__(self, terms: Sequence[Term], source_language: str, target_language: str) -> None:
+        self.source_language, self.target_language = source_language, target_language
+        self._by_first: dict[str, list[tuple[list[str], Term]]] = defaultdict(list)
+        for term in terms:
+            source_words = _words(term.source)
+            for key in self._keys(source_words[0]):
+                self._by_first[key].append((source_words, term))
+
+    @staticmethod
+    def read(path: Path, source_language: str, target_language: str) -> Glossary:
+        """Read a glossary: a table with the columns term, translation and an optional note, separated by tabs, or by
+        commas if the name ends in .csv.
+
+        If the note is `do not translate`, or the translation is missing, the term must stay as it is. Several lines
+        with the same term are alternative translations. Empty lines and lines that begin with # are skipped.
+
+        Raises:
+            UserError: the file cannot be read, or a line is not an entry.
+        """
+        try:
+            if path.stat().st_size > MAX_BYTES:
+                raise UserError(f"{path} has more than {MAX_BYTES:,} bytes, which is too large for a glossary.")
+            text = path.read_bytes().decode("utf-8-sig")
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not UTF-8: byte {error.start + 1}. Convert it.") from error
+        return Glossary.parse(text, str(path), source_language, target_language)
+
+    @staticmethod
+    def parse(text: str, name: str, source_language: str, target_language: str) -> Glossary:
+        """Parse the text of a glossary; see `read`. name: name of the glossary for messages, with its ending."""
+        comma = name.endswith(".csv")
+        reader = csv.reader(text.splitlines(keepends=True), delimiter="," if comma else "\t",
+                            quoting=csv.QUOTE_MINIMAL if comma else csv.QUOTE_NONE)
+        translations: dict[str, dict[str, None]] = {}
+        separators = {";", "\t", "|"}                              # of terms and translations in files of other formats
+        try:
+            for row in reader:
+                place, cells = f"{name}:{reader.line_num}", [cell.strip() for cell in row]
+                if not any(cells) or cells[0].startswith("#"):
+                    continue
+                if len(cells) > 3:
+                    raise UserError(f"{place}: {len(cells)} columns; expected term, translation and an optional note.")
+                if not words(cells[0]):
+                    raise UserError(f"{place}: the term '{cells[0]}' has no letter or digit.")
+                separators &= set(cells[0]) if len(cells) == 1 else set()
+                source, target, note = [*cells, "", ""][:3]
+                keep = not target or note.lower() in KEEP
+                translations.setdefault(source, {})[source if keep else target] = None
+        except csv.Error as error:
+            raise UserError(f"{name}:{reader.line_num}: {error}. Correct the line.") from error
+        if translations and separators:
+            raise UserError(f"{name}: no line has a second column, and each line contains '{min(separators)}'. "
+                            f"Separate terms and translations by {'commas' if comma else 'tabs'}.")
+        if not translations:
+            raise UserError(f"{name} has no terms. Write a term and its translation on each line, separated by a "
+                            f"{'comma' if comma else 'tab'}.")
+        return Glossary([Term(source, tuple(targets)) for source, targets in translations.items()], source_language,
+                        target_language)
+
+    def find(self, text: str) -> list[FoundTerm]:
+        """Return the terms in a text, in order, without overlaps. The longest of the terms that begin at a word is
+        taken. Other inflections of a term match, too. Capitals in the text match a term in lower case."""
+        spans, texts = words(text), _words(text)
+        found: list[FoundTerm] = []
+        index = 0
+        while index < len(spans):
+            entry = self._entry_at(texts, index)
+            if entry is None:
+                index += 1
+                continue
+            length, term = entry
+            found.append(FoundTerm(spans[index][0], spans[index + length - 1][1], term))
+            index += length
+        return found
+
+    def _keys(self, word: str) -> set[str]:
+        """Return lookup keys of a word. Two forms of one word share at least one key (see `words.same_word`)."""
+        return {*lemmas(word, self.source_language), lower_case(word, self.source_language)[:MIN_STEM]}
+
+    def _entry_at(self, texts: list[str], index: int) -> tuple[int, Term] | None:
+        """Return number of words and term of the entry whose words begin at this index of `texts`; None without one."""
+        entries = [entry for key in sorted(self._keys(texts[index])) for entry in self._by_first.get(key, [])]
+        for source_words, term in sorted(entries, key=lambda entry: -len(entry[0])):
+            here = texts[index:index + len(source_words)]
+            if len(here) == len(source_words) and all(
+                    _matches(word, one, self.source_language) for word, one in zip(source_words, here, strict=True)):
+                return len(here), term
+        return None
+
+    def missing(self, found: Sequence[FoundTerm], translation: str, exact: bool = False) -> list[Term]:
+        """Return the terms whose translations occur less often in a translation than the terms in the source.
+
+        exact: True: count only the form in the glossary, ignoring case; False: count every inflection.
+        """
+        needed: dict[Term, int] = defaultdict(int)
+        for one in found:
+            needed[one.term] += 1
+        return [term for term, count in needed.items()
+                if sum(occurrences(form, translation, self.target_language, exact)
+                       for form in term.translations) < count]
+
+
+def occurrences(term: str, text: str, language: str, exact: bool = False) -> int:
+    """Return the number of times that a term occurs in a text as whole words, in any inflection unless `exact`."""
+    term_words, found = _words(term), _words(text)
+    if not term_words:
+        return text.count(term)
+    count = index = 0
+    while index + len(term_words) <= len(found):
+        same = all(lower_case(one, language) == lower_case(word, language) if exact
+                   else same_word(word, one, language) for word, one in zip(term_words, found[index:], strict=False))
+        count, index = count + same, index + (len(term_words) if same else 1)
+    return count
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text in Unicode's normal form C, because two texts can write a letter, such as Bengali য়,
+    as one character and as two."""
+    return [normalize("NFC", text[begin:end]) for begin, end in words(text)]
+
+
+def _matches(term_word: str, word: str, language: str) -> bool:
+    """Return True if a word of a text matches a word of a term. If the term's word has capitals after the first letter,
+    as abbreviations have, both words must be identical. If it begins with a capital, so must the text's word."""
+    if term_word == word or SPACELESS_CHARACTER.match(term_word):
+        return term_word == word
+    if term_word[1:] != lower_case(term_word[1:], language) or term_word[0].isupper() and not word[0].isupper():
+        return False
+    return same_word(term_word, word, language)

@@ -1,0 +1,321 @@
+"""The report as one HTML page that loads nothing from the network. All text of systems and test sets is escaped."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from seq2seq import __version__
+from seq2seq.console import escape_control_characters
+from seq2seq.documents.adherence import adherence
+from seq2seq.documents.glossary import Glossary
+from seq2seq.documents.placeholders import Placeholders
+from seq2seq.errors import CheckpointError, CorpusError
+from seq2seq.evaluation import measures
+from seq2seq.evaluation.calibration import reliability
+from seq2seq.evaluation.learning_curves import compared_curves, learning_curves
+from seq2seq.evaluation.scores import TITLES
+from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, compare
+from seq2seq.evaluation.systems import System, TestSet
+from seq2seq.recipe import differences
+from seq2seq.storage.run_directory import LOG_FILE, log_records
+from seq2seq.translation.output_faults import FAULTS
+
+METRICS = ("bleu", "chrf", "ter")
+
+Row = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Measures of each sentence of a test set, by system: sentence chrF, faults, and expected chrF with its standard
+    deviation (None if the system has no calibration)."""
+
+    chrf: list[list[float]]
+    faults: list[list[list[str]]]
+    expected: list[list[tuple[float, float]] | None]
+
+
+def page(systems: Sequence[System], tests: Sequence[TestSet], *, frequencies: Mapping[str, int] | None = None,
+         glossary: Glossary | None = None, scores: Mapping[str, Sequence[Sequence[float]]] | None = None) -> str:
+    """Return the report as HTML.
+
+    Args:
+        frequencies: occurrences of source words in the training text; None: not known.
+        scores: additional scores by name: for each system, a number for each sentence. Requires a single test set.
+    """
+    by_test = {test.name: _lines_of(test, systems) for test in tests}
+    sections = [("Scores", [part for test in tests for part in _scores(test, systems, scores or {})])]
+    sections += [("Learning curves", _curves(systems)),
+                 ("Groups of sentences", [part for test in tests for part in _groups(
+                     test, systems, by_test[test.name], frequencies)]),
+                 ("Faults, numbers and terms", [part for test in tests for part in _faults(
+                     test, systems, by_test[test.name], glossary)]),
+                 ("Unusual text", [part for test in tests for part in _robustness(test, systems)]),
+                 ("Confidence", [part for test in tests for part in _calibration(test, systems, by_test[test.name])]),
+                 ("n-grams", [part for test in tests for part in _ngrams(test, systems)]),
+                 ("Speed and size", _speed(systems, tests)), ("Data and cleaning", _data(systems)),
+                 ("Settings that differ", _settings(systems)), ("Files", _hashes(systems))]
+    names = [system.name for system in systems]
+    body = [f'<section id="s{number}"><h2>{_escaped(title)}</h2>{"".join(parts)}</section>'
+            for number, (title, parts) in enumerate(sections) if parts]
+    contents = [f'<a href="#s{number}">{_escaped(title)}</a>' for number, (title, parts) in enumerate(sections)
+                if parts]
+    values = {"systems": names, "tests": [_sentences(test, systems, by_test[test.name]) for test in tests]}
+    fields = {"title": _escaped(", ".join(names)), "contents": " ".join(contents), "body": "\n".join(body),
+              "version": __version__, "data": _json(values)}
+    template = files("seq2seq.evaluation").joinpath("report_page.html").read_text(encoding="utf-8")
+    # All fields are replaced in one pass, so that {{data}} in the text of a sentence stays as it is.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
+
+
+def _lines_of(test: TestSet, systems: Sequence[System]) -> Lines:
+    chrf, faults = [], []
+    expected: list[list[tuple[float, float]] | None] = []
+    for system in systems:
+        translations = system.translations[test.name]
+        chrf.append(measures.sentence_scores(translations, test.references))
+        faults.append(measures.fault_counts(test.texts or [""] * len(translations), translations, test.languages)[1])
+        confidences = system.confidences.get(test.name)
+        if system.calibration is None or confidences is None:
+            expected.append(None)
+        else:
+            values, spread = system.calibration.expected(confidences)
+            expected.append(list(zip(values.tolist(), spread.tolist(), strict=True)))
+    return Lines(chrf, faults, expected)
+
+
+# Sections
+
+
+def _scores(test: TestSet, systems: Sequence[System], others: Mapping[str, Sequence[Sequence[float]]]) -> list[str]:
+    language, rows, signatures = test.languages[1], [], {}
+    for number, system in enumerate(systems):
+        translations, row = system.translations[test.name], [system.name]
+        found = measures.scores_with_intervals(translations, test.references, language, METRICS)
+        for metric, score in found.items():
+            row.append(f"{score.value:.2f} (95 %: {score.mean:.2f} ± {score.half:.2f})")
+            signatures[metric] = score.signature
+        row += [f"{sum(values[number]) / len(values[number]):.4f}" for values in others.values()]
+        if number:
+            row.append(_compared(system, systems[0], test))
+        elif len(systems) > 1:
+            row.append("the system that the others are compared with")
+        rows.append(row)
+    header = ["system", *(TITLES[metric] for metric in METRICS), *others,
+              *([f"difference to {systems[0].name}"] if len(systems) > 1 else [])]
+    note = "; ".join(f"{TITLES[metric]} {signature}" for metric, signature in signatures.items())
+    return [_heading(test, len(test.references)), _table(header, rows),
+            f"<p class=note>{_escaped(note)}. Intervals: bootstrap of {measures.RESAMPLED:,} test sets"
+            + ("; p: paired bootstrap (Koehn 2004)" if len(systems) > 1 else "") + ".</p>"]
+
+
+def _compared(system: System, first: System, test: TestSet) -> str:
+    try:
+        found = compare(system.translations[test.name], first.translations[test.name], [test.references],
+                        test.languages[1], ("bleu", "chrf"), names=[system.name, first.name, test.name])
+    except CorpusError as error:                                                # a system has no text at all
+        return str(error)
+    return "; ".join(_verdict(TITLES[metric], one.difference, one.p_value) for metric, one in found.items())
+
+
+def _verdict(title: str, difference: float, p_value: float | None) -> str:
+    if p_value is None:
+        return f"{title} {difference:+.2f} (too few lines differ for a test)"
+    significant = difference and p_value < SIGNIFICANCE_LEVEL
+    return f"{title} {difference:+.2f} (p = {p_value:.3f}{', significant' if significant else ''})"
+
+
+def _curves(systems: Sequence[System]) -> list[str]:
+    """Draw one picture for all runs, so that they can be compared. The first run decides which score is drawn."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    sections = []
+    for system in systems:
+        if system.run is None or system.recipe is None:
+            continue
+        try:
+            runs[system.name] = [record for _, record in log_records(system.run / LOG_FILE)]
+        except CheckpointError:
+            continue
+        sections.append(system.recipe.training)
+    if not runs:
+        return []
+    metric, smoothed = sections[0].best_metric, any(section.label_smoothing > 0 for section in sections)
+    name, records = next(iter(runs.items()))
+    picture = learning_curves(records, name, metric, smoothed) if len(runs) == 1 else compared_curves(
+        runs, f"{len(runs)} runs", metric, smoothed)
+    return [f"<figure>{picture}</figure>"]
+
+
+def _groups(test: TestSet, systems: Sequence[System], lines: Lines, frequencies: Mapping[str, int] | None) -> list[str]:
+    if test.texts is None:
+        return []
+    parts = [_heading(test)]
+    for title, groups in measures.buckets(test.texts, test.languages[0], frequencies).items():
+        rows = [[group.name, f"{len(group.sentences):,}",
+                 *(_bar(sum(chrf[index] for index in group.sentences) / len(group.sentences)) for chrf in lines.chrf)]
+                for group in groups]
+        parts.append(_table([title, "sentences", *(f"{system.name}: mean chrF" for system in systems)], rows,
+                            raw_from=2))
+    return parts
+
+
+def _faults(test: TestSet, systems: Sequence[System], lines: Lines, glossary: Glossary | None) -> list[str]:
+    if test.texts is None:
+        return []
+    rows, placeholders = [], list(map(Placeholders().counts, test.texts))
+    total = sum(counts.total() for counts in placeholders)
+    for system, by_line in zip(systems, lines.faults, strict=True):
+        counts = {name: sum(name in line for line in by_line) for name in FAULTS}
+        row = [system.name, *(f"{count:,}" for count in counts.values())]
+        if total:
+            kept = sum((wanted & Placeholders().counts(text)).total() for wanted, text in
+                       zip(placeholders, system.translations[test.name], strict=True))
+            row.append(f"{kept:,} of {total:,}")
+        if glossary is not None:
+            row += [f"{score.value:.1f} %" for score in adherence(glossary, test.texts,
+                                                                 system.translations[test.name]).values()]
+        rows.append(row)
+    others = ["placeholders and tags kept"] if total else []
+    others += ["terms, exact", "terms, any inflection"] if glossary is not None else []
+    return [_heading(test), _table(["system", *(name.replace("_", " ") for name in FAULTS), *others], rows)]
+
+
+def _robustness(test: TestSet, systems: Sequence[System]) -> list[str]:
+    measured = [system for system in systems if system.slices.get(test.name)]
+    if not measured:
+        return []
+    names = list(measured[0].slices[test.name])
+    rows = [[system.name, *(f"{system.slices[test.name][name]:.2f}" for name in names)] for system in measured]
+    return [_heading(test), _table(["system (BLEU)", *(name.replace("_", " ") for name in names)], rows)]
+
+
+def _calibration(test: TestSet, systems: Sequence[System], lines: Lines) -> list[str]:
+    parts = []
+    for system, chrf in zip(systems, lines.chrf, strict=True):
+        if system.calibration is None or test.name not in system.confidences:
+            continue
+        texts = [index for index, reference in enumerate(test.references) if reference.strip()]
+        found = reliability(system.calibration, [system.confidences[test.name][index] for index in texts],
+                            [chrf[index] for index in texts])
+        rows = [[f"{number:,}", _bar(expected), _bar(actual)] for number, expected, actual in found.rows]
+        parts += [f"<h3>{_escaped(f'{system.name}, {test.name}')}</h3>"
+                  f"<p>Mean difference between expected and actual chrF: {found.error:.1f}. The expected chrF of a "
+                  "translation is a function of its mean log-probability, fitted on the validation set.</p>",
+                  _table(["sentences", "expected chrF", "actual chrF"], rows, raw_from=1)]
+    return parts
+
+
+def _ngrams(test: TestSet, systems: Sequence[System]) -> list[str]:
+    parts = [_heading(test)]
+    for system in systems:
+        sides = measures.ngram_differences(system.translations[test.name], test.references, test.languages[1])
+        parts.append('<div class="pair">' + "".join(
+            _table([f"{system.name}: {title}", "translations", "references"],
+                   [[ngram, f"{ours:,}", f"{theirs:,}"] for ngram, ours, theirs in side])
+            for title, side in zip(("too often", "too rarely"), sides, strict=True)) + "</div>")
+    return parts
+
+
+def _speed(systems: Sequence[System], tests: Sequence[TestSet]) -> list[str]:
+    rows = []
+    for system in systems:
+        if system.recipe is None:
+            continue
+        seconds = sum(system.seconds.values())
+        count = sum(len(test.references) for test in tests)
+        parameters = system.metadata.get("parameters")
+        rows.append([system.name, f"{count / max(seconds, 1e-9):,.1f}", f"{system.precision} on {system.device}",
+                     f"{parameters:,}" if isinstance(parameters, int) else "unknown", f"{system.megabytes:,.1f}",
+                     _memory(system.peak_megabytes)])
+    header = ["system", "sentences/s in this report", "precision", "parameters", "MB on disk",
+              "MB of memory besides the weights"]
+    return [_table(header, rows)] if rows else []
+
+
+def _memory(megabytes: float) -> str:
+    """Return memory rounded to 50 MB. The exact amount is unknown, because freed memory is kept for reuse."""
+    if not megabytes:
+        return "unknown"
+    return f"about {round(megabytes / 50) * 50:,}" if megabytes >= 50 else "below 50"
+
+
+def _data(systems: Sequence[System]) -> list[str]:
+    rows = []
+    for system in systems:
+        try:
+            for label, count in system.metadata.get("corpora", {}).items():
+                reasons = ", ".join(f"{reason} {number:,}" for reason, number in count["dropped"].items()) or "none"
+                rows.append([system.name, label, f"{count['lines']:,}", f"{count['kept']:,}", reasons])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:      # another person's metadata
+            raise CheckpointError(f"{system.path}: the counts of the corpora in its metadata.json have an unexpected "
+                                  f"form ({type(error).__name__}: {error}).") from error
+    return [_table(["system", "corpus", "pairs", "kept", "dropped in cleaning"], rows)] if rows else []
+
+
+def _settings(systems: Sequence[System]) -> list[str]:
+    models = [system for system in systems if system.recipe is not None]
+    if len(models) < 2:
+        return []
+    first = models[0]
+    changed: dict[str, list[str]] = {}
+    for number, system in enumerate(models[1:], 1):
+        assert first.recipe is not None and system.recipe is not None
+        for one in differences(first.recipe, system.recipe):
+            row = changed.setdefault(one.key, [_value(one.old)] * len(models))
+            row[number] = _value(one.new)
+    rows = [[key, *values] for key, values in changed.items()]
+    return [_table(["key", *(system.name for system in models)], rows)] if rows else ["<p>The recipes are equal.</p>"]
+
+
+def _value(value: Any) -> str:
+    return "not set" if value is None else str(value)
+
+
+def _hashes(systems: Sequence[System]) -> list[str]:
+    rows = [[system.name, name, value] for system in systems for name, value in system.hashes.items()]
+    return [_table(["system", "file", "SHA-256"], rows)] if rows else []
+
+
+def _sentences(test: TestSet, systems: Sequence[System], lines: Lines) -> dict[str, Any]:
+    """Return the values for the table of sentences, which the page's script shows."""
+    return {"name": test.name, "sources": test.texts, "references": test.references,
+            "translations": [system.translations[test.name] for system in systems],
+            "chrf": [[round(value, 1) for value in values] for values in lines.chrf], "faults": lines.faults,
+            "expected": [values and [[round(value, 1), round(spread, 1)] for value, spread in values]
+                         for values in lines.expected]}
+
+
+# HTML
+
+
+def _heading(test: TestSet, lines: int | None = None) -> str:
+    return f"<h3>{_escaped(test.name)}{'' if lines is None else f': {lines:,} sentences'}</h3>"
+
+
+def _table(header: Row, rows: Sequence[Row], raw_from: int | None = None) -> str:
+    """Return a table. raw_from: index of the first column with HTML cells; later columns are HTML, too."""
+    def cell(index: int, value: str) -> str:
+        return f"<td>{value if raw_from is not None and index >= raw_from else _escaped(value)}</td>"
+
+    head = "".join(f"<th>{_escaped(value)}</th>" for value in header)
+    body = "".join(f"<tr>{''.join(cell(index, value) for index, value in enumerate(row))}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _bar(value: float) -> str:
+    return f'<span class="bar" style="width:{max(0.0, min(value, 100.0)):.1f}px"></span> {value:.1f}'
+
+
+def _escaped(text: str) -> str:
+    return html.escape(escape_control_characters(text))
+
+
+def _json(values: Any) -> str:
+    """Return values as JSON in which no text can end the script element."""
+    return json.dumps(values, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,0 +1,283 @@
+"""Systems of a report: runs, bundles and files of translations, on the same test sets."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seq2seq import console
+from seq2seq.data.corpus import read_pairs, read_texts, validation_pairs
+from seq2seq.data.parallel_text import require_as_many_lines
+from seq2seq.data.robustness_slices import robustness_slices
+from seq2seq.devices import return_freed_memory
+from seq2seq.errors import CorpusError, OptionError, UserError
+from seq2seq.evaluation.calibration import Calibration, fit
+from seq2seq.evaluation.measures import sentence_scores, word_frequencies
+from seq2seq.evaluation.scores import corpus_scores, require_parallel
+from seq2seq.evaluation.two_systems import towards, without_language_token
+from seq2seq.recipe import Corpus, Recipe, load_recipe
+from seq2seq.storage.checkpoints import bundle_metadata, recipe_path, resolve_model_path
+from seq2seq.storage.directories import read_metadata
+from seq2seq.tokenizers.context import split_context
+from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.translator import Translator
+
+MAX_VALIDATION = 2_000
+"""Maximum number of validation pairs that the confidence is calibrated on."""
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Test set. sources: source sentences; None if they are not known. Only those of files can contain contexts.
+    languages: codes of the source and target language. corpus: recipe and corpus of the test set; None for files."""
+
+    __test__ = False                                                            # pytest must not collect this class
+
+    name: str
+    sources: list[str] | None
+    references: list[str]
+    languages: tuple[str, str]
+    corpus: tuple[Recipe, Corpus] | None = None
+
+    @property
+    def texts(self) -> list[str] | None:
+        """The sources without their contexts."""
+        return None if self.sources is None else [split_context(source)[1] for source in self.sources]
+
+    def sources_for(self, context: int) -> list[str]:
+        """Return the sources for a model that reads `context` preceding sentences. The model itself adds the contexts
+        to text in files."""
+        if self.corpus is None or not context:
+            return self.sources or []
+        return [source for _, source, _ in read_pairs(*self.corpus, context=context)]
+
+
+@dataclass
+class System:
+    """System of a report.
+
+    path: a run, a bundle or a file. translations, confidences, seconds: by test set. A file has only translations. The
+    confidence of a translation is its mean log-probability per token. slices: BLEU of each test set with changed text,
+    by test set and by slice (see `robustness_slices`). run: None for a bundle or a file. megabytes: size on disk.
+    peak_megabytes: peak memory, without the weights, during translation; 0 if the operating system does not report it.
+    """
+
+    name: str
+    path: Path
+    translations: dict[str, list[str]] = field(default_factory=dict)
+    confidences: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    slices: dict[str, dict[str, float]] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    recipe: Recipe | None = None
+    run: Path | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+    megabytes: float = 0.0
+    peak_megabytes: float = 0.0
+    precision: str = ""
+    device: str = ""
+
+
+def read_tests(paths: Sequence[Path], source: Path | None, references: Path | None, language: str | None
+               ) -> list[TestSet]:
+    """Return the test sets: the given files, or the test sets in the recipe of the first model.
+
+    language: code of the target language of the files; None: that of the first model, or "en" without a model.
+    Raises:
+        UserError: test sets, references, or the source text for a model are missing; a file cannot be read; a test set
+            has no lines, or only blank references; or the first model does not translate into the language.
+    """
+    model = next((path for path in paths if path.is_dir()), None)
+    recipe = None if model is None else _recipe(model).into(language)
+    if references is None and (source is not None or language is not None):
+        raise OptionError("--source and --language are for a test set in files. Name its --reference, too.")
+    if references is not None:
+        texts = None if source is None else read_texts(source)
+        expected = read_texts(references)
+        if texts is not None and source is not None:
+            require_as_many_lines([str(source), str(references)], len(texts), len(expected))
+        languages = ("", language or "en") if recipe is None else (recipe.languages.source or "",
+                                                                   recipe.languages.target)
+        if model is not None and texts is None:
+            raise OptionError(f"{model} has to translate. Name the text with --source.")
+        require_parallel(expected, [expected], [str(references)] * 2)
+        return [TestSet(references.name, texts, expected, languages)]
+    if recipe is None:
+        raise OptionError("name the reference translations of these files with --reference, and their source text with "
+                          "--source.")
+    if not recipe.data.test:
+        raise OptionError(f"the recipe of {model} has no test sets. Name files with --source and --reference.")
+    found = []
+    for name, tagged in recipe.data.test.items():
+        spec = without_language_token(tagged, recipe)
+        pairs = [(one, other) for _, one, other in read_pairs(recipe, spec, context=0)]
+        sources, expected = [one for one, _ in pairs], [other for _, other in pairs]
+        require_parallel(sources, [expected], [f"the test set {name}"] * 2)
+        each = recipe.languages_of(spec)
+        found.append(TestSet(name, sources, expected, (each.source or "", each.target), (recipe, spec)))
+    return found
+
+
+def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", precision: str = "auto",
+                threads: int | None = None, robustness: bool = False) -> System:
+    """Return a system with its translations of the test sets. If it is a model, this function translates them.
+
+    robustness: True to also translate test sets with changed text (see `robustness_slices`).
+    Raises:
+        UserError: the model cannot be loaded, or the file cannot be read or has more or fewer lines than the test set.
+    """
+    if not path.is_dir():
+        if len(tests) > 1:
+            raise OptionError(f"{path} is a file, and there are {len(tests)} test sets. Name one with --source and "
+                              "--reference.")
+        lines = read_texts(path)
+        require_as_many_lines([str(path), tests[0].name], len(lines), len(tests[0].references))
+        return System(path.name, path, {tests[0].name: lines})
+    bundle = resolve_model_path(path)
+    recipe = _recipe(path)
+    hashes = dict(read_metadata(bundle, "bundle", required=())["sha256"])
+    megabytes = sum(file.stat().st_size for file in bundle.iterdir() if file.is_file()) / 1e6
+    translator = Translator.load(path, device, precision, threads)
+    system = System(path.absolute().name if path.absolute().name != "best" else path.absolute().parent.name, path,
+                    recipe=recipe, run=path if bundle.parent == path else None, metadata=bundle_metadata(bundle),
+                    hashes=hashes, megabytes=megabytes, precision=translator.precision, device=str(translator.device))
+    translator.translate((tests[0].sources or [])[:200])                        # libraries allocate memory at first use
+    memory = _reset_peak_memory(translator.device)
+    directed = {test.name: towards(translator, recipe, test.languages[1]) for test in tests}
+    for test in tests:
+        sources = test.sources_for(translator.context)
+        began = time.perf_counter()
+        found = _translate(directed[test.name], sources, f"{system.name}: {test.name}")
+        system.seconds[test.name] = time.perf_counter() - began
+        system.translations[test.name] = [best.text for best in found]
+        system.confidences[test.name] = [_confidence(best) for best in found]
+    system.peak_megabytes = max(_peak_memory(translator.device) - memory, 0) / 1e6
+    for test in tests:
+        if robustness:
+            system.slices[test.name] = _robustness(directed[test.name], test, system.name)
+    system.calibration = _calibrated(translator, recipe, system.name)
+    return system
+
+
+def tell_apart(systems: Sequence[System]) -> list[System]:
+    """Return all systems, with paths in place of names that are not unique. Paths that are equal get a number."""
+    names, paths = [system.name for system in systems], [system.path for system in systems]
+    return [system if names.count(system.name) == 1 else
+            replace(system, name=f"{system.name} {number}" if paths.count(system.path) > 1 else str(system.path))
+            for number, system in enumerate(systems, 1)]
+
+
+def read_scores(options: Sequence[str], systems: int, lines: int) -> dict[str, list[list[float]]]:
+    """Return additional scores by name: for each system, the score of each line. options: texts such as comet=FILE.
+
+    Raises:
+        OptionError: an option is not NAME=FILE, or the number of a score's files is not the number of systems.
+        CorpusError: a file cannot be read, has another number of lines, or has a line that is not a number.
+    """
+    found: dict[str, list[list[float]]] = {}
+    for option in options:
+        name, equals, path = option.partition("=")
+        if not (name and equals and path):
+            raise OptionError(f"--scores {option}: expected NAME=FILE, such as comet=scores.txt.")
+        texts = read_texts(Path(path))
+        require_as_many_lines([path, "the test set"], len(texts), lines)
+        values = []
+        for number, text in enumerate(texts, 1):
+            try:
+                values.append(float(text))
+            except ValueError:
+                values.append(math.nan)
+            if not math.isfinite(values[-1]):
+                raise CorpusError(f"{path}:{number}: expected a number, found '{text[:30]}'.")
+        found.setdefault(name, []).append(values)
+    for name, files in found.items():
+        if len(files) != systems:
+            raise OptionError(f"--scores {name}: {len(files)} files for {systems} systems. Give one for each, in the "
+                              "order of the systems.")
+    return found
+
+
+def training_frequencies(systems: Sequence[System], language: str) -> Counter[str] | None:
+    """Return the frequencies of source words in the training text of the first model whose text can be read."""
+    for system in systems:
+        if system.recipe is None:
+            continue
+        try:
+            return word_frequencies((source for spec in system.recipe.data.train if spec.translated_by is None
+                                     for _, source, _ in read_pairs(system.recipe, spec.untagged, context=0)),
+                                    language)
+        except CorpusError:
+            console.warn(f"the training text of {system.name} cannot be read, so that the report has no table by the "
+                         "frequency of words")
+    return None
+
+
+def _recipe(model: Path) -> Recipe:
+    return load_recipe(recipe_path(resolve_model_path(model)), check_files=False)
+
+
+def _translate(translator: Translator, lines: Sequence[str], title: str) -> list[Translation]:
+    with console.progress(title, len(lines)) as advance:
+        return [n_best[0] for n_best in translator.translate(lines, progress=advance)]
+
+
+def _reset_peak_memory(device: torch.device) -> int:
+    """Reset the peak memory and return the memory in use now, in bytes.
+
+    On a GPU, this is GPU memory; otherwise, it is the memory of this process, which only Linux reports.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    return_freed_memory()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")                           # proc(5): resets VmHWM
+    return _peak_memory(device)
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Return the peak memory in bytes since `_reset_peak_memory`; 0 if it is unknown."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(OSError):
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return int(found[1]) * 1024 if found else 0
+    return 0
+
+
+def _confidence(translation: Translation) -> float:
+    return translation.log_probability / max(translation.tokens, 1)
+
+
+def _robustness(translator: Translator, test: TestSet, name: str) -> dict[str, float]:
+    slices = robustness_slices(test.sources_for(translator.context), test.references, test.languages)
+    return {slice: corpus_scores([best.text for best in _translate(translator, lines, f"{name}: {slice}")], [expected],
+                                 test.languages[1], ["bleu"])["bleu"].value
+            for slice, (lines, expected) in slices.items()}
+
+
+def _calibrated(translator: Translator, recipe: Recipe, name: str) -> Calibration | None:
+    """Return the calibration on the model's validation set; None if the set cannot be read or is too small."""
+    try:
+        pairs = [(source, target) for _, source, target in islice(validation_pairs(recipe), MAX_VALIDATION)]
+    except UserError:
+        console.warn(f"the validation text of {name} cannot be read, so that its confidence is not calibrated")
+        return None
+    found = _translate(translator, [source for source, _ in pairs], f"{name}: validation")
+    # The blank lines between documents would be certain translations with a score of 0.
+    scored = [(best, target) for best, (_, target) in zip(found, pairs, strict=True) if target.strip()]
+    return fit([_confidence(best) for best, _ in scored],
+               sentence_scores([best.text for best, _ in scored], [target for _, target in scored]))

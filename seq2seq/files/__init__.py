@@ -1,1 +1,0 @@
-"""Compressed files, JSON, and YAML with line numbers."""

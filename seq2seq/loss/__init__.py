@@ -1,1 +1,0 @@
-"""Training losses, computed from the output of a model and the target tokens."""

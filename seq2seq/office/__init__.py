@@ -1,1 +1,0 @@
-"""Office documents: archives of XML files."""

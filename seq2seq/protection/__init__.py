@@ -1,1 +1,0 @@
-"""Placeholders and terms that a translation must keep."""

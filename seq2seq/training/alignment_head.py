@@ -1,0 +1,87 @@
+"""Choice of the attention head that aligns words: the head trained for this, or the best one on the validation set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq.data.alignment import Reference, Step, alignment_error_rate, extract_links, word_weights
+from seq2seq.data.alignment import piece_word_overlap as overlap
+from seq2seq.data.line_splitting import alignment_units
+from seq2seq.data.word_alignment import WordAligner
+from seq2seq.model.attention import CrossAttention
+from seq2seq.recipe import Recipe
+from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
+from seq2seq.training.guided_alignment import guided_layer
+from seq2seq.translation.attention_maps import Aligner, compute_pair_attention
+from seq2seq.translation.translator import Translator
+
+MAX_PAIRS = 300
+"""Maximum number of pairs on which heads are compared. The statistical aligner is trained on all validation pairs."""
+
+
+def measured_aligner(model: Path) -> Aligner:
+    """Return the alignment settings stored in a model's metadata, or the default settings if there are none."""
+    bundle = resolve_model_path(model)
+    return Aligner.from_metadata(bundle_metadata(bundle), f"the metadata of {bundle}")
+
+
+def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return a mapping with the entry `alignment` of a bundle's metadata (see `Aligner`). The mapping is empty if no
+    head can be chosen (see `best_aligner`).
+
+    pairs: validation pairs, on which the heads are compared.
+    """
+    if not (recipe.task.has_source and recipe.task.target_is_text):
+        return {}
+    if recipe.training.guided_alignment:
+        return {"alignment": asdict(Aligner(guided_layer(recipe.model.decoder_layers) + 1, 1, "reads"))}
+    best = best_aligner(translator, pairs)
+    return {"alignment": asdict(best)} if best else {}
+
+
+def best_aligner(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Aligner | None:
+    """Return the head and step whose links agree best with a statistical aligner (lowest alignment error rate).
+    Return None if the model has no cross-attention, or if the statistical aligner links no words."""
+    pairs = translator.scorable_pairs(pairs)
+    texts = [[text[begin:end] for begin, end in alignment_units(text)] for pair in pairs for text in pair]
+    words = list(zip(texts[::2], texts[1::2], strict=True))
+    statistical = WordAligner(words)
+    references: list[Reference] = []
+    links: dict[Aligner, list[set[tuple[int, int]]]] = {}
+    for index, pair in compute_pair_attention(translator, pairs[:MAX_PAIRS], kinds=["cross"]):
+        if "cross" not in pair.maps:
+            return None
+        found = frozenset(statistical.links(*words[index]))
+        references.append(Reference(found, found))
+        sides = [overlap(side.spans, alignment_units(side.text)) for side in (pair.source, pair.target)]
+        for layer, head in np.ndindex(*pair.maps["cross"].shape[:2]):
+            weights = pair.maps["cross"][layer, head]
+            for step in get_args(Step):
+                aligner = Aligner(layer + 1, head + 1, step)
+                piece_weights = weights[1:] if step == "reads" else weights[:-1]
+                links.setdefault(aligner, []).append(extract_links(word_weights(piece_weights, *sides), "target"))
+    if not any(reference.sure for reference in references):
+        return None
+    return min(links, key=lambda aligner: alignment_error_rate(links[aligner], references))
+
+
+def put_head_first(attention: CrossAttention, head: int) -> None:
+    """Reorder the heads in place so that `head`, counted from 1, is the first. The output stays the same."""
+    heads = attention.num_heads
+    order = torch.tensor([head - 1, *(other for other in range(heads) if other != head - 1)])
+
+    def reordered(rows: Tensor, parts: int) -> Tensor:
+        return rows.view(parts, heads, -1, *rows.shape[1:])[:, order].reshape(rows.shape)
+
+    with torch.no_grad():
+        for layer, parts in ((attention.query, 1), (attention.key_value, 2)):
+            layer.weight.copy_(reordered(layer.weight, parts))
+            layer.bias.copy_(reordered(layer.bias, parts))
+        attention.output.weight.copy_(reordered(attention.output.weight.T, 1).T)

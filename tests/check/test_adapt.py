@@ -1,0 +1,285 @@
+"""An adapted model translates its domain better, and other text as well as before."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from toy import RECIPE, WORDS, write_corpus
+
+from seq2seq.check.adapt import (
+    TEXT,
+    TRAINING,
+    TradeOff,
+    _require_two_columns,
+    _split,
+    _text_of_model,
+    _without_common_sentences,
+    adapt,
+    choose,
+    interpolated,
+    text_of,
+)
+from seq2seq.check.new_recipe import corpus_of
+from seq2seq.errors import CorpusError, OptionError, RecipeError, UserError
+from seq2seq.recipe import load_recipe
+from seq2seq.signals import Stopped
+from seq2seq.storage.checkpoints import BEST, load_bundle
+from seq2seq.training.trainer import train
+from seq2seq.translation.translator import Translator
+
+DOMAIN = [("moon", "Mond"), ("sun", "Sonne"), ("star", "Stern"), *WORDS[:3], ("sees", "sieht")]
+
+
+def write_pairs(folder, name, words, count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    pairs = []
+    for _ in range(count):
+        chosen = [words[index] for index in torch.randint(len(words), (5,), generator=generator)]
+        pairs.append([" ".join(word[side] for word in chosen) for side in (0, 1)])
+    for side, language in enumerate(("en", "de")):
+        (folder / f"{name}.{language}").write_text("".join(pair[side] + "\n" for pair in pairs))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model of the toy language, which does not know some words of its domain."""
+    folder = tmp_path_factory.mktemp("adapt")
+    write_corpus(folder)
+    write_pairs(folder, "train", WORDS, 300, 1)
+    write_pairs(folder, "valid", WORDS, 40, 2)
+    write_pairs(folder, "memory", DOMAIN, 300, 3)
+    text = RECIPE.replace("max_steps: 11", "max_steps: 400").replace("validate_every: 5", "validate_every: 200")
+    text = text.replace("d_model: 16", "d_model: 32").replace("dropout: 0.1", "dropout: 0")
+    (folder / "recipe.yaml").write_text(text.replace("log_every: 2", "log_every: 200"))
+    train(load_recipe(folder / "recipe.yaml", ["training.batch_tokens=256"]), folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapted(folder):
+    output = folder / "adapted"
+    return output, adapt(folder / "run", memory(folder), output, allow_loss=2.0,
+                         settings=["training.max_steps=600", "training.learning_rate=0.005", "training.threads=1"])
+
+
+def memory(folder):
+    return corpus_of([folder / "memory.en", folder / "memory.de"])
+
+
+@pytest.mark.slow
+def test_the_domain_gains_and_general_text_loses_no_more_than_allowed(adapted):
+    _, found = adapted
+    before, chosen = found.table[0], found.chosen
+    assert [row.share for row in found.table] == pytest.approx([share / 10 for share in range(11)])
+    assert chosen.domain > before.domain + 20 and chosen.general >= before.general - 2
+    assert chosen.domain == max(row.domain for row in found.table if row.general >= before.general - 2)
+    score_before, score_after = found.tests["domain"]
+    assert score_after > score_before + 20
+    assert found.tests["general"][0] > 20                                       # the model's own test set
+
+
+@pytest.mark.slow
+def test_the_adapted_model_is_the_average_of_the_old_and_the_trained_weights(folder, adapted):
+    output, found = adapted
+    old, new, chosen = (load_bundle(path / BEST) for path in (folder / "run", output / TRAINING, output))
+    for name, weight in chosen.weights.items():
+        torch.testing.assert_close(weight, old.weights[name].lerp(new.weights[name], found.chosen.share))
+    assert chosen.metadata["adaptation"]["chosen"]["share"] == found.chosen.share
+    assert {name: scores["bleu"]["value"] for name, scores in chosen.metadata["test"].items()} == {
+        name: after for name, (_, after) in found.tests.items()}
+    translator = Translator.load(output, precision="fp32")
+    assert translator.decoding == Translator.load(folder / "run", precision="fp32").decoding
+    [[best]] = translator.translate(["one moon sees two sun"])
+    assert "Mond" in best.text and "Sonne" in best.text
+
+
+@pytest.mark.slow
+def test_training_validation_and_test_text_have_no_sentence_in_common(adapted):
+    output, _ = adapted
+    sets = {name: set((output / TEXT / f"domain.{name}.source").read_text().splitlines())
+            for name in ("train", "valid", "test")}
+    assert all(sets.values()) and not sets["train"] & sets["valid"] and not sets["train"] & sets["test"]
+    assert not sets["valid"] & sets["test"]
+    general = (output / TEXT / "general.train.source").read_text().splitlines()
+    assert general and not any("moon" in line for line in general)
+
+
+@pytest.mark.slow
+def test_the_same_call_again_gives_the_same_and_trains_no_more(folder, adapted, capsys):
+    output, found = adapted
+    (folder / "memory.en").touch()                                              # the contents count, not the time
+    assert adapt(folder / "run", memory(folder), output, allow_loss=2.0,
+                 settings=["training.max_steps=600", "training.learning_rate=0.005", "training.threads=1"]) == found
+    messages = capsys.readouterr().err
+    assert f"{output / TRAINING} has finished" in messages
+    assert "--restart" not in messages and "raise" not in messages                 # `adapt` has no such option
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_averages_are_scored_keeps_the_training_and_says_so(folder, adapted, monkeypatch):
+    output, _ = adapted
+    before = (output / TRAINING / "metrics.jsonl").read_bytes()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("seq2seq.check.adapt.score_pairs", interrupted)
+    with pytest.raises(Stopped) as stopped:
+        adapt(folder / "run", memory(folder), output, allow_loss=2.0,
+              settings=["training.max_steps=600", "training.learning_rate=0.005", "training.threads=1"])
+    assert stopped.value.exit_code == 130
+    assert (output / TRAINING / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_without_a_gain_that_is_allowed_no_model_is_written(folder, tmp_path):
+    output = tmp_path / "refused"
+    with pytest.raises(UserError):
+        adapt(folder / "run", memory(folder), output,
+              settings=["training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1"])
+    assert not (output / BEST).exists() and (output / TRAINING).is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pairs", [40, 200, 2000])
+def test_general_text_of_ones_own_is_divided_too_and_each_epoch_has_as_much_of_it(folder, tmp_path, pairs):
+    write_pairs(tmp_path, "general", WORDS, pairs, 9)
+    general = corpus_of([tmp_path / "general.en", tmp_path / "general.de"])
+    with pytest.raises(UserError, match="no average"):
+        adapt(folder / "run", memory(folder), tmp_path / "output", general=general,
+              settings=["training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1"])
+    lines = [(tmp_path / "output" / TEXT / f"general.{name}.source").read_text().splitlines()
+             for name in ("train", "valid", "test")]
+    assert sum(map(len, lines)) <= pairs and all(lines)
+    domain, replayed = load_recipe(tmp_path / "output" / "recipe.yaml").data.train
+    ratio = len((tmp_path / "output" / TEXT / "domain.train.source").read_text().splitlines()) / len(lines[0])
+    assert domain.weight == 1 and replayed.weight == pytest.approx(min(5, ratio), abs=1e-4)
+    assert (ratio > 5, ratio < 1) == (pairs == 40, pairs == 2000)
+
+
+@pytest.mark.slow
+def test_bad_input_is_refused_and_nothing_is_written(folder, tmp_path, monkeypatch):
+    (tmp_path / "few.tsv").write_text("one\teins\ntwo\tzwei\n")
+    with pytest.raises(CorpusError):
+        adapt(folder / "run", corpus_of([tmp_path / "few.tsv"]), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    monkeypatch.chdir(folder)
+    with pytest.raises(CorpusError):                                            # relative to the working directory
+        adapt(Path("run"), corpus_of([Path(os.path.relpath(tmp_path / "few.tsv"))]), tmp_path / "new")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(OptionError):
+        adapt(folder / "run", memory(folder), tmp_path / "other")
+
+
+def test_a_table_that_may_be_misread_is_refused(tmp_path):
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes/phrasebook/en_zh.yaml", check_files=False)
+    (tmp_path / "memory.tsv").write_text("7\teins\tone\n")
+    with pytest.raises(CorpusError):
+        _require_two_columns(corpus_of([tmp_path / "memory.tsv"]), recipe)
+
+
+def test_units_of_a_translation_memory_that_lack_a_language_are_counted(tmp_path, capsys):
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes/phrasebook/en_zh.yaml", check_files=False)
+    units = [f'<tuv xml:lang="en"><seg>{number} a</seg></tuv>' + (
+        "" if number % 7 == 3 else f'<tuv xml:lang="zh"><seg>{number} b</seg></tuv>') for number in range(77)]
+    (tmp_path / "memory.tmx").write_text(f"<tmx><body>{''.join(f'<tu>{unit}</tu>' for unit in units)}</body></tmx>")
+    sets = _split(recipe, corpus_of([tmp_path / "memory.tmx"]), seed=1)
+    assert sorted(pair for pairs in sets for pair in pairs) == sorted(
+        (f"{number} a", f"{number} b") for number in range(77) if number % 7 != 3)
+    assert "11 of 77 pairs are left out" in capsys.readouterr().err
+
+
+def test_no_training_pair_has_a_sentence_of_a_validation_or_test_set():
+    texts = {"domain.train": [("a", "A"), ("g", "G")], "domain.valid": [("b", "B")], "domain.test": [("c", "C")],
+             "general.train": [("x", "X"), ("b", "Y"), ("y", "C"), ("z", "H")],
+             "general.valid": [("g", "Z"), ("b", "V")], "general.test": [("h", "H"), ("c", "C")]}
+    assert _without_common_sentences(texts) == {
+        "domain.train": [("a", "A")], "domain.valid": [("b", "B")], "domain.test": [("c", "C")],
+        "general.train": [("x", "X")], "general.valid": [("g", "Z")], "general.test": [("h", "H")]}
+
+
+@pytest.mark.parametrize("scored, expected", [
+    (100, [number for number in range(700) if number % 7]), (201, range(700)), (None, range(700))])
+def test_validation_pairs_that_chose_the_old_checkpoint_are_left_out_if_others_suffice(tmp_path, scored, expected):
+    write_corpus(tmp_path)
+    for language in ("en", "de"):
+        (tmp_path / f"valid.{language}").write_text("".join(f"{number} {language}\n" for number in range(700)))
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    settings = [f"training.valid_sentences={scored}"] if scored else []
+    _, valid, _ = _text_of_model(load_recipe(tmp_path / "recipe.yaml", settings), limit=10, seed=1)
+    assert valid == [(f"{number} en", f"{number} de") for number in expected]
+
+
+@pytest.mark.slow
+def test_odd_names_and_carriage_returns_are_no_obstacle(folder, tmp_path):
+    lines = [f"{source}\r{source}\t{target}\n" for source, target in zip(
+        *((folder / f"memory.{side}").read_text().splitlines() for side in ("en", "de")), strict=True)]
+    (tmp_path / "memory.tsv").write_text("".join(lines), newline="")
+    with pytest.raises(UserError, match=r"training\.max_steps"):
+        adapt(folder / "run", corpus_of([tmp_path / "memory.tsv"]), tmp_path / "2024",
+              settings=["training.max_steps=x"])
+    assert not (tmp_path / "2024").exists()
+    (tmp_path / "memory.jsonl").write_text("{}\n")
+    with pytest.raises(OptionError):
+        text_of([tmp_path / "memory.jsonl"])
+    adapt(folder / "run", corpus_of([tmp_path / "memory.tsv"]), tmp_path / "2024", allow_loss=100, settings=[
+        "training.max_steps=20", "training.learning_rate=0.005", "training.threads=1"])
+    recipe = load_recipe(tmp_path / "2024" / "recipe.yaml")
+    assert recipe.name == "2024" and recipe.training.learning_rate == 0.01 / 4
+
+
+@pytest.mark.slow
+def test_a_second_adaptation_keeps_the_learning_rate_of_the_first(folder, adapted, tmp_path):
+    output, _ = adapted
+    with pytest.raises(UserError, match="no average"):
+        adapt(output, memory(folder), tmp_path / "again", allow_loss=0,
+              settings=["training.max_steps=1", "training.learning_rate=1e-9", "training.threads=1"])
+    assert load_recipe(tmp_path / "again" / "recipe.yaml").training.learning_rate == 0.005
+
+
+@pytest.mark.slow
+def test_decoding_options_of_the_call_hold_for_all_translations(folder, tmp_path, monkeypatch):
+    used, made = [], Translator.from_recipe
+    monkeypatch.setattr(Translator, "from_recipe", lambda network, tokenizers, recipe, *rest: (
+        used.append(recipe.decoding.beam_size), made(network, tokenizers, recipe, *rest))[1])
+    adapt(folder / "run", memory(folder), tmp_path / "greedy", allow_loss=100, settings=[
+        "training.max_steps=20", "training.learning_rate=0.005", "training.threads=1", "decoding.beam_size=1"])
+    assert len(used) > 11 and set(used) == {1}                                  # shares of weights and validations
+
+
+@pytest.mark.slow
+def test_an_adaptation_of_other_text_is_not_resumed(folder, adapted, tmp_path):
+    output, _ = adapted
+    with pytest.raises(RecipeError, match="learning_rate"):
+        adapt(folder / "run", memory(folder), output, settings=["training.learning_rate=0.1"])
+    for changed in ({"seed": 2}, {"general": memory(folder)}):
+        with pytest.raises(OptionError):
+            adapt(folder / "run", memory(folder), output, **changed)
+
+
+@pytest.mark.slow
+def test_a_model_whose_text_is_elsewhere_needs_other_general_text(folder, tmp_path):
+    text = (folder / "train.en").read_text()
+    (folder / "train.en").unlink()
+    try:
+        with pytest.raises(CorpusError):
+            adapt(folder / "run", memory(folder), tmp_path / "new")
+    finally:
+        (folder / "train.en").write_text(text)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=11), st.floats(0, 5))
+def test_the_choice_never_loses_more_than_allowed_nor_less_on_the_domain(scores, allow_loss):
+    table = [TradeOff(number / 10, *pair) for number, pair in enumerate(scores)]
+    chosen = choose(table, allow_loss)
+    assert chosen.general >= table[0].general - allow_loss and chosen.domain >= table[0].domain
+    assert chosen is table[0] or chosen.domain > table[0].domain
+
+
+def test_shares_of_weights_are_linear_and_whole_numbers_stay():
+    old, new = {"a": torch.tensor([0.0, 2.0]), "n": torch.tensor([3])}, {"a": torch.tensor([1.0, 4.0]),
+                                                                       "n": torch.tensor([3])}
+    assert interpolated(old, new, 0.25)["a"].tolist() == [0.25, 2.5] and interpolated(old, new, 0.25)["n"].item() == 3

@@ -1,0 +1,44 @@
+"""Android's strings: escapes, quotes, CDATA and inline tags are kept."""
+
+import pytest
+from document_translators import translated
+
+from seq2seq.documents.block import Block
+from seq2seq.documents.formats.android import AndroidDocument
+
+
+def document(content):
+    return AndroidDocument(f'<resources><string name="a">{content}</string></resources>'.encode())
+
+
+def written(content, translation):
+    result = document(content).render([Block(translation, document(content).blocks[0].tags)], "de").decode()
+    return result.removeprefix('<resources><string name="a">').removesuffix("</string></resources>")
+
+
+@pytest.mark.parametrize(("content", "translation", "expected"), [
+    ("abc", "?a  b", r"\?a \u0020b"), ("abc", "<a>\\\t", r"&lt;a&gt;\\\t"),
+    ('"a b"', "c 'd' \"e\"", '"c \'d\' \\"e\\""'),
+    ("<![CDATA[abc]]>", "a]]>b<", "<![CDATA[a]]]]><![CDATA[>b<]]>"), 
+    (r"\nabc\n", "d", r"\nd\n"), (r"\u0022a\u0022", '"b"', r"\"b\"")])
+def test_special_characters_of_a_translation_are_escaped(content, translation, expected):
+    assert written(content, translation) == expected
+
+
+def test_tags_inside_of_cdata_are_tags():
+    tags = document("<![CDATA[<b>bold</b><br><i>]]>").blocks[0].tags
+    assert [(tag.raw, tag.kind, tag.pair) for tag in tags] == [
+        ("<b>", "open", 0), ("</b>", "close", 0), ("<br>", "break", None), ("<i>", "open", None)]
+
+
+def test_items_with_the_type_string_are_strings():
+    text = ('<resources><item name="a" type="string">One</item><item name="b" type="id">Two</item>'
+            '<item name="c">Three</item></resources>')
+    assert translated(AndroidDocument(text.encode())) == text.replace("One", "ONE").encode()
+
+
+@pytest.mark.parametrize(("string", "expected"), [
+    ("Name:\\u0020", "NAME:\\u0020"), ("\\u0020and", "\\u0020AND"), (" and ", " AND "), ('" and "', '" AND "')])
+def test_only_escaped_spaces_at_the_edges_stay(string, expected):
+    source = f"<resources><string name='a'>{string}</string></resources>"
+    assert translated(AndroidDocument(source.encode())).decode() == source.replace(string, expected)

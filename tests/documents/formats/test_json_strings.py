@@ -1,0 +1,49 @@
+"""JSON: strings that are text are translated; keys, other strings and the layout stay."""
+
+import json
+
+import pytest
+from hypothesis import strategies as st
+from property_checks import few_and_many
+from unchanged_documents import unchanged, upper
+
+from seq2seq.documents.block import Block
+from seq2seq.documents.formats.json_strings import JsonDocument
+from seq2seq.documents.translation import DividedDocument
+
+
+def test_line_breaks_within_a_string_keep_their_kind_where_the_translation_has_spaces():
+    divided = DividedDocument(JsonDocument(br'["One two\r\nthree four\nfive"]'))
+    assert divided.sentences == ["One two  three four five"]
+    assert divided.join(["Eins zwei drei vier fünf"], "de").decode() == r'["Eins zwei\r\ndrei vier\nfünf"]'
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ('["a", "é"]', '["Ж", "é"]'), (r'["a", "\u00e9"]', r'["\u0416", "\u00e9"]'), ('["a"]', '["Ж"]')])
+def test_characters_are_escaped_as_in_the_document(source, expected):
+    document = JsonDocument(source.encode())
+    assert document.render([Block("Ж"), *document.blocks[1:]], "ru").decode() == expected
+
+
+def test_encoded_data_longer_than_a_block_is_not_text():
+    assert JsonDocument(b'["' + b"QUJD" * 300_000 + b'"]').blocks == []
+
+
+VALUES = st.recursive(st.none() | st.integers() | st.text("ab {}[],:\"\\\n", max_size=20), lambda inner: st.lists(
+    inner, max_size=4) | st.dictionaries(st.text("ab@\"", max_size=3), inner, max_size=4), max_leaves=20)
+
+
+@few_and_many(10, 500, VALUES, st.sampled_from([None, 1]), st.booleans())
+def test_exactly_the_values_change(value, indent, escaped):
+    text = json.dumps(value, indent=indent, ensure_ascii=escaped)
+    document = JsonDocument(text.encode())
+    assert unchanged(document).decode() == text
+    result = json.loads(upper(document))
+    assert json.dumps(result).lower() == json.dumps(value).lower()
+    assert keys(result) == keys(value)
+
+
+def keys(value):
+    if isinstance(value, dict):
+        return {key: keys(inner) for key, inner in value.items()}
+    return [keys(inner) for inner in value] if isinstance(value, list) else None

@@ -1,0 +1,42 @@
+"""Qt Linguist: unfinished messages are filled in and stay unfinished."""
+
+from dataclasses import replace
+from html import escape
+
+import pytest
+from test_round_trips import TS
+from unchanged_documents import texts, upper
+
+from seq2seq.documents.block import Block
+from seq2seq.documents.formats.qt_ts import TsDocument
+
+
+@pytest.mark.parametrize(("source", "block", "translation", "expected"), [
+    ("E&xit", "Exit", "Beenden", "&Beenden"), ("E&xit", "Exit", "Exit now", "E&xit now"),
+    ("Save &as...", "Save as...", "Das alles speichern als...", "Das &alles speichern als..."),
+    ("&Open…", "Open…", "打开…", "打开(&O)…"), ("&USB", "USB", "USB 设备", "&USB 设备"),
+    ("R&D and Q&A", "R&D and Q&A", "F&E", "F&E"), ("AT&T", "AT&T", "A T", "A T"), ("a && b", "a && b", "c", "c"),
+    ("&Undo %1", "Undo %1", "%1 umkehren", "%1 &umkehren"), ("&Show %s", "Show %s", "%s anzeigen", "%s &anzeigen"),
+    ("Copy &to {target}", "Copy to {target}", "Nach {target} kopieren", "&Nach {target} kopieren"),
+    ("see https://x.com/?a=1&id=2", "see https://x.com/?a=1&id=2", "siehe", "siehe"),
+    ("Drag&Drop here", "Drag&Drop here", "hierher", "hierher"), ("&Go", "Go", "%1", "%1"),
+    ("a&nbsp;b", "a&nbsp;b", "c", "c"), ("&1 file", "1 file", "1 Datei", "&1 Datei"), ("&a", "a", "…", "…")])
+def test_the_key_of_a_menu_entry_is_marked_in_the_translation(source, block, translation, expected):
+    document = TsDocument(f'<TS><context><message><source>{escape(source)}</source><translation type="unfinished"/>'
+                          "</message></context></TS>".encode())
+    assert texts(document) == [block]
+    found = document.render([replace(document.blocks[0], text=translation)], "de").decode()
+    assert f'"unfinished">{escape(expected)}</translation>' in found
+    assert b'"unfinished"/>' in document.render(document.blocks, "de")
+
+
+def test_a_message_without_numerus_forms_gets_as_many_as_the_others():
+    text = TS.replace("<message>\n        <source>Save", '<message numerus="yes">\n        <source>Save')
+    assert b'"unfinished"><numerusform>SAVE</numerusform><numerusform>SAVE</numerusform><' in \
+        upper(TsDocument(text.encode()))
+
+
+def test_characters_that_the_encoding_does_not_have_are_references():
+    document = TsDocument(TS.replace("utf-8", "iso-8859-1").encode("iso-8859-1"))
+    result = document.render([*document.blocks[:-1], Block("Öф")], "ru")
+    assert '"unfinished">Ö&#1092;</translation>'.encode("iso-8859-1") in result
