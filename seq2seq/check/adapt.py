@@ -27,8 +27,8 @@ from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
+from seq2seq.files import parse_json
 from seq2seq.inference.load_model import read_model
-from seq2seq.json_reader import parse_json
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import resumable

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
-from seq2seq.files import BLOCK_BYTES, MAX_LINE_BYTES, UTF16_MARKS, bounded_lines, opened
-from seq2seq.json_reader import NotJson, parse_json
+from seq2seq.files import BLOCK_BYTES, MAX_LINE_BYTES, UTF16_MARKS, NotJson, bounded_lines, opened, parse_json
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, PreviousSentences, split_context, with_context
 from seq2seq.tokenizers.whole_words import position_fault
 

@@ -20,7 +20,7 @@ from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, Pair, read_pairs
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
-from seq2seq.json_reader import parse_json
+from seq2seq.files import parse_json
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.errors import CorpusError, OptionError
-from seq2seq.json_reader import parse_json
+from seq2seq.files import parse_json
 from seq2seq.recipe import DecodingSection, decoding_with
 from seq2seq.tokenizers.context import in_context, with_last_sentences
 from seq2seq.translation.line_translator import Translation

@@ -35,7 +35,7 @@ from seq2seq.interop.parity import (
     read_exportable,
     require,
 )
-from seq2seq.language_names import canonical, language_name
+from seq2seq.languages import canonical, language_name
 from seq2seq.recipe import DecodingSection
 from seq2seq.storage.atomic import delete_temporary, make_directories, replace_file
 from seq2seq.tokenizers.tokenizer import JOINT_FILE, Tokenizer, Tokenizers

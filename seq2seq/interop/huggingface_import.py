@@ -18,8 +18,8 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.errors import FormatError, RecipeError, TokenizerError
+from seq2seq.files import NotJson, parse_json
 from seq2seq.interop.marian import BIAS, model_section_from_config, weights_from_marian
-from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle

@@ -17,9 +17,9 @@ import numpy as np
 from seq2seq import console
 from seq2seq.data.corpus import read_texts, validation_pairs
 from seq2seq.errors import FormatError, UserError
+from seq2seq.files import NotJson, parse_json
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
-from seq2seq.json_reader import NotJson, parse_json
 from seq2seq.model import Model
 from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe

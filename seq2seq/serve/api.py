@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from seq2seq.language_names import language_name
+from seq2seq.languages import language_name
 from seq2seq.serve.errors import ApiError, SlowdownError, invalid
 from seq2seq.serve.files import (
     LIFETIME_SECONDS,

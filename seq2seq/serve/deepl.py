@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from seq2seq.language_names import language_name
+from seq2seq.languages import language_name
 from seq2seq.serve.api import Api, path_header, unless_disconnected
 from seq2seq.serve.errors import ApiError
 from seq2seq.serve.parameters import read_parameters, text, texts

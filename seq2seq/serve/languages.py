@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from seq2seq.language_names import canonical, language_name
+from seq2seq.languages import canonical, language_name
 
 
 def resolve(code: str, served: Iterable[str]) -> str | None:

@@ -14,7 +14,7 @@ from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.documents.translate_document import model_recipe
 from seq2seq.errors import UserError
-from seq2seq.language_names import canonical
+from seq2seq.languages import canonical
 from seq2seq.recipe import DecodingSection
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.languages import Directions

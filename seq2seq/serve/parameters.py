@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 
-from seq2seq.json_reader import NotJson, parse_json
+from seq2seq.files import NotJson, parse_json
 from seq2seq.serve.errors import ApiError, invalid
 
 MAX_FIELDS = 10_000

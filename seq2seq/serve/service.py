@@ -15,7 +15,7 @@ from seq2seq.documents import registry
 from seq2seq.documents.registry import parse
 from seq2seq.documents.translation import Align, DividedDocument
 from seq2seq.errors import CorpusError, RequestError, UserError
-from seq2seq.language_names import language_name
+from seq2seq.languages import language_name
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.languages import Directions, resolve

@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from seq2seq.errors import CheckpointError
-from seq2seq.files import regular_bytes
-from seq2seq.json_reader import NotJson, parse_json
+from seq2seq.files import NotJson, parse_json, regular_bytes
 from seq2seq.storage.atomic import current_path
 from seq2seq.storage.links import DamagedError, path_inside
 

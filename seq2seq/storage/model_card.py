@@ -18,8 +18,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from seq2seq import __version__
 from seq2seq.errors import CheckpointError
-from seq2seq.language_names import LANGUAGE_NAMES, language_name
-from seq2seq.languages import subtags
+from seq2seq.languages import LANGUAGE_NAMES, language_name, subtags
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.bundle_usage import bundle_usage

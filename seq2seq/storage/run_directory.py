@@ -14,7 +14,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
-from seq2seq.json_reader import parse_json
+from seq2seq.files import parse_json
 from seq2seq.recipe import Difference, Recipe, differences, load_recipe
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints

@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 
 from seq2seq.errors import TokenizerError
-from seq2seq.json_reader import parse_json
+from seq2seq.files import parse_json
 from seq2seq.tokenizers.subword_sampling import WORD_BOUNDARY, SubwordSampler
 from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,

@@ -26,7 +26,7 @@ from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import SIDES, Prepared
 from seq2seq.data.word_alignment import WordAligner
-from seq2seq.json_reader import parse_json
+from seq2seq.files import parse_json
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.packing import Sentences, unpack
 from seq2seq.storage.atomic import replace_file, replacing

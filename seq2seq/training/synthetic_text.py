@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
-from seq2seq.files import regular_bytes
-from seq2seq.json_reader import parse_json
+from seq2seq.files import parse_json, regular_bytes
 from seq2seq.languages import same_code
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE

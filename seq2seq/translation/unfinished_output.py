@@ -23,8 +23,7 @@ from typing import Any, TypeVar
 
 from seq2seq import console
 from seq2seq.errors import UserError
-from seq2seq.files import regular_bytes
-from seq2seq.json_reader import parse_json
+from seq2seq.files import parse_json, regular_bytes
 from seq2seq.storage.atomic import replace_file
 from seq2seq.translation.text_io import Output, writing
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from seq2seq.documents.block import MAX_DEPTH, MAX_LINES, Block, DocumentError, require_count
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
-from seq2seq.json_reader import NotJson, read_any_json
+from seq2seq.files import NotJson, read_any_json
 
 _PLACE = re.compile(r"(.*): line (\d+) column (\d+) \(char \d+\)")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seq2seq
-from seq2seq.json_reader import MAX_NESTING, NotJson, parse_json
+from seq2seq.files import MAX_NESTING, NotJson, parse_json
 
 PACKAGE = Path(seq2seq.__file__).parent
 # Reads back what it has written itself.
-OTHERS = {"json_reader.py", "unfinished_output.py"}
+OTHERS = {"files.py", "unfinished_output.py"}
 
 
 @pytest.mark.parametrize("contents, told", [
@@ -51,11 +51,11 @@ def test_any_bytes_give_a_value_or_the_same_error(contents):
         parse_json(contents)
 
 
-def test_all_modules_read_json_with_json_reader():
+def test_all_modules_read_json_with_parse_json():
     for path in PACKAGE.rglob("*.py"):
         if path.name in OTHERS:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             reads = isinstance(node, ast.Attribute) and node.attr in ("load", "loads") and isinstance(
                 node.value, ast.Name) and node.value.id == "json"
-            assert not reads, f"{path.relative_to(PACKAGE)}:{node.lineno} reads JSON past json_reader.parse_json"
+            assert not reads, f"{path.relative_to(PACKAGE)}:{node.lineno} reads JSON past files.parse_json"
