@@ -11,7 +11,6 @@ written to device.json after each measurement.
 """
 
 import argparse
-import copy
 import dataclasses
 import hashlib
 import json
@@ -32,14 +31,13 @@ from benchmarks.__main__ import RECIPES, ROOT
 from benchmarks.measuring import environment
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape
 from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
-from seq2seq.devices import choose_device, copy_all, describe, make_deterministic
+from seq2seq.devices import choose_device, describe, make_deterministic
 from seq2seq.inference.static import StaticEngine
 from seq2seq.model import loss as cross_entropy
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.gradient_accumulation import StepGradients
-from seq2seq.training.objective import Objective
-from seq2seq.training.optimizers import mean_gradient_norm, scale_gradient
+from seq2seq.recipe import TrainingSection
+from seq2seq.training.step import TrainingStep
 
 PEAK = 790e12
 """Rate of dense bf16 matrix products that an H100 or H200 reaches, in operations a second."""
@@ -107,7 +105,7 @@ class Bench:
 
 
 class Steps:
-    """Optimizer steps as in a training, without its files: gradients, clipping, Adam, copy of the weights to bf16."""
+    """Optimizer steps as in a training, without its files."""
 
     def __init__(self, bench: Bench, kind: str, tokens: int | None = None, accumulation: int = 1,
                  dtype: torch.dtype = torch.bfloat16) -> None:
@@ -115,29 +113,18 @@ class Steps:
         tokens = tokens or bench.tokens
         self.bench, self.number = bench, 0
         self.corpus = bench.corpus(kind, 4 * tokens // (12 if kind == "captions" else 24))
-        model = bench.model().train()
-        self.weights = list(model.parameters())
-        self.compute_model = copy.deepcopy(model).to(dtype)
         self.plan = list(plan_epoch(self.corpus, tokens, accumulation, 1, 0))[:-1]
         shape = Shape.for_plan(self.corpus, self.plan, MAX_LENGTH, False) if bench.on_gpu else None
-        self.gradients = StepGradients(self.compute_model, self.weights, Objective(0.1), seed=1, shape=shape,
-                                       max_length=MAX_LENGTH)
-        self.optimizer = torch.optim.Adam(self.weights, lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+        section = TrainingSection(label_smoothing=0.1, optimizer="adam", betas=(0.9, 0.98), epsilon=1e-9,
+                                  gradient_clip=0.0)
+        self.training = TrainingStep(bench.model().train(), section, dtype, seed=1, max_length=MAX_LENGTH, shape=shape)
 
     def step(self) -> int:
         """Do a step, and return its number of target tokens."""
         micro_batches = self.plan[self.number % len(self.plan)]
         self.number += 1
-        _, gradient = self.gradients.accumulate(self.corpus, self.number,
-                                                [((index,), pairs) for index, pairs in enumerate(micro_batches)])
-        _, tokens = self.corpus.tokens(micro_batches)
-        norm = mean_gradient_norm([weight.grad for weight in self.weights], tokens)
-        scale_gradient(gradient, norm, tokens, 0.0)
-        self.optimizer.found_inf = 1 - norm.isfinite().float()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        copy_all(list(self.compute_model.parameters()), self.weights)
-        return tokens
+        self.training.update(self.corpus, micro_batches, self.number, learning_rate=1e-4)
+        return self.corpus.tokens(micro_batches)[1]
 
     def measure(self, name: str, steps: int | None = None) -> None:
         """Print and record time, rate, share of the peak rate and memory of a step."""
@@ -154,7 +141,7 @@ class Steps:
         median = statistics.median(seconds)
         rate = tokens / len(seconds) / median
         # Each weight takes part in one multiplication and one addition for each token forward, and in four backward.
-        weights = sum(weight.numel() for weight in self.weights)
+        weights = sum(weight.numel() for weight in self.training.weights)
         memory = torch.cuda.max_memory_reserved() / 2**30 if bench.on_gpu else 0.0
         bench.results[name] = {"ms": 1e3 * median, "tokens": tokens / len(seconds), "tokens a second": rate,
                                "share of peak": 6 * weights * rate / PEAK, "memory GiB": memory}
@@ -163,7 +150,7 @@ class Steps:
 
     def checksum(self) -> str:
         """Return a checksum of the weights."""
-        contents = b"".join(weight.detach().cpu().numpy().tobytes() for weight in self.weights)
+        contents = b"".join(weight.detach().cpu().numpy().tobytes() for weight in self.training.weights)
         return hashlib.sha256(contents).hexdigest()[:12]
 
 
@@ -274,11 +261,11 @@ def checks(bench: Bench) -> dict[str, Callable[[], object]]:
         gradients = []
         for dtype in (torch.float32, torch.bfloat16):
             steps = Steps(bench, "captions", bench.small_tokens, dtype=dtype)
-            for module in steps.compute_model.modules():
+            for module in steps.training.compute_model.modules():
                 if isinstance(module, Dropout):
                     module.probability = 0.0
-            steps.gradients.shape = steps.gradients.micro_batch.graphs = None
-            _, gradient = steps.gradients.accumulate(steps.corpus, 1, [((0,), steps.plan[0][0])])
+            steps.training.shape = steps.training.graphs = None
+            _, gradient = steps.training.accumulate(steps.corpus, [((0,), steps.plan[0][0])], 1)
             gradients.append(gradient.double().cpu())
         distance = float((gradients[1] - gradients[0]).norm() / gradients[0].norm())
         bench.results["distance of bf16 gradients to fp32"] = distance
@@ -331,7 +318,7 @@ def recipe(bench: Bench, data: Path) -> dict[str, Callable[[], object]]:
     def train_recipe() -> None:
         from seq2seq.evaluation.scores import to_dict
         from seq2seq.recipe import load_recipe
-        from seq2seq.training.trainer import train
+        from seq2seq.training.run import train
 
         began = time.perf_counter()
         scores = train(load_recipe(RECIPES / "multi30k" / "de_en.yaml", [f"data.root={data}"]),

@@ -39,7 +39,8 @@ from seq2seq.devices import choose_device, configure_process, has_fast_bf16
 from seq2seq.errors import UserError
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Recipe, load_recipe
-from seq2seq.training.trainer import Training
+from seq2seq.training.loop import TrainingLoop
+from seq2seq.training.run import start_training
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "plain PyTorch fp32"
@@ -81,34 +82,35 @@ def ours(recipe: Recipe, run: Path, count: int, precision: str) -> Iterator[tupl
     """Train seq2seq's model. Yield (summed loss, number of target tokens) of each step, and at the end (summed loss
     without label smoothing, number of target tokens) of the validation set."""
     section = recipe.training.model_copy(update={"precision": precision})
-    training = Training(recipe.model_copy(update={"training": section}), run)
-    for indices in epoch_steps(training.corpus, recipe, count):
-        training._step(indices)
+    training = start_training(recipe.model_copy(update={"training": section}), run)
+    for indices in epoch_steps(training.prepared.corpus, recipe, count):
+        training.update(training.prepared.corpus, indices)
         window, training.state.window = training.state.window, {}
         if "loss" not in window:
             raise UserError(f"seq2seq {precision}, step {training.state.step}: the gradient is not finite. Use a lower "
                             "learning rate: --set training.learning_rate=RATE.")
         yield window["loss"], int(window["target_tokens"])
-    model = training.model.eval()
+    model = training.step.model.eval()
     yield validation_loss(training, lambda batch: negative_log_likelihood(model(batch), batch.target_output).sum())
 
 
 def reference(recipe: Recipe, run: Path, count: int, _: str) -> Iterator[tuple[float, int]]:
     """Train the reference model, and yield the same values as `ours`."""
-    training = Training(recipe, run)                                            # only provides the text
+    training = start_training(recipe, run)                                      # only provides the text
+    corpus = training.prepared.corpus
     torch.manual_seed(recipe.seed)
-    model = plain_model(recipe, training.tokenizers.target.vocab_size).to(training.device).train()
-    yield from train_steps(model, training.corpus, epoch_steps(training.corpus, recipe, count), recipe.training)
+    model = plain_model(recipe, training.tokenizers.target.vocab_size).to(training.step.device).train()
+    yield from train_steps(model, corpus, epoch_steps(corpus, recipe, count), recipe.training)
     model.eval()
     yield validation_loss(training, lambda batch: plain_loss(model, batch, 0.0, "sum"))
 
 
-def validation_loss(training: Training, loss: Callable[[Batch], Tensor]) -> tuple[float, int]:
+def validation_loss(training: TrainingLoop, loss: Callable[[Batch], Tensor]) -> tuple[float, int]:
     """Return the summed loss of the validation set and its number of target tokens."""
     corpus = training.validation.corpus
     batches = [gather(corpus, indices) for indices in batches_in_order(corpus.target.lengths, 4096)]
     with torch.inference_mode():
-        total = sum(loss(batch.to(training.device)).item() for batch in batches)
+        total = sum(loss(batch.to(training.step.device)).item() for batch in batches)
     return total, sum(batch.target_count for batch in batches)
 
 
@@ -225,7 +227,7 @@ def main() -> int:
     try:
         recipe = learning_recipe(arguments.data, arguments.shape, settings)
         with tempfile.TemporaryDirectory(prefix="seq2seq-learning-") as run:
-            tokenizers = Training(recipe, Path(run)).tokenizers                 # prepares the text once for all systems
+            tokenizers = start_training(recipe, Path(run)).tokenizers           # prepares the text once for all systems
             plain_model(recipe, tokenizers.target.vocab_size)                   # refuses unsupported recipes early
             rows = train_all(systems, recipe, Path(run), arguments)
     except UserError as error:

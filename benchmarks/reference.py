@@ -21,7 +21,7 @@ from seq2seq.model.embedding import sinusoids
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection, Recipe, TrainingSection
 from seq2seq.tokenizers.tokenizer import START_ID
-from seq2seq.training.learning_rate import learning_rate
+from seq2seq.training.optimizers import learning_rate
 
 
 def padded(flat: Tensor, offsets: Tensor, value: int = START_ID) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.data.preparation import prepare, train_or_load_tokenizers
 from seq2seq.devices import configure_process, has_fast_bf16
 from seq2seq.recipe import Recipe
-from seq2seq.training.trainer import Training
+from seq2seq.training.run import start_training
 
 REFERENCE = "transformers fp32"
 
@@ -54,12 +54,12 @@ def ours(recipe: Recipe, run: Path, steps: int, precision: str) -> Run:
     """Return a function that runs the trainer's optimizer steps: gather, loss, backward, clipping, update."""
     configure_process(recipe.training.threads)
     section = recipe.training.model_copy(update={"precision": precision})
-    training = Training(recipe.model_copy(update={"training": section}), run)
-    plan, tokens = first_steps(training.corpus, recipe, steps)
+    training = start_training(recipe.model_copy(update={"training": section}), run)
+    plan, tokens = first_steps(training.prepared.corpus, recipe, steps)
 
     def round_of_steps(_: Any) -> tuple[int, None]:
         for step in plan:
-            training._step(step)
+            training.update(training.prepared.corpus, step)
         return tokens, None
 
     return round_of_steps

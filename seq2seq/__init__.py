@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from seq2seq.evaluation.rescoring import rescore
     from seq2seq.evaluation.scores import corpus_scores, evaluate_tests
     from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
-    from seq2seq.training.trainer import train
+    from seq2seq.training.run import train
     from seq2seq.translation.generation import generate
     from seq2seq.translation.line_translator import Translation
     from seq2seq.translation.requests import Request
@@ -34,7 +34,7 @@ _MODULES = {
     "Translation": "translation.line_translator", "Translator": "translation.translator",
     "TranslatorPool": "translation.worker_processes", "UserError": "errors", "corpus_scores": "evaluation.scores",
     "evaluate_tests": "evaluation.scores", "generate": "translation.generation", "load_recipe": "recipe",
-    "rescore": "evaluation.rescoring", "train": "training.trainer",
+    "rescore": "evaluation.rescoring", "train": "training.run",
 }
 __all__ = ["DecodingOptions", "Recipe", "Request", "Translation", "Translator", "TranslatorPool", "UserError",
            "corpus_scores", "evaluate_tests", "generate", "load_recipe", "rescore", "train"]

@@ -106,7 +106,7 @@ def stopping_by_signal(finishing: str = "this step and saving", message: str = "
 
 
 @contextmanager
-def resumable() -> Iterator[None]:
+def stopping_by_ctrl_c() -> Iterator[None]:
     """Turn Ctrl-C outside `stopping_by_signal` into the exception Stopped. The same command must resume the work."""
     try:
         yield

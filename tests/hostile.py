@@ -41,7 +41,7 @@ def make_valid_files(directory: Path) -> None:
     from torch.utils.tensorboard import writer
 
     from seq2seq.recipe import load_recipe
-    from seq2seq.training.trainer import train
+    from seq2seq.training.run import train
 
     real, writer.SummaryWriter = writer.SummaryWriter, NoTensorBoard
     valid, directory = directory, copy_of(directory)

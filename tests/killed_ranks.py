@@ -27,19 +27,19 @@ from killing import differences, outcome
 from torch.utils.tensorboard.writer import SummaryWriter  # noqa: F401, imported once, before forking
 
 from seq2seq.cli import main
-from seq2seq.training import lost_ranks, trainer
+from seq2seq.training import loop, lost_ranks, run
 from seq2seq.training.validation import Validation
 
 # Function of each phase, and the number of its call in which the rank is killed. The main rank calls the functions of
 # the first group; while it stays in one, another rank is killed. All ranks call the functions of the second group.
 MAIN_RANK_PHASES = {
-    "tokenizer training": (trainer, "train_or_load_tokenizers", 1), "preparation": (trainer, "prepare", 1),
-    "saving a checkpoint": (trainer, "save_checkpoint", 2),
+    "tokenizer training": (run, "train_or_load_tokenizers", 1), "preparation": (run, "prepare", 1),
+    "saving a checkpoint": (loop, "save_checkpoint", 2),
 }
 COMMON_PHASES = {
-    "first step": (trainer.Training, "_step", 1), "middle of training": (trainer.Training, "_step", 8),
-    "validation": (Validation, "measure", 2), "averaging": (trainer, "average_weights", 1),
-    "final test": (trainer, "evaluate_tests", 1),
+    "first step": (loop.TrainingLoop, "update", 1), "middle of training": (loop.TrainingLoop, "update", 8),
+    "validation": (Validation, "measure", 2), "averaging": (loop, "average_weights", 1),
+    "final test": (run, "evaluate_tests", 1),
 }
 PHASES = MAIN_RANK_PHASES | COMMON_PHASES
 LIMIT_SECONDS = 60

@@ -38,11 +38,11 @@ from seq2seq.storage.checkpoints import BEST, MODEL, STATE, list_checkpoints
 from seq2seq.storage.directories import METADATA
 from seq2seq.storage.run_directory import LOG_FILE
 from seq2seq.training import synthetic_text
-from seq2seq.training.trainer import Training
+from seq2seq.training.loop import TrainingLoop
 from seq2seq.translation import requests
 from seq2seq.translation.translator import Translator
 
-CALLS = {"fsync": (os, "fsync"), "replace": (os, "replace"), "rename": (os, "rename"), "step": (Training, "_step"),
+CALLS = {"fsync": (os, "fsync"), "replace": (os, "replace"), "rename": (os, "rename"), "step": (TrainingLoop, "update"),
          "search": (Translator, "search_parts")}
 """Functions in which a command is killed, before or after the call."""
 BLOCK_LINES = 7

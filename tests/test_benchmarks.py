@@ -15,7 +15,7 @@ from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory
 from seq2seq.errors import RecipeError, UserError
 from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import ModelSection
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 
 for package in ("transformers", "ctranslate2", "matplotlib"):
     pytest.importorskip(package)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from seq2seq.recipe import load_recipe
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 from seq2seq.translation.translator import Translator
 
 RECIPE = """

@@ -16,7 +16,7 @@ from seq2seq.model import build_model
 from seq2seq.model.loss import smoothed_cross_entropy
 from seq2seq.recipe import load_recipe
 from seq2seq.tokenizers.tokenizer import END_ID
-from seq2seq.training.trainer import Training
+from seq2seq.training.run import start_training
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*/*.yaml"))
@@ -109,18 +109,18 @@ def base_recipe(tmp_path):
 
 @pytest.mark.slow
 def test_the_base_model_learns_and_translates_on_a_cpu(base_recipe, tmp_path):
-    training = Training(base_recipe, tmp_path / "run")
-    (section,) = {type(layer).__name__ for layer in training.model.encoder}
-    assert (section, len(training.model.encoder), training.model.d_model) == ("EncoderLayer", 6, 512)
-    losses, steps = [], training._steps()
+    training = start_training(base_recipe, tmp_path / "run")
+    (section,) = {type(layer).__name__ for layer in training.step.model.encoder}
+    assert (section, len(training.step.model.encoder), training.step.model.d_model) == ("EncoderLayer", 6, 512)
+    losses, steps = [], training.batches()
     for _ in range(2):
-        training._step(next(steps))
+        training.update(*next(steps))
         window = training.state.window
         losses.append(window.pop("loss") / window.pop("target_tokens"))
         assert window.pop("gradient_norm") > 0
     assert losses[1] < losses[0], "the second step has learnt from the first"
-    training.model.eval()
-    (best, *_), _ = training._translator().translate(["one and two", "nine and nine"], beam_size=2, max_length_offset=5)
+    training.step.model.eval()
+    (best, *_), _ = training.translator().translate(["one and two", "nine and nine"], beam_size=2, max_length_offset=5)
     assert best.tokens > 0 and np.isfinite(best.log_probability)
 
 

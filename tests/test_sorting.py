@@ -12,7 +12,7 @@ from seq2seq.errors import CorpusError
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.training.trainer import Training, train
+from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
 
 ROOT = Path(__file__).parents[1]
@@ -102,9 +102,9 @@ def test_a_pointer_can_be_fine_tuned(folder):
     train(load_recipe(folder / "recipe.yaml", ["training.max_steps=5", "training.validate_every=5"]), folder / "run")
     (folder / "tuned.yaml").write_text(RECIPE.replace(
         "  threads: 1", "  threads: 1\n  start_from: run"))
-    training = Training(load_recipe(folder / "tuned.yaml"), folder / "tuned")
+    training = start_training(load_recipe(folder / "tuned.yaml"), folder / "tuned")
     best = load_bundle(folder / "run" / "best")
-    assert same(dict(zip(training.names, training.weights, strict=True)), best.weights)
+    assert same(dict(zip(training.step.names, training.step.weights, strict=True)), best.weights)
     assert training.tokenizers.files() == best.tokenizer_files
 
 

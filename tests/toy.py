@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from seq2seq.recipe import load_recipe
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 
 WORDS = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("red", "rot"), ("blue", "blau"), ("cat", "Katze"),
          ("dog", "Hund"), ("sees", "sieht"), ("hears", "hört"), ("and", "und"), ("not", "nicht")]

@@ -8,17 +8,18 @@ import torch
 import torch.distributed as dist
 
 from seq2seq.storage.checkpoints import newest_checkpoint
-from seq2seq.training.trainer import Training
+from seq2seq.training.loop import TrainingLoop
+from seq2seq.training.run import start_training
 
 # Code for a process of `torchrun`: from step 8 the learning rate is so high that the loss diverges, until a rollback.
 EXPLODING = """
 import os
-from seq2seq.training import train_state, trainer
+from seq2seq.training import loop, run, train_state
 if "EXPLODES" in os.environ:
     train_state.SMOOTHING_STEPS = 2
-    update = trainer.Training._update
-    trainer.Training._update = lambda self, rate, step, skip: update(
-        self, rate * (1e5 if step >= 8 and self.state.rate_factor == 1 else 1), step, skip)
+    rate = loop.TrainingLoop._learning_rate
+    loop.TrainingLoop._learning_rate = lambda self, number: rate(self, number) * (
+        1e5 if number >= 8 and self.state.rate_factor == 1 else 1)
 """
 
 
@@ -33,15 +34,15 @@ class NoTensorBoard:
 
 def interrupting(monkeypatch, step, interrupt):
     """Call `interrupt` once, at the end of the optimizer step with this number."""
-    original = Training._step
+    original = TrainingLoop.update
 
-    def interrupted(self, micro_batches):
-        original(self, micro_batches)
+    def interrupted(self, *batch):
+        original(self, *batch)
         if self.state.step == step:
-            monkeypatch.setattr(Training, "_step", original)
+            monkeypatch.setattr(TrainingLoop, "update", original)
             interrupt()
 
-    monkeypatch.setattr(Training, "_step", interrupted)
+    monkeypatch.setattr(TrainingLoop, "update", interrupted)
 
 
 def press_ctrl_c():
@@ -86,10 +87,10 @@ def logged(run):
 def train_steps(recipe, run, count):
     """Do the first optimizer steps, without log, validations and checkpoints. Return the loss per token of each step,
     and the weights."""
-    training, losses = Training(recipe, run), []
-    steps = training._steps()
+    training, losses = start_training(recipe, run), []
+    steps = training.batches()
     for _ in range(count):
-        training._step(next(steps))
+        training.update(*next(steps))
         training.results.read()
         losses.append(training.state.window.pop("likelihood") / training.state.window.pop("target_tokens"))
-    return losses, dict(zip(training.names, training.weights, strict=True))
+    return losses, dict(zip(training.step.names, training.step.weights, strict=True))

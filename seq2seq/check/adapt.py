@@ -31,14 +31,14 @@ from seq2seq.files import parse_json
 from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
-from seq2seq.signals import resumable
+from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
 from seq2seq.storage.directories import read_metadata, sha256_of
 from seq2seq.storage.links import path_inside
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
 from seq2seq.translation.translator import Translator
 
@@ -94,7 +94,7 @@ def text_of(files: Sequence[Path]) -> Corpus:
     return corpus_of(files)
 
 
-@resumable()
+@stopping_by_ctrl_c()
 def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None = None, allow_loss: float = 0.5,
           seed: int = 1, settings: Sequence[str] = ()) -> Adaptation:
     """Adapt a model to the text of a domain, and write the adapted model as a run.

@@ -34,7 +34,7 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
 
     from seq2seq.devices import choose_device, configure_process, free_memory
     from seq2seq.storage.tokenizer_files import save_tokenizers
-    from seq2seq.training.trainer import Training
+    from seq2seq.training.run import start_training
 
     free = free_memory(choose_device(recipe.training.device))
     if free is not None and report.model["bytes_in_training"] > free:
@@ -49,22 +49,21 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
         with ExitStack() as stack:
             run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-")))
             save_tokenizers(tokenizers.files(), run / "tokenizer")
-            training = Training(_recipe_to_measure(recipe), run)
-            if training.resampled:                                    # must be closed before its files are deleted
-                stack.callback(training.resampled.close)
-            cuda = training.device.type == "cuda"
+            training = start_training(_recipe_to_measure(recipe), run)
+            stack.callback(training.close)                            # before its files are deleted
+            device = training.step.device
             console.print_message(f"measuring {STEPS} steps")
-            for micro_batches in islice(training._steps(), STEPS):
+            for corpus, micro_batches in islice(training.batches(), STEPS):
                 before = dict(training.state.window)
                 start = time.perf_counter()
-                training._step(micro_batches)
+                training.update(corpus, micro_batches)
                 training.results.read()                                         # waits until the GPU has finished
                 seconds.append(time.perf_counter() - start)
                 tokens.append(sum(training.state.window.get(key, 0) - before.get(key, 0)
                                   for key in ("source_tokens", "target_tokens")))
                 if sum(seconds) > SECONDS:
                     break
-            peak = torch.cuda.max_memory_reserved(training.device) if cuda else _peak_of_process()
+            peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else _peak_of_process()
     except UserError as error:
         report.errors.append(str(error))
         return

@@ -45,9 +45,9 @@ def train(
     if recipe.resolve() == (run / "recipe.yaml").resolve() and not (run / LOCK).exists():
         raise UserError(f"{recipe} is in the run directory {run}, where the training stores a recipe.yaml of its own. "
                         f"Name another directory, such as --run-dir {run / 'run'}.")
-    from seq2seq.training import trainer
+    from seq2seq.training.run import train as train_run
 
-    scores = trainer.train(loaded, run, restart)
+    scores = train_run(loaded, run, restart)
     if console.is_silent():                                                     # only the main rank prints the scores
         return
     typer.echo(scores_as_text(scores), nl=bool(scores))

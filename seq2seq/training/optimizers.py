@@ -1,7 +1,8 @@
-"""Optimizers, loss scale, gradient clipping, and the exponential moving average of weights."""
+"""Optimizers, learning rate schedules, and the loss scale."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -16,6 +17,26 @@ GROWTH_STEPS = 2000
 """Number of consecutive steps with finite gradients after which the loss scale doubles, as in PyTorch's GradScaler."""
 LOSS_SCALE = "loss_scale"
 """Name of the loss scale in the state of the optimizer."""
+
+
+def learning_rate(section: TrainingSection, step: int) -> float:
+    """Return the learning rate of `step`, counted from 1.
+
+    In all schedules the rate rises linearly to `learning_rate` during the first `warmup_steps` steps. After that, with
+    inverse_sqrt, it is multiplied by sqrt(warmup_steps / step) (Vaswani et al. 2017, section 5.3, equation 3); with
+    linear, it falls linearly to 0 at step `max_steps` + 1; with cosine, it falls to 0 at the same step along half a
+    cosine (Loshchilov and Hutter 2017); with constant, it stays the same.
+    """
+    peak, warmup = section.learning_rate, section.warmup_steps
+    if step <= warmup:
+        return peak * step / warmup
+    if section.schedule == "constant":
+        return peak
+    if section.schedule == "inverse_sqrt":
+        return peak * math.sqrt(max(warmup, 1) / step)
+    # The rate reaches 0 only at max_steps + 1, so that the last step still changes the weights.
+    progress = (step - warmup) / (section.max_steps + 1 - warmup)
+    return peak * (1 - progress) if section.schedule == "linear" else peak * (1 + math.cos(math.pi * progress)) / 2
 
 
 def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Tensor]],
@@ -125,40 +146,3 @@ class Optimizer:
                                     if id(weight) in own})
         if self.loss_scale is not None:
             vars(self.loss_scale).update(of_name.get(LOSS_SCALE, {}))
-
-
-def mean_gradient_norm(gradients: list[Tensor], tokens: int) -> Tensor:
-    """Return the norm of the mean gradient, () float64. gradients: sums over the step's `tokens` target tokens."""
-    return torch.nn.utils.get_total_norm(gradients).double() / tokens
-
-
-def scale_gradient(gradient: Tensor, norm: Tensor, tokens: int, clip: float) -> None:
-    """Divide a summed gradient in place by the step's number of target tokens, then clip its norm to at most `clip`.
-
-    norm: norm of the mean gradient before clipping, () float64. clip: maximum norm; 0 turns clipping off.
-    """
-    factor = torch.full_like(norm, 1 / tokens)
-    if clip:
-        factor = torch.where(norm <= clip, factor, clip / (norm * tokens))
-    gradient.mul_(factor)
-
-
-@torch.no_grad()
-def update_moving_average(ema_weights: Sequence[Tensor], weights: Sequence[Tensor], decay: float, step: int,
-                          skip: Tensor) -> None:
-    """Update the exponential moving average in place: ema_weights = d ema_weights + (1 - d) weights.
-
-    d = min(decay, (1 + step) / (10 + step)), as in TensorFlow's ExponentialMovingAverage. In the first steps, d is
-    smaller than `decay`, so that the average soon forgets the random initial weights.
-
-    skip: () float32 on the device of the weights; 1: leave the average as it is.
-    """
-    decay = min(decay, (1 + step) / (10 + step))
-    share = (1 - decay) * (1 - skip)
-    if not skip.is_cuda:
-        torch._foreach_lerp_(list(ema_weights), list(weights), [share] * len(weights))
-        return
-    # With a tensor as the share, a GPU would run one kernel of `lerp` for each weight.
-    changes = torch._foreach_sub(list(weights), list(ema_weights))
-    torch._foreach_mul_(changes, share)
-    torch._foreach_add_(list(ema_weights), changes)

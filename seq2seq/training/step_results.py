@@ -18,7 +18,7 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus
-from seq2seq.training.divergence import require_convergence
+from seq2seq.training.rollback import require_convergence
 from seq2seq.training.train_state import TrainState
 
 MAX_NAMED_LINES = 20

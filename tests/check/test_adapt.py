@@ -27,7 +27,7 @@ from seq2seq.errors import CorpusError, OptionError, RecipeError, UserError
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import BEST, load_bundle
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 from seq2seq.translation.translator import Translator
 
 DOMAIN = [("moon", "Mond"), ("sun", "Sonne"), ("star", "Stern"), *WORDS[:3], ("sees", "sieht")]

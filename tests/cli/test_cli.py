@@ -40,7 +40,6 @@ from seq2seq.cli import COMMANDS, main
 from seq2seq.errors import CorpusError
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.training import trainer
 from seq2seq.translation.text_io import writing
 from seq2seq.translation.translator import Translator
 
@@ -529,7 +528,7 @@ def test_an_average_replaces_a_bundle_only_with_overwrite(run, model, directory)
 def test_options_of_train_reach_the_trainer(run, directory, monkeypatch):
     write_recipe(directory)
     calls = []
-    monkeypatch.setattr(trainer, "train", lambda *arguments: calls.append(arguments) or {})
+    monkeypatch.setattr("seq2seq.training.run.train", lambda *arguments: calls.append(arguments) or {})
     result = run("train", "recipe.yaml", "--set", "training.max_steps=7", "--restart")
     assert (result.code, result.out) == (0, b"")
     assert "seq2seq translate runs/tiny" in result.err
@@ -550,7 +549,7 @@ def test_options_of_train_reach_the_trainer(run, directory, monkeypatch):
 ], ids=repr)
 def test_errors_have_their_exit_code_and_message(run, directory, monkeypatch, error, code, message):
     write_recipe(directory)
-    monkeypatch.setattr(trainer, "train", lambda *arguments: (_ for _ in ()).throw(error))
+    monkeypatch.setattr("seq2seq.training.run.train", lambda *arguments: (_ for _ in ()).throw(error))
     result = run("train", "recipe.yaml")
     assert (result.code, result.out) == (code, b"") and result.err.startswith(message)
     assert ("Traceback" in result.err) == ("bug in seq2seq" in result.err) == (code == 1)
@@ -601,7 +600,7 @@ def test_help_and_mistakes_in_a_recipe_need_neither_torch_nor_datasets(directory
 def test_options_of_the_machine_are_short_for_keys_of_the_recipe(run, directory, monkeypatch, option, value, key):
     write_recipe(directory)
     recipes = []
-    monkeypatch.setattr(trainer, "train", lambda recipe, *_: recipes.append(recipe) or {})
+    monkeypatch.setattr("seq2seq.training.run.train", lambda recipe, *_: recipes.append(recipe) or {})
     monkeypatch.setattr("seq2seq.check.check_recipe", lambda recipe, *_: recipes.append(recipe) or Report("", []))
     monkeypatch.setattr("seq2seq.check.show_report", lambda report: None)
     for command in ("train", "check"):

@@ -14,7 +14,7 @@ from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
-from seq2seq.training.trainer import Training, train
+from seq2seq.training.run import start_training, train
 
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
@@ -130,7 +130,7 @@ def test_the_run_reports_the_changed_pairs_and_other_shares_are_another_training
 
 
 def test_a_training_without_augmentation_stores_no_text(recipe, tmp_path):
-    training = Training(recipe(), tmp_path / "run")
+    training = start_training(recipe(), tmp_path / "run")
     assert training.resampled is None
     assert not list((tmp_path / "run").glob("prepared/*/*.txt"))
 

@@ -20,7 +20,7 @@ from seq2seq.evaluation.report_page import page
 from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.evaluation.systems import System, TestSet, read_system, read_tests, tell_apart
 from seq2seq.recipe import load_recipe
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 
 REFERENCES = ["a cat sleeps", "two dogs run", "the red house stands alone"]
 SOURCES = ["eine Katze schläft", "zwei Hunde laufen", "das rote Haus steht allein"]

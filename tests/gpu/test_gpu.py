@@ -22,8 +22,8 @@ from seq2seq.search.length_penalty import power_length_penalty
 from seq2seq.search.options import SearchOptions
 from seq2seq.storage.checkpoints import newest_checkpoint
 from seq2seq.tokenizers.tokenizer import END_ID
-from seq2seq.training import micro_batch
-from seq2seq.training.trainer import Training, train
+from seq2seq.training import step
+from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("without_waits")
@@ -40,13 +40,13 @@ def losses(recipe, run):
 @pytest.mark.parametrize(("precision", "accumulation"), [("fp32", 1), ("fp16", 1), ("auto", 1), ("auto", 4)])
 def test_the_host_never_waits_in_twenty_steps(toy_recipe, tmp_path, without_waits, precision, accumulation):
     recipe = toy_recipe(*TWENTY_STEPS, f"training.precision={precision}", f"training.accumulation={accumulation}")
-    training = Training(recipe, tmp_path / "run")
-    steps = training._steps()
-    training._step(next(steps))                                                 # makes the optimizer's state
-    training._step(next(steps))
+    training = start_training(recipe, tmp_path / "run")
+    steps = training.batches()
+    training.update(*next(steps))                                               # makes the optimizer's state
+    training.update(*next(steps))
     with without_waits():
         for _ in range(18):
-            training._step(next(steps))
+            training.update(*next(steps))
     training.results.read()
     assert training.state.step == 20 and training.state.skipped == 0
 
@@ -112,15 +112,14 @@ def test_the_loss_kernel_keeps_nan(value):
 def test_a_training_with_cuda_graphs_has_the_same_weights_as_without_to_the_bit(toy_recipe, tmp_path, options):
     weights = []
     for with_graphs in (True, False):
-        training = Training(toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", *options), tmp_path / str(with_graphs))
-        computing = training.gradients.micro_batch
-        computing.graphs.enabled = with_graphs
-        steps = training._steps()
+        training = start_training(toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", *options), tmp_path / str(with_graphs))
+        training.step.graphs.enabled = with_graphs
+        steps = training.batches()
         for _ in range(20):
-            training._step(next(steps))
+            training.update(*next(steps))
         training.results.read()
-        assert any(computing.captured.values()) == with_graphs and training.state.step == 20
-        weights.append([weight.detach() for weight in training.weights])
+        assert any(training.step.captured.values()) == with_graphs and training.state.step == 20
+        weights.append([weight.detach() for weight in training.step.weights])
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
 
 
@@ -131,7 +130,7 @@ def test_graphs_are_captured_again_after_each_validation(toy_recipe, tmp_path, m
         captured.append(graphs.work), capture(graphs, function))[1])
     train(recipe, tmp_path / "with")
     assert captured.count("training") == 4 and "decoding" in captured
-    monkeypatch.setattr(micro_batch, "CudaGraphs", lambda *_: None)
+    monkeypatch.setattr(step, "CudaGraphs", lambda *_: None)
     train(recipe, tmp_path / "without")
     assert captured.count("training") == 4
     one, other = (newest_checkpoint(tmp_path / name).model for name in ("with", "without"))

@@ -9,12 +9,11 @@ from catalogue import Catalogue
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model.embedding import embeddings
 from seq2seq.model.pointer_network import PointerNetwork
-from seq2seq.recipe import TokenizerSection
+from seq2seq.recipe import TokenizerSection, TrainingSection
 from seq2seq.search.phrase_spelling import PhraseSpeller
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers, train_tokenizers
 from seq2seq.tokenizers.whole_words import HEADER, position_fault
-from seq2seq.training.gradient_accumulation import StepGradients
-from seq2seq.training.objective import Objective
+from seq2seq.training.step import TrainingStep
 
 case = Catalogue("model")
 
@@ -162,8 +161,7 @@ class TooLarge(torch.nn.Module):
 def a_pair_too_large_for_memory(_):
     model = TooLarge()
     corpus = EncodedCorpus(EncodedSide.from_lists([[3, 4]]), EncodedSide.from_lists([[3]]), lines=np.array([17]))
-    gradients = StepGradients(model, list(model.parameters()), Objective(0.1), seed=1, shape=None, max_length=9)
-    return gradients.accumulate(corpus, 1, [((0,), np.arange(1))])
+    return TrainingStep(model, TrainingSection(), seed=1, max_length=9).update(corpus, [np.arange(1)], 1, 0.1)
 
 
 test_message, test_every_message_belongs_to_a_case = case.tests()

@@ -13,10 +13,10 @@ from toy import copy_finished_run
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
-from seq2seq.training import divergence, trainer
+from seq2seq.training import rollback, step
+from seq2seq.training.run import train
 from seq2seq.training.synthetic_text import with_synthetic_text
 from seq2seq.training.train_state import TrainState
-from seq2seq.training.trainer import train
 
 CATALOGUE = Catalogue("training")
 BACK_TRANSLATION = "data.train=[{source: train.en, target: train.de}, {target: mono.de, translated_by: run}]"
@@ -88,9 +88,9 @@ def a_model_to_start_from_that_has_other_shapes(folder):
 @CATALOGUE
 def every_gradient_is_infinite(folder):
     copy_finished_run(folder)
-    real = trainer.mean_gradient_norm
+    real = step.mean_gradient_norm
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * math.inf)
+        patch.setattr(step, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * math.inf)
         training(folder, "training.max_steps=50", "training.validate_every=50")
 
 
@@ -112,7 +112,7 @@ for _name, _state in (
         ("divergence after five rollbacks", TrainState(step=12, good_step=5, retreats=5))):
     def _divergence(folder, state=_state):
         copy_finished_run(folder)
-        return divergence.divergence_error("step 12: the loss has risen", state, folder / "run")
+        return rollback.divergence_error("step 12: the loss has risen", state, folder / "run")
 
     CATALOGUE.add(_name, _divergence)
 

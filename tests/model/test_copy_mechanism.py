@@ -22,7 +22,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.tokenizers.tokenizer import END_ID
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from seq2seq.inference.static import StaticEngine, _StaticDecoder
 from seq2seq.search.device_search import _StepwiseDecoder
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
-from seq2seq.training.trainer import Training, train
+from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
 
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
@@ -75,13 +75,13 @@ def test_a_training_step(toy_recipe, tmp_path, request, precision, ranks, micro_
 
 def record_of_step(recipe, folder, group, micro_batches):
     with SimulatedGPU((7, 5) if recipe.training.precision == "fp16" else (9, 0)) as gpu:
-        training = Training(recipe, folder / f"run{micro_batches}", group)
-        steps = training._steps()
-        training._step(next(steps))                                             # makes the optimizer's state
-        step = next(steps)
+        training = start_training(recipe, folder / f"run{micro_batches}", group)
+        steps = training.batches()
+        training.update(*next(steps))                                           # makes the optimizer's state
+        corpus, step = next(steps)
         assert len(group.micro_batches(step)) == micro_batches
         gpu.record.clear()
-        training._step(step)
+        training.update(corpus, step)
         group.maximum((0, 0))                                                   # as the loop does after each step
     return gpu.record
 

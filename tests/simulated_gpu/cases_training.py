@@ -11,7 +11,7 @@ from toy import WORDS
 from seq2seq.model import rnn
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import newest_checkpoint
-from seq2seq.training.trainer import Training, train
+from seq2seq.training.run import start_training, train
 from seq2seq.translation.generation import generate
 from seq2seq.translation.translator import Translator
 
@@ -172,15 +172,15 @@ def test_an_older_gpu_trains_and_translates_in_fp16_as_in_fp32(toy_recipe, tmp_p
 @pytest.mark.slow
 def test_an_overflow_in_fp16_skips_the_step_and_halves_the_loss_scale(toy_recipe, tmp_path, capsys):
     with SimulatedGPU(OLDER_GPU):
-        training = Training(toy_recipe(*FOUR_STEPS, "training.precision=fp16"), tmp_path / "run")
-        scale, before = training.optimizer.loss_scale, [weight.cpu() for weight in training.weights]
+        training = start_training(toy_recipe(*FOUR_STEPS, "training.precision=fp16"), tmp_path / "run")
+        scale, before = training.step.optimizer.loss_scale, [weight.cpu() for weight in training.step.weights]
         scale.value.fill_(3e38)
-        steps = training._steps()
-        training._step(next(steps))
-        assert all(torch.equal(weight.cpu(), same) for weight, same in zip(training.weights, before, strict=True))
+        steps = training.batches()
+        training.update(*next(steps))
+        assert all(torch.equal(weight.cpu(), same) for weight, same in zip(training.step.weights, before, strict=True))
         scale.value.fill_(128)
-        training._step(next(steps))
-        assert not torch.equal(training.weights[0].cpu(), before[0])
+        training.update(*next(steps))
+        assert not torch.equal(training.step.weights[0].cpu(), before[0])
         training.results.read()
         assert (scale.value.cpu(), training.state.skipped) == (128, 1)
     assert "step 1 is skipped" in " ".join(capsys.readouterr().err.split())
@@ -205,23 +205,23 @@ def check_resuming(toy_recipe, tmp_path, precision):
 
 @pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 def test_a_step_without_a_finite_gradient_is_skipped(toy_recipe, tmp_path, gpu, precision, capsys):
-    training = Training(toy_recipe(*FOUR_STEPS, f"training.precision={precision}"), tmp_path / "run")
-    steps = training._steps()
-    training._step(next(steps))
-    before = [weight.cpu() for weight in training.weights]
-    accumulate = training.gradients.accumulate
+    training = start_training(toy_recipe(*FOUR_STEPS, f"training.precision={precision}"), tmp_path / "run")
+    steps = training.batches()
+    training.update(*next(steps))
+    before = [weight.cpu() for weight in training.step.weights]
+    accumulate = training.step.accumulate
 
     def spoilt(*arguments):
         sums, gradient = accumulate(*arguments)
-        training.weights[0].grad.fill_(math.nan)
+        training.step.weights[0].grad.fill_(math.nan)
         return sums, gradient
 
-    training.gradients.accumulate = spoilt
-    training._step(next(steps))
-    training.gradients.accumulate = accumulate
-    assert all(torch.equal(weight.cpu(), same) for weight, same in zip(training.weights, before, strict=True))
-    training._step(next(steps))
-    assert not torch.equal(training.weights[0].cpu(), before[0])
+    training.step.accumulate = spoilt
+    training.update(*next(steps))
+    training.step.accumulate = accumulate
+    assert all(torch.equal(weight.cpu(), same) for weight, same in zip(training.step.weights, before, strict=True))
+    training.update(*next(steps))
+    assert not torch.equal(training.step.weights[0].cpu(), before[0])
     assert training.state.step == 3 and training.state.skipped == 0
     training.results.read()                                                     # as before a log line or a checkpoint
     assert (training.state.skipped, training.state.skipped_in_row, training.state.window["steps"]) == (1, 0, 2)
@@ -233,5 +233,5 @@ def test_a_step_without_a_finite_gradient_is_skipped(toy_recipe, tmp_path, gpu, 
         ("training.precision=fp32",), RNN, ("model.score=additive",),
         ("model.copy=true", "training.label_smoothing=0")))])
 def test_batches_are_filled_to_one_shape_only_where_nothing_is_padded(toy_recipe, tmp_path, gpu, settings, fixed):
-    training = Training(toy_recipe("training.precision=bf16", *settings), tmp_path / "run")
-    assert (training.gradients.shape is not None) == fixed
+    training = start_training(toy_recipe("training.precision=bf16", *settings), tmp_path / "run")
+    assert (training.step.shape is not None) == fixed

@@ -15,7 +15,7 @@ from seq2seq.storage.averaging import average_checkpoints
 from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
 from seq2seq.storage.links import DamagedError
 from seq2seq.storage.tokenizer_files import load_tokenizers, save_tokenizers
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 

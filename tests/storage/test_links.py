@@ -12,7 +12,7 @@ from seq2seq.errors import CheckpointError
 from seq2seq.recipe import load_recipe
 from seq2seq.storage import checkpoints
 from seq2seq.storage.links import DamagedError, path_inside, refuse_links
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 
 SETTINGS = ["training.max_steps=4", "training.validate_every=2"]
 IN_BUNDLE = ("metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model")

@@ -21,7 +21,7 @@ from seq2seq.serve.models import MachineOptions, Models
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.context import SEPARATOR_ID
 from seq2seq.training import synthetic_text
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 from seq2seq.training.validation import Validation
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.requests import Request

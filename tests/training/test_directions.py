@@ -17,8 +17,8 @@ from seq2seq.interop import ctranslate2, huggingface_export
 from seq2seq.recipe import load_recipe
 from seq2seq.serve.models import Models
 from seq2seq.tokenizers.language_token import WithLanguageToken
+from seq2seq.training.run import start_training, train
 from seq2seq.training.synthetic_text import with_synthetic_text
-from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
 DIRECTIONS = """
@@ -236,7 +236,7 @@ def test_a_model_of_several_directions_generates_text_for_another(folder, tmp_pa
         "[{source: train.en, target: train.de}]", "[{source: train.en, target: train.de}, {source: valid.en, "
         "translated_by: run, languages: {source: en, target: la}, tag: '>>la<<'}]").replace(
         "source: train.en, target: train.de}", "source: train.en, target: train.de, tag: '>>de<<'}"))
-    Training(load_recipe(folder / "student.yaml"), tmp_path / "run")
+    start_training(load_recipe(folder / "student.yaml"), tmp_path / "run")
     written, = (tmp_path / "run" / "synthetic").glob("*.txt")
     lines = (folder / "valid.en").read_text().splitlines()
     assert written.read_text().splitlines() == texts(Translator.load(folder / "run", target_language="la"), lines)

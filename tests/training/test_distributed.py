@@ -21,7 +21,7 @@ from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import newest_checkpoint
 from seq2seq.storage.run_directory import LOG_FILE
 from seq2seq.training.distributed import ProcessGroup, join_process_group
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 
 # `torchrun` starts this; DOUBLE lets it compute in float64, where nothing is lost to rounding.
 WORKER = EXPLODING + """
@@ -29,31 +29,30 @@ import sys
 from pathlib import Path
 from seq2seq.cli import main
 if "DOUBLE" in os.environ:
-    build = trainer.build_model
-    trainer.build_model = lambda *arguments: build(*arguments).double()
+    build = run.build_model
+    run.build_model = lambda *arguments: build(*arguments).double()
 if os.environ.get("DIES") == os.environ.get("RANK", "0") and not Path(sys.argv[-1], "died").exists():
-    step = trainer.Training._step
-    def dying(self, micro_batches):
+    update = loop.TrainingLoop.update
+    def dying(self, *batch):
         if self.state.step == 7:
             Path(self.run, "died").touch()
             os.kill(os.getpid(), 9)
-        step(self, micro_batches)
-    trainer.Training._step = dying
+        update(self, *batch)
+    loop.TrainingLoop.update = dying
 if os.environ.get("RANK") == "1" and "DIFFERS" in os.environ:
     name = {"start": "build_model", "checkpoint": "newest_checkpoint"}[os.environ["DIFFERS"]]
-    same = getattr(trainer, name)
+    same = getattr(run, name)
     def other(*arguments):
         found = same(*arguments)
         weights = [] if found is None else found.parameters() if name == "build_model" else found.model.values()
         for weight in weights:
             weight.data.add_(0.25)
         return found
-    setattr(trainer, name, other)
+    setattr(run, name, other)
 if os.environ.get("RANK") == os.environ.get("ELSEWHERE"):
     sys.argv[-1] += "-elsewhere"
 if "ELSEWHERE" in os.environ:
-    from seq2seq.training import run_start
-    run_start.DIRECTORY_SECONDS = 1
+    run.DIRECTORY_SECONDS = 1
 sys.exit(main(["train", *sys.argv[1:]]))
 """
 

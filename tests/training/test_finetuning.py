@@ -9,7 +9,7 @@ from seq2seq.errors import RecipeError
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import differences, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.training.trainer import Training, train
+from seq2seq.training.run import start_training, train
 from tests.marian_models import make
 
 FINE_TUNING = """
@@ -46,8 +46,8 @@ def test_start_from_reuses_weights_model_and_tokenizer(start, folder, tuned, tmp
     recipe = tuned(start)
     best = load_bundle(folder / "first" / "best")
     assert recipe.model == parse_recipe(best.recipe_text, folder / "recipe.yaml").model
-    training = Training(recipe, tmp_path)
-    assert same(dict(zip(training.names, training.weights, strict=True)), best.weights)
+    training = start_training(recipe, tmp_path)
+    assert same(dict(zip(training.step.names, training.step.weights, strict=True)), best.weights)
     assert training.tokenizers.files() == best.tokenizer_files
 
 
@@ -59,7 +59,7 @@ def test_fine_tuning_starts_from_the_model_and_can_be_resumed(folder, tuned, tmp
     # The bundle says all by itself: its recipe is read without the model that it came from.
     moved = parse_recipe(found.recipe_text, tmp_path / "elsewhere" / "recipe.yaml", alone=True)
     assert moved.model == recipe.model and moved.tokenizer.joint == recipe.tokenizer.joint
-    again = Training(recipe, tmp_path / "run")
+    again = start_training(recipe, tmp_path / "run")
     assert again.state.step == 2
     assert not differences(load_recipe(tmp_path / "run" / "recipe.yaml", check_files=False), recipe)
 
@@ -68,7 +68,7 @@ def test_the_recipe_overrides_the_settings_of_the_start_model(folder, tuned, tmp
     recipe = tuned("first", "model.dropout=0.0", "training.start_from=" + str(folder / "first" / "best"))
     assert recipe.model.dropout == 0.0 and recipe.model.d_model == 16
     with pytest.raises(RecipeError):
-        Training(tuned("first", "model.feed_forward=64"), tmp_path)
+        start_training(tuned("first", "model.feed_forward=64"), tmp_path)
 
 
 def test_impossible_start_models_are_refused_before_training(folder, tuned):
@@ -91,8 +91,8 @@ def test_an_imported_model_can_be_trained_on(separate, folder, tuned, tmp_path):
     import_model(str(tmp_path / "theirs"), tmp_path / "ours")
     recipe = tuned(tmp_path / "ours", "tokenizer.subword_sampling=0.1")
     imported = load_bundle(tmp_path / "ours")
-    training = Training(recipe, tmp_path / "run")
-    assert same(dict(zip(training.names, training.weights, strict=True)), imported.weights)
+    training = start_training(recipe, tmp_path / "run")
+    assert same(dict(zip(training.step.names, training.step.weights, strict=True)), imported.weights)
     training.loop()
     best = load_bundle(tmp_path / "run" / "best")
     assert best.tokenizer_files == imported.tokenizer_files and not same(best.weights, imported.weights)

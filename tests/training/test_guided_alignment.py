@@ -20,7 +20,7 @@ from seq2seq.training.guided_alignment import (
     guided_layer,
     piece_links,
 )
-from seq2seq.training.trainer import Training, train
+from seq2seq.training.run import start_training, train
 from seq2seq.translation.attention_maps import Aligner, unit_weights
 from seq2seq.translation.translator import Translator
 
@@ -99,7 +99,7 @@ def test_the_trained_head_aligns_a_corpus_that_is_translated_word_by_word(tmp_pa
 
 def test_damaged_labels_are_computed_again(guided_run, tmp_path):
     shutil.copytree(guided_run / "run", tmp_path / "run")
-    training = Training(load_recipe(guided_run / "recipe.yaml"), tmp_path / "run")
+    training = start_training(load_recipe(guided_run / "recipe.yaml"), tmp_path / "run")
     directory = training.prepared.directory
     files = [directory / name for name in (*FILES, CHECKSUMS)]
     before = [file.read_bytes() for file in files]

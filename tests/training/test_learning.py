@@ -15,7 +15,7 @@ from benchmarks.reference import PlainTransformer, plain_model, train_steps
 from seq2seq.errors import UserError
 from seq2seq.model.rnn import Cell
 from seq2seq.recipe import load_recipe
-from seq2seq.training.trainer import Training
+from seq2seq.training.run import start_training
 
 RECIPE = """
 name: learning
@@ -80,12 +80,13 @@ def corpus(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("norm", ["post", pytest.param("pre", marks=pytest.mark.slow)])
 def test_with_equal_weights_and_no_dropout_every_step_has_the_loss_of_torch_nn_transformer(corpus, norm):
     recipe = load_recipe(corpus / "recipe.yaml", ["model.dropout=0", f"model.norm={norm}"])
-    training = Training(recipe, corpus / "run")
+    training = start_training(recipe, corpus / "run")
     model = plain_model(recipe, training.tokenizers.target.vocab_size)
     assert isinstance(model, PlainTransformer)
-    model.copy_weights(training.model)
-    steps = list(epoch_steps(training.corpus, recipe, 16))
-    expected = [total / tokens for total, tokens in train_steps(model, training.corpus, steps, recipe.training)]
+    model.copy_weights(training.step.model)
+    text = training.prepared.corpus
+    steps = list(epoch_steps(text, recipe, 16))
+    expected = [total / tokens for total, tokens in train_steps(model, text, steps, recipe.training)]
     losses = [total / tokens for total, tokens in itertools.islice(ours(recipe, corpus / "run", 16, "fp32"), 16)]
     assert losses[-1] < losses[0] - 0.5
     assert losses == pytest.approx(expected, abs=1e-4)

@@ -23,7 +23,7 @@ from seq2seq.evaluation.scores import format_scores, perplexities
 from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training.trainer import Training, train
+from seq2seq.training.run import start_training, train
 from seq2seq.translation.generation import generate
 from seq2seq.translation.translator import Translator
 
@@ -263,7 +263,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_weights(folder, monkeypa
 
 
 def test_the_tokenizer_of_another_model_can_be_reused(folder, trained):
-    Training(load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}"]), folder / "run")
+    start_training(load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained}"]), folder / "run")
     theirs = Tokenizers.load(trained / "tokenizer").target
     assert Tokenizers.load(folder / "run" / "tokenizer").target.fingerprint == theirs.fingerprint
     of_bundle = load_recipe("recipe.yaml", [f"tokenizer.taken_from={trained / 'best'}"])

@@ -4,16 +4,14 @@ import pytest
 import torch
 
 from seq2seq.recipe import TrainingSection
-from seq2seq.training.learning_rate import learning_rate
 from seq2seq.training.optimizers import (
     FIRST_LOSS_SCALE,
     GROWTH_STEPS,
     build_optimizer,
     is_hidden_matrix,
-    mean_gradient_norm,
-    scale_gradient,
-    update_moving_average,
+    learning_rate,
 )
+from seq2seq.training.step import mean_gradient_norm, scale_gradient, update_moving_average
 
 
 def rates(steps, **section):

@@ -16,8 +16,8 @@ from seq2seq.errors import CheckpointError, CorpusError, RecipeError
 from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
 from seq2seq.training import synthetic_text as synthetic
+from seq2seq.training.run import start_training, train
 from seq2seq.training.synthetic_text import with_synthetic_text
-from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
 LINES = ["two cat", "red", "", "dog and cat and dog", "not blue three"]
@@ -199,11 +199,11 @@ def test_file_names_are_not_interpreted_as_patterns(folder, recipe, tmp_path, na
 
 
 def test_synthetic_pairs_are_trained_on_with_their_tag(recipe, tmp_path):
-    training = Training(recipe(), tmp_path)
+    training = start_training(recipe(), tmp_path)
     assert training.prepared.counts["mono.en"]["lines"] == len(LINES)
     # The tag is no text: what was translated into nothing is empty.
     assert training.prepared.counts["mono.en"]["dropped"]["empty"] >= 1
-    sides = training.corpus.source
+    sides = training.prepared.corpus.source
     last = sides.ids[sides.offsets[-2]:sides.offsets[-1]].tolist()
     assert training.tokenizers.source.decode([last])[0].startswith("<BT> ")
 

@@ -14,8 +14,9 @@ from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle
 from seq2seq.training import synthetic_text
+from seq2seq.training.loop import TrainingLoop
+from seq2seq.training.run import start_training, train
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
-from seq2seq.training.trainer import Training, train
 from seq2seq.translation.translator import Translator
 
 SHORT = RECIPE.replace("max_steps: 11", "max_steps: 2\n  valid_sentences: 2").replace(
@@ -62,7 +63,7 @@ def test_their_ensemble_translates_each_source_once_and_the_student_learns_from_
     found, = (folder / "run" / "synthetic").glob("*.txt")
     translations = [best.text for best, *_ in ensemble.translate(sources)]
     assert found.read_text().splitlines() == translations
-    counts = Training(load_recipe(folder / "recipe.yaml"), folder / "run").prepared.counts
+    counts = start_training(load_recipe(folder / "recipe.yaml"), folder / "run").prepared.counts
     assert [(label, count["kept"]) for label, count in counts.items()] == [
         ("train.en", len(lines)), (LABEL, sum(map(bool, translations)))]        # cleaning drops empty ones
 
@@ -72,7 +73,7 @@ def test_each_teacher_translates_each_source_and_may_have_fewer_steps_than_the_s
     recipe, run = load_recipe(folder / "each.yaml"), tmp_path / "run"
     assert [teacher.training.max_steps for teacher, _ in teachers_of(recipe, run)] == [1, 1]
     shutil.copytree(folder / "run" / TEACHERS, run / TEACHERS)
-    counts = Training(recipe, run).prepared.counts
+    counts = start_training(recipe, run).prepared.counts
     sources = (run / TEACHERS / "sources.txt").read_text().splitlines()
     files = [path.read_text().splitlines() for path in (run / "synthetic").glob("*.txt")]
     assert len(files) == 2 and files[0] != files[1]
@@ -92,9 +93,9 @@ def test_a_run_that_was_stopped_in_a_teacher_and_moved_resumes_to_the_same_weigh
             raise Stopped(15, "stopped")
         original(self, *arguments)
 
-    original = Training._step
+    original = TrainingLoop.update
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(Training, "_step", step)
+        patch.setattr(TrainingLoop, "update", step)
         train(recipe, run)
     assert (run / TEACHERS / "2").exists() and not (run / "best").exists()
     capsys.readouterr()
@@ -204,5 +205,5 @@ def test_a_fine_tuned_model_has_teachers_from_the_same_start(folder, tmp_path):
     (folder / "tuned.yaml").write_text(text.replace("threads: 1", "threads: 1\n  teachers: {count: 2}\n"
                                                                   "  start_from: run"))
     _, (teacher, run) = teachers_of(load_recipe(folder / "tuned.yaml"), tmp_path / "run")
-    training = Training(teacher, run)
-    assert same(dict(zip(training.names, training.weights, strict=True)), weights(folder / "run"))
+    training = start_training(teacher, run)
+    assert same(dict(zip(training.step.names, training.step.weights, strict=True)), weights(folder / "run"))

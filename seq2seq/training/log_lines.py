@@ -1,4 +1,4 @@
-"""Reports of a training: the summary at its start, the means of a log line, and the fields of the progress bar."""
+"""Texts that a training prints and logs: its summary, the means of a log line, the fields of the progress bar."""
 
 from __future__ import annotations
 

@@ -7,16 +7,17 @@ import torch
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
-from seq2seq.training.gradient_accumulation import StepGradients
-from seq2seq.training.objective import Objective
+from seq2seq.recipe import TrainingSection
+from seq2seq.training.step import TrainingStep
 
 
-def gradients_of(model, corpus, micro_batches, consistency=0.0, **options):
+def gradients_of(model, corpus, micro_batches, consistency=0.0, max_tokens=None):
     model.zero_grad()
-    summing = StepGradients(model, list(model.parameters()), Objective(0.1, consistency), seed=1, shape=None,
-                            max_length=19, **options)
-    sums, _ = summing.accumulate(corpus, 1, [((number,), part) for number, part in enumerate(micro_batches)])
-    return summing, sums, [weight.grad.clone() for weight in model.parameters()]
+    step = TrainingStep(model, TrainingSection(label_smoothing=0.1, consistency=consistency), torch.float64, seed=1,
+                        max_length=19)
+    step.max_tokens = max_tokens
+    sums, _ = step.accumulate(corpus, [((number,), part) for number, part in enumerate(micro_batches)], 1)
+    return step, sums, [weight.grad.clone() for weight in model.parameters()]
 
 
 @pytest.fixture

@@ -21,11 +21,14 @@ from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle, newest_checkpoint
 from seq2seq.tokenizers import vocabulary_size
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training import trainer, validation
-from seq2seq.training.objective import Objective
-from seq2seq.training.reporting import print_training_summary
+from seq2seq.training import run as run_module
+from seq2seq.training import step as step_module
+from seq2seq.training import validation
+from seq2seq.training.log_lines import print_training_summary
+from seq2seq.training.loop import TrainingLoop
+from seq2seq.training.run import start_training, train
+from seq2seq.training.step import TrainingStep
 from seq2seq.training.train_state import TrainState
-from seq2seq.training.trainer import Training, train
 
 
 @pytest.fixture
@@ -86,9 +89,9 @@ def test_the_first_lines_name_everything_that_the_training_loss_includes(finishe
 
 def test_a_training_computes_on_the_device_of_the_recipe(recipe, run, monkeypatch):
     wanted = []
-    choose = trainer.choose_device
-    monkeypatch.setattr(trainer, "choose_device", lambda name="auto": wanted.append(name) or choose("cpu"))
-    Training(recipe("training.device=cuda:3"), run)
+    choose = run_module.choose_device
+    monkeypatch.setattr(run_module, "choose_device", lambda name="auto": wanted.append(name) or choose("cpu"))
+    start_training(recipe("training.device=cuda:3"), run)
     assert wanted == ["cuda:3"]
 
 
@@ -174,15 +177,16 @@ def test_ctrl_c_before_the_first_step_leaves_a_run_that_starts(recipe, tmp_path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(Stopped) as stopped:
-        patched.setattr(trainer, "prepare", interrupted)
+        patched.setattr(run_module, "prepare", interrupted)
         train(recipe(), tmp_path / "new")
     assert stopped.value.exit_code == 130
-    assert Training(recipe(), tmp_path / "new").state.step == 0
+    assert start_training(recipe(), tmp_path / "new").state.step == 0
 
 
 def test_another_seed_gives_other_weights(recipe, run, tmp_path):
-    first, other = (Training(recipe(f"seed={seed}"), tmp_path / str(seed)) for seed in (1, 2))
-    assert not any(torch.equal(one, two) for one, two in zip(first.weights, other.weights, strict=True) if one.ndim > 1)
+    first, other = (start_training(recipe(f"seed={seed}"), tmp_path / str(seed)) for seed in (1, 2))
+    assert not any(torch.equal(one, two) for one, two in zip(first.step.weights, other.step.weights, strict=True)
+                   if one.ndim > 1)
 
 
 def test_a_finished_run_reports_this_and_evaluates_again(recipe, run, capsys):
@@ -199,7 +203,7 @@ def test_a_run_that_lacks_its_last_validation_has_not_finished(recipe, tmp_path,
     interrupting(monkeypatch, 2, press_ctrl_c)
     with pytest.raises(Stopped):
         train(recipe(*settings), tmp_path / "new")
-    assert Training(recipe(*settings), tmp_path / "new").state.validations[-1][0] == 1
+    assert start_training(recipe(*settings), tmp_path / "new").state.validations[-1][0] == 1
     train(recipe(*settings), tmp_path / "new")
     assert "has finished" not in capsys.readouterr().err
 
@@ -225,7 +229,7 @@ def test_a_run_keeps_the_vocabulary_that_auto_chose_if_auto_would_choose_another
     assert load_recipe(run / "recipe.yaml").tokenizer.vocab_size == "auto"
     before = {path.name: path.read_bytes() for path in (run / "tokenizer").iterdir()}
     monkeypatch.setattr(vocabulary_size, "FACTOR", 1)
-    assert Training(recipe(automatic), run).state.step == 1
+    assert start_training(recipe(automatic), run).state.step == 1
     assert {path.name: path.read_bytes() for path in (run / "tokenizer").iterdir()} == before
 
 
@@ -255,9 +259,9 @@ def assert_trained_alike(one, two):
 
 
 def test_the_first_epochs_train_in_both_directions(recipe, tmp_path):
-    training = Training(recipe("training.bidirectional_epochs=1", "training.max_steps=1000"), tmp_path / "new")
+    training = start_training(recipe("training.bidirectional_epochs=1", "training.max_steps=1000"), tmp_path / "new")
     pairs, lengths = len(training.prepared.corpus), {}
-    for micro_batches in training._steps():
+    for _, micro_batches in training.batches():
         if training.state.epoch == 2:
             break
         lengths.setdefault(training.state.epoch, []).extend(np.concatenate(micro_batches).tolist())
@@ -283,20 +287,20 @@ def test_bf16_keeps_weights_in_fp32_and_learns_the_same(recipe, tmp_path, monkey
 @pytest.mark.parametrize(("precision", "chosen"), [("fp32", "fp32"), ("bf16", "bf16"), ("auto", "bf16")])
 def test_validation_and_test_translate_in_the_precision_of_the_training(recipe, run, monkeypatch, precision, chosen):
     monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device: True)
-    assert Training(recipe(f"training.precision={precision}"), run)._translator().precision == chosen
+    assert start_training(recipe(f"training.precision={precision}"), run).translator().precision == chosen
 
 
 def test_running_out_of_memory_splits_micro_batches_without_changing_the_result(recipe, tmp_path, monkeypatch, capsys):
     steps = partial(train_steps, recipe("model.dropout=0.0"))
     _, whole = steps(tmp_path / "whole", 5)
-    loss, most = Objective.loss, 20
+    loss, most = TrainingStep.loss, 20
 
-    def limited(objective, model, batch, corpus, pairs):
+    def limited(step, batch, corpus, pairs):
         if batch.target_count > most:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes.")
-        return loss(objective, model, batch, corpus, pairs)
+        return loss(step, batch, corpus, pairs)
 
-    monkeypatch.setattr(Objective, "loss", limited)
+    monkeypatch.setattr(TrainingStep, "loss", limited)
     assert_trained_alike(whole, steps(tmp_path / "cut", 5)[1])
     assert "memory did not suffice" in capsys.readouterr().err
 
@@ -305,8 +309,8 @@ def test_running_out_of_memory_splits_micro_batches_without_changing_the_result(
 def gradient_norms(monkeypatch):
     """Function that replaces the gradient norm of some calls, counted from 0."""
     def replace(value, is_wrong):
-        real, calls = trainer.mean_gradient_norm, iter(range(100))
-        monkeypatch.setattr(trainer, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * (
+        real, calls = step_module.mean_gradient_norm, iter(range(100))
+        monkeypatch.setattr(step_module, "mean_gradient_norm", lambda gradients, tokens: real(gradients, tokens) * (
             value if is_wrong(next(calls)) else 1))
 
     return replace
@@ -331,10 +335,10 @@ def test_a_diverged_training_stops_and_leaves_its_checkpoints(recipe, run, gradi
 
 def explode(monkeypatch, factor, begins):
     """Multiply the learning rate from a step on. begins: step by `rate_factor`, which each rollback halves."""
-    done = Training._update
+    rate = TrainingLoop._learning_rate
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)      # so that a short training shows it
-    monkeypatch.setattr(Training, "_update", lambda self, rate, step, skip: done(
-        self, rate * (factor if step >= begins.get(self.state.rate_factor, 99) else 1), step, skip))
+    monkeypatch.setattr(TrainingLoop, "_learning_rate", lambda self, number: rate(self, number) * (
+        factor if number >= begins.get(self.state.rate_factor, 99) else 1))
 
 
 DIVERGING = "training.max_steps=16", "training.validate_every=3", "metrics=[exact]", "training.best_metric=exact"
@@ -386,10 +390,10 @@ def test_a_training_may_roll_back_again_to_the_last_checkpoint_that_is_known_to_
 
 @pytest.mark.slow
 def test_nan_weights_at_a_validation_count_as_divergence(recipe, tmp_path, monkeypatch, capsys):
-    done = Training._update
+    rate = TrainingLoop._learning_rate
     monkeypatch.setattr("seq2seq.training.train_state.SMOOTHING_STEPS", 2)
-    monkeypatch.setattr(Training, "_update", lambda self, rate, step, skip: done(
-        self, rate * (1e38 if step == 11 and self.state.rate_factor == 1 else 1), step, skip))
+    monkeypatch.setattr(TrainingLoop, "_learning_rate", lambda self, number: rate(self, number) * (
+        1e38 if number == 11 and self.state.rate_factor == 1 else 1))
     settings = "training.max_steps=13", "training.validate_every=3"
     with pytest.raises(UserError):
         train(recipe(*settings), tmp_path / "new")
@@ -591,8 +595,8 @@ def test_a_run_shortened_below_its_step_is_validated_and_measured(recipe, tmp_pa
 
 
 def test_a_signal_in_the_last_validation_stops_before_the_tests(recipe, run, monkeypatch):
-    done = Training._validate
-    monkeypatch.setattr(Training, "_validate", lambda self, log: (done(self, log), terminate()))
+    done = TrainingLoop._validate
+    monkeypatch.setattr(TrainingLoop, "_validate", lambda self, log: (done(self, log), terminate()))
     with pytest.raises(Stopped) as stopped:
         train(recipe("training.max_steps=12"), run)
     assert stopped.value.exit_code == 143

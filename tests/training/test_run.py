@@ -15,25 +15,24 @@ from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.training import run_start, trainer
+from seq2seq.training import run as run_module
 from seq2seq.training.distributed import ProcessGroup
 
 # The working directory of a `torchrun` contains the recipe and the text.
 WORKER = EXPLODING + """
 import sys
 from seq2seq.cli import main
-from seq2seq.training import run_start
-run_start.DIRECTORY_SECONDS = 1
+run.DIRECTORY_SECONDS = 1
 if os.environ.get("RANK") == os.environ.get("ELSEWHERE"):
     sys.argv[-1] += "-elsewhere"
 if os.environ.get("RANK") == os.environ.get("DIES"):
-    step = trainer.Training._step
-    def dying(self, micro_batches):
+    update = loop.TrainingLoop.update
+    def dying(self, *batch):
         if self.state.step == 7:
             os.kill(os.getppid(), 9)                                            # the agent, torchrun
             os.kill(os.getpid(), 9)
-        step(self, micro_batches)
-    trainer.Training._step = dying
+        update(self, *batch)
+    loop.TrainingLoop.update = dying
 sys.exit(main(["train", *sys.argv[1:]]))
 """
 SETTINGS = {
@@ -123,15 +122,15 @@ class Ranks(ProcessGroup):
     ("nonce", True, 8, False)])
 def test_ranks_see_the_same_run_directory_and_the_same_held_out_text(tmp_path, monkeypatch, contents, sees, crc32,
                                                                      fits):
-    monkeypatch.setattr(run_start, "DIRECTORY_SECONDS", 0)
+    monkeypatch.setattr(run_module, "DIRECTORY_SECONDS", 0)
     if contents:
         (tmp_path / ".lock").write_text(contents)
     group = Ranks(1, ["nonce", ""], [("first", True, 7), ("third", sees, crc32)])
     if fits:
-        run_start.require_same_files(tmp_path, "", 7, group)
+        run_module.require_same_files(tmp_path, "", 7, group)
     else:
         with pytest.raises(UserError):
-            run_start.require_same_files(tmp_path, "", 7, group)
+            run_module.require_same_files(tmp_path, "", 7, group)
 
 
 @pytest.mark.slow
@@ -194,5 +193,5 @@ def test_a_recipe_in_its_own_run_directory_is_not_overwritten(tmp_path, capsys):
     assert main(["train", str(tmp_path / "recipe.yaml"), "--run-dir", str(tmp_path)]) == 2
     assert "--run-dir" in capsys.readouterr().err
     assert (tmp_path / "recipe.yaml").read_text() == RECIPE and not (tmp_path / "tokenizer").exists()
-    trainer.train(load_recipe(tmp_path / "recipe.yaml", ["training.max_steps=2"]), tmp_path / "run")
+    run_module.train(load_recipe(tmp_path / "recipe.yaml", ["training.max_steps=2"]), tmp_path / "run")
     assert main(["train", str(tmp_path / "run" / "recipe.yaml"), "--run-dir", str(tmp_path / "run")]) == 0

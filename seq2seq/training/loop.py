@@ -1,0 +1,259 @@
+"""The training loop: epochs, optimizer steps, log lines, validation and checkpoints, until the last step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from seq2seq import console
+from seq2seq.data.batching import EncodedCorpus
+from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
+from seq2seq.data.preparation import Prepared
+from seq2seq.data.resampled_epochs import ResampledEpochs
+from seq2seq.devices import describe
+from seq2seq.evaluation.learning_curves import draw_curves
+from seq2seq.evaluation.scores import to_dict
+from seq2seq.inference.load_model import stored_weights
+from seq2seq.recipe import Recipe
+from seq2seq.signals import Stopped, stopping_by_signal
+from seq2seq.storage.averaging import average_weights, intact_weights
+from seq2seq.storage.checkpoints import BEST, list_checkpoints, prune_checkpoints, save_bundle, save_checkpoint, step_of
+from seq2seq.storage.run_directory import Log, NoLog
+from seq2seq.storage.tokenizer_files import checksums_of
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training import log_lines
+from seq2seq.training.distributed import ProcessGroup
+from seq2seq.training.optimizers import learning_rate
+from seq2seq.training.rollback import divergence_error
+from seq2seq.training.step import TrainingStep
+from seq2seq.training.step_results import StepResult, StepResults
+from seq2seq.training.train_state import TrainState
+from seq2seq.training.validation import Validation, ValidationResult
+from seq2seq.translation.translator import Translator
+
+
+@dataclass
+class TrainingLoop:
+    """Training of a run, as `start_training` prepares it.
+
+    prepared: training text. resampled: text of each epoch; None if all epochs have the same text.
+    step: model and optimizer. state: train state, in which the training resumes.
+    """
+
+    recipe: Recipe
+    run: Path
+    group: ProcessGroup
+    tokenizers: Tokenizers
+    prepared: Prepared
+    resampled: ResampledEpochs | None
+    validation: Validation
+    step: TrainingStep
+    state: TrainState
+
+    def __post_init__(self) -> None:
+        self.section = self.recipe.training
+        self.recipe_text = self.recipe.to_yaml()                                # takes 30 ms
+        self.parameters = sum(weight.numel() for weight in self.step.weights)
+        self.results = StepResults(self.state, self.prepared.corpus, self.run, self.step.dtype)
+
+    def train(self) -> None:
+        """Train until the last step or early stopping. Then average checkpoints if the recipe says so.
+
+        Raises:
+            Stopped: a signal stopped the training, which has saved a checkpoint.
+        """
+        self._print_summary()
+        state, section = self.state, self.section
+        log = Log(self.run, state.step, state.logged) if self.group.is_main else NoLog()
+        saved_at = time.monotonic()
+        try:
+            with (stopping_by_signal(exit_on_second=self.group.world_size == 1) as request,
+                  console.progress("training", section.max_steps, state.step, "steps") as advance):
+                self._validate_if_due(log)
+                for corpus, micro_batches in self.batches():
+                    self.update(corpus, micro_batches)
+                    advance(1)
+                    if state.step % section.log_every == 0 or state.finished(self.recipe):
+                        advance(0, self._log_window(log))
+                    # The clock of the main rank decides, so that all ranks save at the same steps.
+                    late = self.group.is_main and time.monotonic() - saved_at >= 60 * section.checkpoint_minutes
+                    due, stopped_by = self.group.maximum((int(late), request.number or 0))
+                    if due or stopped_by:
+                        self._save(log)
+                        saved_at = time.monotonic()
+                    self._stop(stopped_by)
+                    if self._validate_if_due(log):
+                        saved_at = time.monotonic()
+                self._stop(*self.group.maximum((request.number or 0,)))     # for a signal during the last validation
+            self._average_checkpoints(log)
+        finally:
+            self._draw_curves()
+            log.close()
+            self.close()
+        console.print_message(f"trained {state.summary()}")
+
+    def close(self) -> None:
+        """Stop encoding further epochs, and delete the files of the epochs."""
+        if self.resampled:
+            self.resampled.close()
+
+    # Steps
+
+    def batches(self) -> Iterator[tuple[EncodedCorpus, list[np.ndarray]]]:
+        """Yield for each remaining step the text of its epoch, and the indices of the pairs of each micro-batch."""
+        state = self.state
+        while not state.finished(self.recipe):
+            corpus = self.prepared.corpus
+            if self.resampled:
+                corpus = self.group.main_rank_first(partial(self.resampled.corpus, state.epoch))
+            corpus, plan = plan_training(self.recipe, corpus, state.epoch)
+            while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
+                yield corpus, plan[state.step_in_epoch]
+            if state.step_in_epoch >= len(plan):
+                state.epoch, state.step_in_epoch = state.epoch + 1, 0
+
+    def update(self, corpus: EncodedCorpus, micro_batches: Sequence[np.ndarray]) -> None:
+        """Do one optimizer step. The arguments are a result of `batches`."""
+        began, number = time.monotonic(), self.state.step + 1
+        numbers = self.step.update(corpus, micro_batches, number, self._learning_rate(number))
+        self.state.most_tokens = self.step.max_tokens
+        self.state.step, self.state.averaged = number, []
+        self.state.step_in_epoch += 1
+        self.state.add_to_window(seconds=time.monotonic() - began)
+        self.results.add(StepResult(number, numbers, micro_batches, *corpus.tokens(micro_batches)))
+
+    def _learning_rate(self, number: int) -> float:
+        return self.state.rate_factor * learning_rate(self.section, number)
+
+    def _stop(self, signal: int) -> None:
+        """Raise Stopped if a signal has arrived. Call this only after saving. signal: number of the signal, or 0."""
+        if signal:
+            raise Stopped(signal, f"saved at step {self.state.step:,}; run the same command again to resume")
+
+    # Log lines
+
+    def _print_summary(self) -> None:
+        dropped = sum(sum(counts["dropped"].values()) for counts in self.prepared.counts.values())
+        log_lines.print_training_summary(
+            self.run, f"{self.parameters:,} parameters, {len(self.prepared.corpus):,} training pairs "
+            f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
+            f"{str(self.step.dtype).removeprefix('torch.')} on {describe(self.step.device)}", self.state.step,
+            self.section)
+
+    def _log_window(self, log: Log) -> list[str]:
+        """Log the means since the last log line, and return them as text for the progress bar."""
+        self.results.read()
+        if means := log_lines.pop_window_means(self.state, self._learning_rate(self.state.step)):
+            log.write("training", self.state.step, means)
+        return log_lines.progress_bar_fields(means) if means else []
+
+    def _draw_curves(self) -> None:
+        if self.group.is_main:
+            draw_curves(self.run, self.section.best_metric, self.section.label_smoothing > 0)
+
+    # Validation
+
+    def _validate_if_due(self, log: Log) -> bool:
+        """If a validation is due at this step and not done yet, validate, save and return True; else return False."""
+        state = self.state
+        due = state.step % self.section.validate_every == 0 or state.finished(self.recipe)
+        if not state.step or not due or state.validated():
+            return False
+        self._validate(log)
+        self._save(log)
+        self._draw_curves()
+        return True
+
+    def _validate(self, log: Log) -> None:
+        self.results.read()
+        began = time.monotonic()
+        with self.step.use_weights(self.step.ema_weights or self.step.weights):
+            result = self._evaluate(log, "validation", f"step {self.state.step:,}  validation")
+        self.state.add_validation(result.values()[self.section.best_metric], self.section.best_metric)
+        self.state.seconds += time.monotonic() - began
+
+    def _average_checkpoints(self, log: Log) -> None:
+        """Average the checkpoints that the recipe selects, and save the average if it is better than the best model."""
+        steps = self.state.steps_to_average(self.section.average, self.section.best_metric)
+        self.group.barrier()                                            # wait until the last checkpoint is written
+        # If the recipe now selects more checkpoints than before, some of them may have been deleted already.
+        paths = [path for path in list_checkpoints(self.run) if step_of(path) in steps]
+        if len(paths) < 2 or self.state.averaged == (steps := [step_of(path) for path in paths]):
+            return
+        averaged = average_weights(intact_weights(paths))
+        with self.step.use_weights([averaged[name].to(self.step.device) for name in self.step.names]):
+            self._evaluate(log, "average", f"average of {len(paths)} checkpoints  validation")
+        self.state.averaged = steps
+        self._save(log)
+
+    def _evaluate(self, log: Log, kind: str, title: str) -> ValidationResult:
+        """Validate the weights in the model, and save them as the best bundle if their score is the best so far. Return
+        the results. kind: kind of the log record. title: start of the message."""
+        try:
+            result = self.validation.measure(self.step.model, self.translator(), self.group)
+        except FloatingPointError as error:
+            raise divergence_error(f"step {self.state.step:,}: {error}", self.state, self.run) from error
+        values = result.values()
+        log.write(kind, self.state.step, values | ({"precision": result.precision} if result.scores else {}))
+        for name, scores in result.by_set.items():
+            log.write(f"{kind} of {name}", self.state.step, scores)
+        score = values[self.section.best_metric]
+        equal = kind == "average" and score == self.state.best_score            # both can be 0, see `is_better`
+        better = not equal and self.state.is_better(score, self.section.best_metric)
+        if better:
+            # The bundle is saved before the checkpoint with its score. If the process is killed in between, the
+            # validation is repeated. In the reverse order, the best score could be saved without its bundle.
+            self.state.best_score, self.state.best_step = score, self.state.step
+            self._save_best(result)
+        log_lines.print_validation(title, result, better)
+        return result
+
+    def translator(self) -> Translator:
+        """Return a translator with the weights in the model, in the precision of the training."""
+        return Translator.from_recipe(self.step.model, self.tokenizers, self.recipe, self.step.device,
+                                      self.section.precision.replace("tf32", "fp32"))
+
+    # Saving
+
+    def _save_best(self, result: ValidationResult) -> None:
+        if not self.group.is_main:
+            return
+        weights = {name: weight.cpu() for name, weight in stored_weights(self.step.model).items()}
+        metadata = {"step": self.state.step, "parameters": self.parameters,
+                    "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts}
+        save_bundle(self.run / BEST, weights, self.recipe_text, self.tokenizers.files(), metadata)
+
+    def _save(self, log: Log) -> None:
+        """Save a checkpoint, and delete older ones that are no longer needed."""
+        self.results.read()
+        self.state.update_good_step()                               # all ranks need good_step for a rollback
+        if self.group.is_main:
+            self._write_checkpoint(log)
+
+    def _write_checkpoint(self, log: Log) -> None:
+        log.flush()                                                     # the checkpoint stores the length of the log
+        self.state.logged = log.records
+        weights = {name: weight.cpu() for name, weight in stored_weights(self.step.model).items()}
+        info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.step.dtype),
+                "tokenizer": checksums_of(self.tokenizers)}
+        save_checkpoint(self.run, self.state.step, weights, self.step.state(), info)
+        # If there are checkpoints of later steps, they are damaged: the run did not resume from them. Delete them.
+        steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
+        newest = steps[-self.section.keep_checkpoints:]
+        averaged = self.state.steps_to_average(self.section.average, self.section.best_metric)
+        fallbacks = {self.state.good_step, self.state.candidate_step}
+        prune_checkpoints(self.run, {*newest, *averaged, *(fallbacks if self.section.divergence != "stop" else ())})
+
+
+def plan_training(recipe: Recipe, corpus: EncodedCorpus, epoch: int) -> tuple[EncodedCorpus, EpochPlan]:
+    """Return the text of an epoch, in both directions if the recipe says so, and its plan: the micro-batches of each
+    step. corpus: text in the direction of the recipe."""
+    section = recipe.training
+    if epoch < section.bidirectional_epochs:
+        corpus = corpus.with_reversed()
+    return corpus, plan_epoch(corpus, section.batch_tokens, section.accumulation, recipe.seed, epoch)

@@ -1,0 +1,260 @@
+"""A run from its start to its end: lock, teachers, start or resumption, rollback after divergence, and test."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from seq2seq import console
+from seq2seq.data.batching import Shape, derived_seed
+from seq2seq.data.corpus import first_line_warnings
+from seq2seq.data.preparation import Prepared, prepare, train_or_load_tokenizers
+from seq2seq.data.resampled_epochs import ResampledEpochs
+from seq2seq.data.token_noise import TokenNoise
+from seq2seq.devices import choose_device, choose_dtype, configure_process, make_deterministic
+from seq2seq.errors import CheckpointError, UserError
+from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
+from seq2seq.inference.load_model import weights_to_start_from
+from seq2seq.model import build_model, trains_packed
+from seq2seq.recipe import Recipe
+from seq2seq.signals import stopping_by_ctrl_c
+from seq2seq.storage.checkpoints import (
+    BEST,
+    Checkpoint,
+    list_checkpoints,
+    load_bundle,
+    newest_checkpoint,
+    recover_run,
+    save_bundle,
+    update_bundle_metadata,
+)
+from seq2seq.storage.locks import LOCK, lock_run
+from seq2seq.storage.run_directory import check_and_store_recipe, rename_old_run
+from seq2seq.storage.tokenizer_files import checksums_of
+from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.alignment_head import alignment_settings
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
+from seq2seq.training.guided_alignment import GuidedAlignment
+from seq2seq.training.log_lines import print_finished
+from seq2seq.training.loop import TrainingLoop, plan_training
+from seq2seq.training.rollback import Diverged, can_roll_back, roll_back
+from seq2seq.training.step import TrainingStep
+from seq2seq.training.synthetic_text import SYNTHETIC, with_synthetic_text
+from seq2seq.training.teachers import teachers_of
+from seq2seq.training.train_state import TrainState
+from seq2seq.training.validation import Validation, require_held_out
+
+DIRECTORY_SECONDS = 30
+"""Maximum time until a file that the main rank has written is visible on other machines. Network file systems cache
+lists of files for some seconds."""
+
+
+def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict[str, dict[str, Score]]:
+    """Train the recipe's model in the directory `run`, or resume that run.
+
+    Args:
+        restart: True to rename an existing run and train from the beginning. None: no, nor advise it in a finished run.
+    Returns:
+        Scores of the best model, by test set and metric.
+    Raises:
+        UserError: the user has to correct the recipe, the data or the run; the message says how.
+        Stopped: a signal stopped the training. The same call resumes it.
+    """
+    configure_process(recipe.training.threads)
+    choose_dtype(recipe.training.precision, choose_device(recipe.training.device))  # fails before a directory is made
+    with join_process_group(recipe.training.device) as group:
+        recipe, *_ = group.gather([recipe])                                     # all ranks use that of the main rank
+        return _train(recipe, Path(run), group, restart)
+
+
+def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None, synthetic: Path | None = None
+           ) -> dict[str, dict[str, Score]]:
+    """Train the model of a run. If the run has not begun, train its teachers first. For the arguments, see `train` and
+    `start_training`."""
+    synthetic = synthetic or run / SYNTHETIC
+    with open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
+        begun, = group.maximum((int(bool(list_checkpoints(run))),))
+        for number, (teacher, directory) in enumerate([] if begun else teachers_of(recipe, run), 1):
+            console.print_message(f"teacher {number} of {recipe.training.teachers.count}, with seed {teacher.seed}: "
+                                  f"{directory}")
+            _train(teacher, directory, group, restart=None, synthetic=synthetic)
+        while True:
+            training = start_training(recipe, run, group, synthetic)
+            if training.state.finished(recipe) and training.state.validated():
+                print_finished(run, recipe, training.state, advise=restart is not None)
+            try:
+                training.train()
+                return evaluate_best_model(training)
+            except Diverged as divergence:
+                possible = recipe.training.divergence != "stop" and can_roll_back(run, training.state)
+                group.barrier()                                         # wait until all ranks have listed checkpoints
+                if not possible:
+                    raise
+                if group.is_main:
+                    roll_back(run, training.state)
+                group.barrier()
+                console.warn(f"{divergence.evidence}; rolling back to step {training.state.good_step:,}, with half the "
+                             "learning rate")
+            del training                                                    # frees memory before the next attempt
+
+
+# Start
+
+
+@contextmanager
+def open_run(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool, held_out_crc32: int) -> Iterator[None]:
+    """Lock the run directory during the block, remove what a killed training has left in it, and store the recipe.
+
+    Args:
+        restart: True to rename an existing run.
+        held_out_crc32: checksum of the validation and test text, which must be the same for all ranks.
+    Raises:
+        UserError: a rank does not see the run directory of the main rank, or has other validation or test text.
+            `lock_run` and `check_and_store_recipe` list further causes.
+        Stopped: Ctrl-C interrupted the block.
+    """
+    with ExitStack() as stack:
+        lock = ""
+        if group.is_main:
+            if restart and run.exists():
+                with lock_run(run):
+                    console.print_message(f"the old run was renamed to {rename_old_run(recipe, run)}")
+            lock = stack.enter_context(lock_run(run))
+        require_same_files(run, lock, held_out_crc32, group)
+        if group.is_main:
+            recover_run(run)
+            for warning in first_line_warnings(recipe) if not list_checkpoints(run) else ():
+                console.warn(f"{warning.fault} {warning.remedy}")
+            check_and_store_recipe(recipe, run)
+        with stopping_by_ctrl_c():                  # outside the training loop, for example while teachers translate
+            yield
+
+
+def require_same_files(run: Path, lock: str, held_out_crc32: int, group: ProcessGroup) -> None:
+    """Check that all ranks see the main rank's run directory, and have the same validation and test text.
+
+    lock: contents of the lock file, on the main rank.
+    Raises:
+        UserError: the run directory or the text of a rank is not that of the main rank.
+    """
+    if group.world_size == 1:
+        return
+    lock, *_ = group.gather([lock])                                     # after the main rank has written the file
+
+    def sees_lock() -> bool:
+        try:
+            return (run / LOCK).read_text(encoding="utf-8", errors="replace") == lock
+        except OSError:
+            return False
+
+    deadline = time.monotonic() + DIRECTORY_SECONDS
+    while not (sees := sees_lock()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    ranks = group.gather([(socket.gethostname(), sees, held_out_crc32)])
+    main_host, _, main_crc32 = ranks[0]
+    for rank, (host, sees, crc32) in enumerate(ranks):
+        if not sees:
+            raise UserError(f"process {rank} on {host} does not see the run directory {run} of process 0 on "
+                            f"{main_host}. Name a --run-dir on a file system that all machines share.")
+        if crc32 != main_crc32:
+            raise UserError(f"the validation or test text of process {rank} on {host} differs from that of process 0 "
+                            f"on {main_host}. Copy the text of data.valid and data.test to all machines.")
+
+
+def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS, synthetic: Path | None = None
+                   ) -> TrainingLoop:
+    """Prepare text, model and optimizer of a run, and resume from its newest checkpoint if there is one.
+
+    group: process group of `open_run`. synthetic: directory of the synthetic text, which teachers share with their
+        student; None: in the run directory.
+    Raises:
+        UserError: the data cannot be read, or differ from the data that the checkpoint was trained on.
+    """
+    section = recipe.training
+    device = choose_device(section.device)
+    dtype = choose_dtype(section.precision, device)
+    torch.backends.cuda.matmul.allow_tf32 = section.precision == "tf32"
+    make_deterministic(device)
+    # Only the main rank reads the training text. The other ranks read the files that it has prepared.
+    text = with_synthetic_text(recipe, run, group, synthetic)
+    tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, run / "tokenizer", group.is_main))
+    prepared = _prepare(text, tokenizers, run, group)
+    resampled = ResampledEpochs.for_recipe(prepared, tokenizers, text, group.is_main)
+    validation = Validation(recipe, tokenizers)
+
+    sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
+    initial_weights = {} if section.start_from is None or list_checkpoints(run) else weights_to_start_from(
+        recipe.model, sizes, recipe.directory / section.start_from)
+    torch.manual_seed(derived_seed(recipe.seed, "parameters"))
+    model = build_model(recipe.model, *sizes)
+    model.load_state_dict(initial_weights, strict=False)
+    model.to(device).train()
+    group.broadcast(list(model.parameters()))
+    max_length = recipe.data.cleaning.max_pieces + 1
+    shape = None
+    if trains_packed(recipe.model, device, dtype):
+        corpus, plan = plan_training(recipe, prepared.corpus, epoch=0)
+        of_rank = (dict(group.micro_batches(step)).values() for step in plan)
+        shape = Shape.for_plan(corpus, of_rank, max_length, bool(resampled))
+    guided = GuidedAlignment.for_training(prepared, tokenizers, section.guided_alignment, group.main_rank_first)
+    step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
+                        noise=TokenNoise.for_training(recipe, tokenizers), group=group)
+    state, checkpoint = TrainState(), newest_checkpoint(run)
+    if checkpoint is not None:
+        _require_same_data(checkpoint, tokenizers, prepared, run)
+        step.restore(checkpoint.model, checkpoint.state)
+        if checkpoint.info["precision"] != str(dtype):
+            before, now = (str(each).removeprefix("torch.") for each in (checkpoint.info["precision"], dtype))
+            console.warn(f"this run has been trained in {before} so far and now continues in {now}, because "
+                         f"training.precision: auto means {now} on this device")
+        state = TrainState(**checkpoint.info["progress"])
+        step.max_tokens = state.most_tokens
+    group.require_same(state.step, dtype, [*step.weights, *step.ema_weights, *step.optimizer.state().values()])
+    return TrainingLoop(recipe, run, group, tokenizers, prepared, resampled, validation, step, state)
+
+
+def _prepare(text: Recipe, tokenizers: Tokenizers, run: Path, group: ProcessGroup) -> Prepared:
+    """Prepare the training text on the main rank; open it on all ranks."""
+    arguments = text, tokenizers, run / "prepared", torch.get_num_threads()
+    prepared = prepare(*arguments) if group.is_main else None
+    name, *_ = group.gather([prepared.directory.name if prepared else ""])
+    return prepared or prepare(*arguments, name)
+
+
+def _require_same_data(checkpoint: Checkpoint, tokenizers: Tokenizers, prepared: Prepared, run: Path) -> None:
+    """Raise CheckpointError if a checkpoint was trained with other tokenizers or on other text."""
+    if checkpoint.info["tokenizer"] != checksums_of(tokenizers):
+        raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer: {run / 'tokenizer'} has changed "
+                              "since. Restore that directory, or train from the beginning with --restart.")
+    if checkpoint.info["data"] != prepared.fingerprint:
+        raise CheckpointError(f"{checkpoint.path} was trained on other text: a file or a model of data.train has "
+                              "changed since. Restore it, or train from the beginning with --restart.")
+
+
+# End
+
+
+def evaluate_best_model(training: TrainingLoop) -> dict[str, dict[str, Score]]:
+    """Evaluate the best model on the recipe's test sets, save the scores in its bundle, and return them."""
+    recipe, directory, step = training.recipe, training.run / BEST, training.step
+    training.group.barrier()                                            # wait until the best model is written
+    best = load_bundle(directory)
+    with step.use_weights([best.weights[name].to(step.device) for name in step.names]):
+        translator = training.translator()
+        scores = evaluate_tests(translator, recipe, translate=partial(
+            translate_on_all_ranks, translator, training.group))
+        alignment = alignment_settings(translator, recipe, training.validation.pairs)
+    if not training.group.is_main:
+        return scores
+    if best.recipe_text != training.recipe_text:                         # keys such as `decoding` can be changed later
+        save_bundle(directory, best.weights, training.recipe_text, best.tokenizer_files, best.metadata)
+    update_bundle_metadata(directory, test={name: to_dict(score) for name, score in scores.items()}, **alignment)
+    for warning in check_expected(scores, recipe.expected):
+        console.warn(warning)
+    return scores

@@ -1,0 +1,352 @@
+"""An optimizer step: forward pass, loss and backward pass of its micro-batches, clipping, and update of the weights.
+
+The gradients of a step are summed over micro-batches. Micro-batches that do not fit into memory are split. The summed
+gradient is divided once, by the number of target tokens of the step. So the number and the size of the micro-batches
+affect the gradient only through the dropout masks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq import console
+from seq2seq.data.batching import Batch, EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
+from seq2seq.data.token_noise import TokenNoise
+from seq2seq.devices import copy_all, is_out_of_memory, strictly_deterministic
+from seq2seq.errors import UserError
+from seq2seq.inference.cuda_graphs import CudaGraphs
+from seq2seq.model import Model
+from seq2seq.model.consistency import loss_of_passes, two_passes
+from seq2seq.model.loss import LossSum
+from seq2seq.recipe import TrainingSection
+from seq2seq.storage.averaging import MOVING_AVERAGE
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
+from seq2seq.training.guided_alignment import GuidedAlignment
+from seq2seq.training.optimizers import build_optimizer
+
+ALIGNMENT = 4
+"""Each weight's gradient begins at a multiple of 4 elements (16 bytes) of the buffer, for vector instructions."""
+OPTIMIZER = "optimizer."
+"""Prefix of the names of the optimizer's tensors in a checkpoint."""
+
+
+class TrainingStep:
+    """Optimizer steps of a model, with everything that they change: the weights, the optimizer and the moving average.
+
+    weights, names: weights of the model in fp32, and their names, in the order of the model's parameters.
+    compute_model: the model itself, or a copy in bf16 or fp16, which computes losses and gradients.
+    ema_weights: exponential moving average of the weights; empty without `ema_decay`.
+    max_tokens: maximum number of tokens of a micro-batch, source and target together; larger micro-batches are split.
+        It is lowered permanently after each out-of-memory error. None: no limit.
+    """
+
+    def __init__(self, model: Model, section: TrainingSection, dtype: torch.dtype = torch.float32, *, seed: int,
+                 max_length: int, shape: Shape | None = None, guided: GuidedAlignment | None = None,
+                 noise: TokenNoise | None = None, group: ProcessGroup = SINGLE_PROCESS) -> None:
+        """Build the optimizer.
+
+        Args:
+            model: model on its device, in training mode. dtype: type of the forward and backward pass.
+            seed: seed of the dropout masks.
+            max_length: maximum number of tokens of a sentence, `</s>` included.
+            shape: shape that all batches are filled up to, so that a GPU can compute their gradients by one CUDA graph;
+                None: each batch is filled up to its own `Shape.rounded`.
+            guided: loss of the alignment head; None: no such loss. noise: noise in the input tokens; None: no noise.
+            group: ranks that compute the micro-batches of a step together.
+        """
+        self.model, self.section, self.group, self.guided, self.noise = model, section, group, guided, noise
+        self.names = [name for name, _ in model.named_parameters()]
+        self.weights = list(model.parameters())
+        self.device, self.dtype, self.seed, self.max_length = self.weights[0].device, dtype, seed, max_length
+        # Mixed precision: weights and accumulated gradients are fp32, because rounding in 16 bits loses small updates.
+        # Forward and backward pass may use a copy in bf16 or fp16, whose matrix products are several times faster.
+        self.compute_model = model if dtype == self.weights[0].dtype else copy.deepcopy(model).to(dtype)
+        self.compute_weights = list(self.compute_model.parameters())
+        self.optimizer = build_optimizer(section, model.named_parameters(), dtype)
+        self.ema_weights = [weight.detach().clone() for weight in self.weights] if section.ema_decay else []
+        self.sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in self.weights]
+        self.shape = shape
+        self.max_tokens: int | None = None
+        # The labels of guided alignment are chosen on the host, so a graph cannot compute their loss.
+        self.graphs = CudaGraphs(self.device, "training") if shape is not None and guided is None else None
+        self.captured: dict[str, torch.cuda.CUDAGraph | None] = {}
+        self.static: tuple[Batch, Tensor, Tensor] | None = None                 # the tensors of the graph
+
+    def update(self, corpus: EncodedCorpus, micro_batches: Sequence[np.ndarray], number: int, learning_rate: float
+               ) -> Tensor:
+        """Do an optimizer step on all ranks. A step whose gradient is not finite leaves the weights as they are.
+
+        Args:
+            micro_batches: indices of the pairs of each micro-batch in `corpus`, for all ranks.
+            number: number of the step, from 1.
+        Returns:
+            (3,) float64, on the device: training loss and negative log-likelihood of the targets, in nats, summed over
+            the tokens of the step; norm of the mean gradient.
+        Raises:
+            UserError: memory does not suffice for a single pair.
+        """
+        sums, gradient = self.accumulate(corpus, self.group.micro_batches(micro_batches), number)
+        self.group.sum([gradient, sums])
+        _, target_tokens = corpus.tokens(micro_batches)                         # of all ranks
+        norm = mean_gradient_norm([gradient_of(weight) for weight in self.weights], target_tokens)
+        scale_gradient(gradient, norm, target_tokens, self.section.gradient_clip)
+        # The device decides whether to skip the update. To decide itself, the host would have to wait for the GPU.
+        skip = 1 - norm.isfinite().float()
+        self.optimizer.step(learning_rate, skip)
+        if self.ema_weights:
+            update_moving_average(self.ema_weights, self.weights, self.section.ema_decay, number, skip)
+        self._copy_to_compute_model()
+        self.optimizer.zero_grad()
+        return torch.cat([sums, norm[None]])
+
+    # Micro-batches
+
+    def accumulate(self, corpus: EncodedCorpus, micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]],
+                   number: int) -> tuple[Tensor, Tensor]:
+        """Compute the gradients of some micro-batches of a step, and store their sum in the `grad` of each weight.
+
+        micro_batches: (path, indices of the pairs) of each micro-batch, as `ProcessGroup.micro_batches` returns them.
+        Returns:
+            sums: (2,) float64, on the device of the model: training loss and negative log-likelihood of the targets, in
+                nats, summed over the tokens of these micro-batches.
+            gradient: (elements,), in the dtype of the weights; all gradients, in the order of the weights.
+        Raises:
+            UserError: memory does not suffice for a single pair.
+        """
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        gradient: Tensor | None = None
+        pending = list(micro_batches)
+        while pending:
+            path, pairs = pending.pop(0)
+            splits = list(self._split_to_fit(corpus, pairs))
+            if len(splits) == 1:
+                new = self._gradient_of_micro_batch(corpus, (number, *path), pairs, sums)
+                if new is None:
+                    self._lower_max_tokens(corpus, pairs)
+                    splits = [pairs[::2], pairs[1::2]]
+                else:
+                    gradient = new if gradient is None else gradient.add_(new)
+            if len(splits) > 1:
+                pending = [((*path, part), split) for part, split in enumerate(splits)] + pending
+        if gradient is None:                                                    # a rank without micro-batches
+            gradient = self._buffer().zero_()
+        for weight, view in zip(self.weights, self._views(gradient), strict=True):
+            weight.grad = view
+        return sums, gradient
+
+    def _gradient_of_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray,
+                                 sums: Tensor) -> Tensor | None:
+        """Return the gradient of a micro-batch, (elements,), and add its loss and negative log-likelihood to `sums`.
+
+        path: number of the step, then the path of the micro-batch. The seed of the dropout masks is derived from it.
+        Returns:
+            None if memory does not suffice; `sums` is then unchanged.
+        """
+        shape = self._fixed_shape()
+        try:
+            torch.manual_seed(derived_seed(self.seed, "dropout", *path))
+            batch = gather(corpus, pairs, shape or Shape.rounded(corpus, pairs, self.max_length)).to(self.device)
+            if self.noise is not None:
+                batch = self.noise.apply(batch)
+            gradient, losses = (self._pass if shape is None or self.graphs is None else self._pass_of_graph)(
+                batch, corpus, pairs)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+        finally:
+            for weight in self.compute_weights:
+                weight.grad = None
+        sums += losses
+        return gradient
+
+    def _pass(self, batch: Batch, corpus: EncodedCorpus, pairs: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Do a forward and a backward pass. Return the gradient, (elements,); and loss and negative log-likelihood."""
+        gradient, losses = self._buffer(), self._losses()
+        self._write(batch, gradient, losses, corpus, pairs)
+        return gradient, losses
+
+    def _pass_of_graph(self, batch: Batch, corpus: EncodedCorpus, pairs: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return the result of `_pass` for a batch of the fixed shape, computed by a CUDA graph.
+
+        A pass over a small batch consists of many short kernels, which take longer to launch than to run: 1,129 kernels
+        of a step with 3 + 3 layers took 65 ms on an H200, and 7 ms as a graph, which launches all of them at once.
+        """
+        assert self.graphs is not None
+        if self.static is None:
+            self.static = batch, self._buffer(), self._losses()
+        static_batch, gradient, losses = self.static
+        for field in fields(batch):
+            if isinstance(value := getattr(batch, field.name), Tensor):
+                getattr(static_batch, field.name).copy_(value)
+        self.graphs.run(partial(self._write, *self.static, corpus, pairs), "micro-batch", self.captured)
+        return gradient.clone(), losses
+
+    def _write(self, batch: Batch, gradient: Tensor, losses: Tensor, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
+        """Write the results of `_pass` to `gradient` and `losses`."""
+        for weight in self.compute_weights:                                     # a failed capture may leave gradients
+            weight.grad = None
+        loss_scale = self.optimizer.loss_scale
+        with nullcontext() if self.graphs is None else strictly_deterministic():
+            total, loss = self.loss(batch, corpus, pairs)
+            total.backward(None if loss_scale is None else loss_scale.value)
+        torch._foreach_copy_(self._views(gradient), [gradient_of(weight) for weight in self.compute_weights])
+        if loss_scale is not None:
+            gradient.div_(loss_scale.value)
+        losses.copy_(torch.stack([loss.total.detach(), loss.negative_log_likelihood]))
+
+    def loss(self, batch: Batch, corpus: EncodedCorpus, pairs: np.ndarray) -> tuple[Tensor, LossSum]:
+        """Return (loss to minimise, loss to report), both summed over target tokens. Only the loss to minimise includes
+        the loss of the alignment head.
+
+        pairs: indices of the batch's pairs in `corpus`; only the alignment head needs them.
+        """
+        model, section = self.compute_model, self.section
+        with self.guided.recording(model) if self.guided else nullcontext():
+            together = batch.source.is_cuda and self.guided is None             # the alignment head needs each pass
+            outputs = two_passes(model, batch, together) if section.consistency else [model(batch)]
+        loss = loss_of_passes(outputs, batch.target_output, batch.target_count, section.label_smoothing,
+                              section.consistency)
+        return (loss.total if self.guided is None else loss.total + self.guided.loss(corpus, pairs)), loss
+
+    def _buffer(self) -> Tensor:
+        """Return a new tensor for the gradients of all weights, (elements,)."""
+        return torch.empty(sum(self.sizes), dtype=self.weights[0].dtype, device=self.device)
+
+    def _views(self, gradient: Tensor) -> list[Tensor]:
+        """Return the part of a buffer for each weight, as a view in the shape of the weight."""
+        return [elements[: weight.numel()].view_as(weight)
+                for elements, weight in zip(gradient.split(self.sizes), self.weights, strict=True)]
+
+    def _losses(self) -> Tensor:
+        return torch.empty(2, dtype=torch.float64, device=self.device)
+
+    # Memory
+
+    def _fixed_shape(self) -> Shape | None:
+        """Return the shape of all batches; None if they differ. They differ if the number of tokens is limited, because
+        batches that are filled up need the same memory, however few tokens they have."""
+        return self.shape if self.max_tokens is None else None
+
+    def _split_to_fit(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the micro-batch, or parts of it if it exceeds `max_tokens` or `shape` or has very different lengths."""
+        if self.max_tokens is not None and len(pairs) > 1 and _tokens(corpus, pairs) > self.max_tokens:
+            yield from (pairs[::2], pairs[1::2])
+        elif (shape := self._fixed_shape()) is not None:
+            yield from split_to_shape(corpus, pairs, shape)
+        else:
+            yield from split_by_length(corpus, pairs)
+
+    def _lower_max_tokens(self, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
+        """Set `max_tokens` to half the tokens of a micro-batch for which memory did not suffice.
+
+        Raises:
+            UserError: the micro-batch is a single pair.
+        """
+        tokens = _tokens(corpus, pairs)
+        if len(pairs) == 1:
+            where = "" if corpus.lines is None else f" The pair is on line {int(corpus.lines[pairs[0]])} of its corpus."
+            raise UserError(f"memory does not suffice for a single pair of {tokens:,} tokens.{where} Remove it, "
+                            "lower data.cleaning.max_pieces, or use a smaller model. The last checkpoint is intact.")
+        if self.device.type == "cuda":
+            self.release_graph()
+            torch.cuda.empty_cache()
+        self.max_tokens = max(1, tokens // 2)
+        console.warn(f"memory did not suffice for a micro-batch of {tokens:,} tokens; from now on, micro-batches of "
+                     f"more than {self.max_tokens:,} tokens are split. Except for dropout, gradients stay the same.")
+
+    def release_graph(self) -> None:
+        """Delete the graph and its memory, which is about as large as all activations. A later step makes a new graph,
+        with the same results."""
+        if self.graphs is not None and self.static is not None:
+            self.graphs.delete(self.captured)
+            self.static = None
+
+    # Weights and state
+
+    @contextmanager
+    def use_weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
+        """Put other weights into the model, and set it to evaluation mode, during the block."""
+        self.release_graph()                                                    # its memory is used in the block
+        trained = [weight.detach().clone() for weight in self.weights]
+        self.model.eval()
+        try:
+            copy_all(self.weights, weights)
+            yield
+        finally:
+            copy_all(self.weights, trained)
+            self.model.train()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors of the optimizer and the moving average by name, on the CPU."""
+        tensors = {f"{OPTIMIZER}{name}": value for name, value in self.optimizer.state().items()}
+        tensors |= {f"{MOVING_AVERAGE}{name}": value for name, value in zip(self.names, self.ema_weights, strict=False)}
+        return {name: value.cpu() for name, value in tensors.items()}
+
+    def restore(self, weights: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        """Restore the weights, and a result of `state`."""
+        copy_all(self.weights, [weights[name].to(self.device) for name in self.names])
+        self._copy_to_compute_model()
+        self.optimizer.restore({name.removeprefix(OPTIMIZER): value for name, value in state.items()
+                                if name.startswith(OPTIMIZER)})
+        if self.ema_weights:
+            self.ema_weights = [state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
+
+    def _copy_to_compute_model(self) -> None:
+        if self.compute_model is not self.model:
+            copy_all(self.compute_weights, self.weights)
+
+
+def _tokens(corpus: EncodedCorpus, pairs: np.ndarray) -> int:
+    return int(corpus.source.lengths_of(pairs).sum() + corpus.target.lengths_of(pairs).sum())
+
+
+def gradient_of(weight: Tensor) -> Tensor:
+    """Return the gradient of a weight, which must not be None."""
+    assert weight.grad is not None, "every weight must contribute to the loss of every step"
+    return weight.grad
+
+
+def mean_gradient_norm(gradients: list[Tensor], tokens: int) -> Tensor:
+    """Return the norm of the mean gradient, () float64. gradients: sums over the step's `tokens` target tokens."""
+    return torch.nn.utils.get_total_norm(gradients).double() / tokens
+
+
+def scale_gradient(gradient: Tensor, norm: Tensor, tokens: int, clip: float) -> None:
+    """Divide a summed gradient in place by the step's number of target tokens, then clip its norm to at most `clip`.
+
+    norm: norm of the mean gradient before clipping, () float64. clip: maximum norm; 0 turns clipping off.
+    """
+    factor = torch.full_like(norm, 1 / tokens)
+    if clip:
+        factor = torch.where(norm <= clip, factor, clip / (norm * tokens))
+    gradient.mul_(factor)
+
+
+@torch.no_grad()
+def update_moving_average(ema_weights: Sequence[Tensor], weights: Sequence[Tensor], decay: float, step: int,
+                          skip: Tensor) -> None:
+    """Update the exponential moving average in place: ema_weights = d ema_weights + (1 - d) weights.
+
+    d = min(decay, (1 + step) / (10 + step)), as in TensorFlow's ExponentialMovingAverage. In the first steps, d is
+    smaller than `decay`, so that the average soon forgets the random initial weights.
+
+    skip: () float32 on the device of the weights; 1: leave the average as it is.
+    """
+    decay = min(decay, (1 + step) / (10 + step))
+    share = (1 - decay) * (1 - skip)
+    if not skip.is_cuda:
+        torch._foreach_lerp_(list(ema_weights), list(weights), [share] * len(weights))
+        return
+    # With a tensor as the share, a GPU would run one kernel of `lerp` for each weight.
+    changes = torch._foreach_sub(list(weights), list(ema_weights))
+    torch._foreach_mul_(changes, share)
+    torch._foreach_add_(list(ema_weights), changes)
