@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seq2seq.documents.translate_document import translate_document
     from seq2seq.errors import UserError
     from seq2seq.evaluation.rescoring import rescore
     from seq2seq.evaluation.scores import corpus_scores, evaluate_tests
@@ -35,9 +36,11 @@ _MODULES = {
     "TranslatorPool": "translation.worker_processes", "UserError": "errors", "corpus_scores": "evaluation.scores",
     "evaluate_tests": "evaluation.scores", "generate": "translation.generation", "load_recipe": "recipe",
     "rescore": "evaluation.rescoring", "train": "training.run",
+    "translate_document": "documents.translate_document",
 }
 __all__ = ["DecodingOptions", "Recipe", "Request", "Translation", "Translator", "TranslatorPool", "UserError",
-           "corpus_scores", "evaluate_tests", "generate", "load_recipe", "rescore", "train"]
+           "corpus_scores", "evaluate_tests", "generate", "load_recipe", "rescore", "train",
+           "translate_document"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,9 +16,7 @@ from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 
 if TYPE_CHECKING:
-    from seq2seq.documents.adherence import GlossaryEvaluation
     from seq2seq.evaluation.scores import Score
-    from seq2seq.translation.translator import Translator
 
 
 class Paired(StrEnum):
@@ -111,6 +109,9 @@ def evaluate(
         print_scores(scoring.score_files(hypothesis, references, language or "en", metrics), format)
         return
     assert model is not None, "_require_consistent_options guarantees a model or a hypothesis"
+    from seq2seq.documents.adherence import adherence_of, evaluate_tests_with_glossary
+    from seq2seq.documents.translate_document import protected
+
     if text is not None:
         lines = read_texts(text)
         translator = load_translator(model, device, precision, threads)
@@ -122,13 +123,14 @@ def evaluate(
         texts, *streams = [read_texts(path) for path in (source, *references)]
         require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
         translator = load_translator(model, device, precision, threads, language)
-        terms = _with_glossary(translator, model, glossary)
+        safe = protected(translator, glossary) if glossary else None
         with console.progress("translating", len(texts)) as advance:
-            hypotheses = [n_best[0].text for n_best in (terms or translator).translate(texts, progress=advance)]
-        scores = scoring.corpus_scores(hypotheses, streams, translator.languages.target, metrics,
-                                       names=[str(source), *map(str, references)], precision=translator.precision)
-        scores |= terms.next_scores() if terms else {}
-        print_scores(scores, format)
+            n_best = (safe or translator).translate(texts, progress=advance)
+        terms = adherence_of(safe, texts, n_best) if safe else {}
+        scores = scoring.corpus_scores([best.text for best, *_ in n_best], streams, translator.languages.target,
+                                       metrics, names=[str(source), *map(str, references)],
+                                       precision=translator.precision)
+        print_scores(scores | terms, format)
         return
     from seq2seq.errors import CheckpointError
     from seq2seq.evaluation.two_systems import recipe_with_tests
@@ -144,15 +146,14 @@ def evaluate(
     weights = weights_checksum(bundle)                              # a training may replace the model meanwhile
     recipe = recipe_with_tests(bundle)
     translator = load_translator(model, device, precision, threads)
-    terms = _with_glossary(translator, model, glossary)
-    by_test = terms.evaluate_tests(translator, recipe, chosen_metrics) if terms else scoring.evaluate_tests(
-        translator, recipe, chosen_metrics)
+    by_test = scoring.evaluate_tests(translator, recipe, chosen_metrics) if glossary is None else \
+        evaluate_tests_with_glossary(translator, protected(translator, glossary), recipe, chosen_metrics)
     as_values = {test: scoring.to_dict(scores) for test, scores in by_test.items()}
     if format is TextOrJson.json:
         print_json(as_values)
     else:
         typer.echo(scores_as_text(by_test))
-    if chosen_metrics or terms:                     # with --metric or --glossary, scores are not checked or stored
+    if chosen_metrics or glossary:                  # with --metric or --glossary, scores are not checked or stored
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
         console.warn(warning)
@@ -162,16 +163,6 @@ def evaluate(
                 update_bundle_metadata(bundle, weights, test=as_values)
         except CheckpointError as error:                                        # a read-only model, for instance
             console.warn(f"the scores are not stored with the model: {error}")
-
-
-def _with_glossary(translator: Translator, model: Path, glossary: Path | None) -> GlossaryEvaluation | None:
-    if glossary is None:
-        return None
-    from seq2seq.documents.adherence import GlossaryEvaluation
-    from seq2seq.documents.translate_document import model_recipe, protected
-
-    return GlossaryEvaluation(
-        protected(translator, model, model_recipe(model, translator.languages.target), glossary))
 
 
 def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,7 @@ def report(
     n-grams that are too frequent or too rare, faults, calibration of confidence, and settings that differ. Sentences
     can be searched, and sorted by the difference in chrF. The page is one file and loads nothing from the network.
     """
+    from seq2seq.documents.adherence import report_columns
     from seq2seq.documents.glossary import Glossary
     from seq2seq.evaluation.report_page import page
     from seq2seq.evaluation.systems import read_scores, read_system, read_tests, tell_apart, training_frequencies
@@ -61,5 +63,5 @@ def report(
             read_system(path, tests, device=device, precision=precision.value, threads=threads, robustness=robustness)
             for path in systems])
         frequencies = training_frequencies(read, tests[0].languages[0])
-        file.write(page(read, tests, frequencies=frequencies, glossary=terms, scores=further))
+        file.write(page(read, tests, frequencies=frequencies, columns=partial(report_columns, terms), scores=further))
     console.print_message(f"{output} has the report; open it in a browser")

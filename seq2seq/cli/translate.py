@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import socket
 import time
@@ -37,9 +38,9 @@ from seq2seq.cli.options import (
 )
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
-from seq2seq.files import MAX_LINE_BYTES
+from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from seq2seq.signals import StopRequest, stopping_by_signal
-from seq2seq.translation.text_io import Line, file_or_standard, reading
+from seq2seq.translation.text_io import Input, Line, LineWarnings, file_or_standard, reading
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ MAIN_RANK_SECONDS = 10
 ranks in this time, so that the error is printed once."""
 BLOCK_LINES = 8192
 """Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
+OTHER_SUFFIXES = frozenset([".pdf", ".doc", ".xls", ".xlsx", ".ppt", ".epub", ".rtf", ".mobi"])
+"""Endings of documents in formats that are not read. Their bytes are not lines of text."""
 
 EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --output test.en --beam-size 1",
@@ -189,14 +192,9 @@ def translate(
         overrides.refuse_without_effect("ensemble_mean", "there is only one model. Add --ensemble MODEL.")
     if fusion is None:
         overrides.refuse_without_effect("fusion_weight", "there is no language model. Add --fusion LM.")
-    from seq2seq.documents.translate_document import (
-        DocumentTranslation,
-        input_format,
-        model_recipe,
-        protected,
-        read_document,
-    )
-    from seq2seq.documents.translation_warnings import TranslationWarnings
+    from seq2seq.documents.divided_document import DividedDocument
+    from seq2seq.documents.registry import parse
+    from seq2seq.documents.translate_document import model_recipe, protected, read_document
     from seq2seq.translation.output_inputs import output_inputs
     from seq2seq.translation.requests import growing_blocks, requests_of
 
@@ -216,8 +214,11 @@ def translate(
         inputs = [*opened, *(text for text in (prefixes, phrases) if text is not None)]
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
         recipe = model_recipe(model, target_language)
-        parsed = DocumentTranslation(contents, document, str(path or "standard input"), recipe) if document else None
-        lines = parsed.lines if parsed else opened[0]
+        name = str(path or "standard input")
+        # Without context, equal sentences have equal translations.
+        divided = DividedDocument(parse(contents, document, name, *recipe.languages.pair),
+                                  once=not recipe.data.context) if document else None
+        lines = _as_lines(divided.sentences, name) if divided else opened[0]
         # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end.
         stop = stack.enter_context(_stopping(unfinished))
         translator = stack.enter_context(
@@ -229,13 +230,13 @@ def translate(
             "format": format.value, "threads": threads, "workers": workers, "document": document,
             "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder,
             "target_language": target_language})
-        safe = protected(translator, model, recipe, glossary, placeholder or ())
-        keep = parsed or glossary or placeholder or decoding.safety_net and recipe.task.target_is_text
+        safe = protected(translator, glossary, placeholder or ())
+        keep = divided or glossary or placeholder or decoding.safety_net and recipe.task.target_is_text
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
         requests = stop.interruptible(requests_of(lines, prefixes, phrases, translator.context))
         stop.message = how_to_resume(unfinished)
-        warnings = TranslationWarnings(lines.name, parsed.places if parsed else None, recipe.language_tokens)
+        warnings = _Warnings(lines.name, divided.places if divided else None, recipe.language_tokens)
         blocks = unfinished.pending(growing_blocks(requests, 1 if lines.live else BLOCK_LINES * workers))
         first = list(islice(blocks, 1))                     # skips finished blocks, which would distort the rate
         skipped = unfinished.skipped_lines
@@ -246,7 +247,7 @@ def translate(
                 translated = [(line, n_best) for (line, _), n_best in zip(block, found, strict=True)]
                 unfinished.write("".join(
                     json_line(_translation_record(line, n_best, decoding)) + line.ending[-1:]
-                    if format is TextOrLines.jsonl else n_best[0].text + ("\n" if parsed else line.ending)
+                    if format is TextOrLines.jsonl else n_best[0].text + ("\n" if divided else line.ending)
                     for line, n_best in translated))
                 console.silence(False)                                          # each rank warns about its own lines
                 for line, (best, *_) in translated:
@@ -257,13 +258,39 @@ def translate(
                 skipped = unfinished.skipped_lines
         if unfinished.output is not None:
             finished = stop.interruptible(unfinished.blocks())
-            if parsed:
-                unfinished.output.write(parsed.join(b"".join(finished).decode().split("\n")[:-1], safe.align))
+            if divided:
+                unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
+                                                     recipe.languages.target, safe.align))
             else:
                 for data in finished:
                     unfinished.output.write(data)
         console.silence(False)
         warnings.finish()
+
+
+def input_format(path: Path | None, format: str | None) -> str | None:
+    """Return the format of an input of the command line, or None if it is lines of text.
+
+    format: value of --document: `lines` if the input is lines of text; None if the file's name decides the format.
+
+    Raises:
+        UserError: according to its name, the file is a compressed document, or a document of another format.
+    """
+    from seq2seq.documents.registry import SUFFIXES, format_of
+
+    if format is None and path is not None:
+        if path.suffix.lower() in OTHER_SUFFIXES or path.suffix in COMPRESSED_SUFFIXES and format_of(path.stem):
+            raise UserError(f"{path}: {path.suffix} documents cannot be translated. Convert or decompress it to one of "
+                            f"{' '.join(SUFFIXES)}, or add --document lines if each line of the file is a sentence.")
+        if format := format_of(path.name):
+            console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
+    return None if format == "lines" else format
+
+
+def _as_lines(sentences: Sequence[str], name: str) -> Input:
+    """Return the sentences of a document as an input of lines. name: name of the document."""
+    text = "".join(f"{sentence}\n" for sentence in sentences).encode("utf-8", "replace")
+    return Input(io.BytesIO(text), name, len(sentences), max_line_bytes=len(text) + 1)
 
 
 def _require_several_processes_can(input: Path | None, output: Path | None, workers: int, device: str) -> None:
@@ -353,6 +380,44 @@ def _checked_decoding(translator: Translator | TranslatorPool, overrides: Decodi
         raise UserError("--require works only with beam search in a single group. Remove either --require, or both "
                         "--sampling and decoding.diverse_groups.")
     return decoding
+
+
+class _Warnings:
+    """Warnings about translated lines. The first warnings of each kind are printed on standard error, all others are
+    only counted."""
+
+    def __init__(self, name: str, places: Sequence[str] | None = None, language_tokens: Sequence[str] = ()) -> None:
+        """name: name of the input. places: place of each sentence of a document; None if the input is lines.
+        language_tokens: tokens of the model's target languages, such as `>>de<<`; () if there is only one language."""
+        self.language_tokens = language_tokens
+        self.language = LineWarnings(name, "lines begin with the token of another language", places)
+        self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too", places)
+        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", places)
+        self.terms = LineWarnings(name, "translations lack a term of the glossary", places)
+        self.retried = 0
+
+    def check(self, line: Line, best: Translation) -> None:
+        """Print or count the warnings about the translation of a line."""
+        from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
+
+        token = LANGUAGE_TOKEN.match(line.text) if self.language_tokens else None
+        if token and token[0] not in self.language_tokens:
+            self.language.warn(line.number, f"{token[0]} is not a target language of the model, which has "
+                               f"{', '.join(self.language_tokens)}; it was translated as text")
+        if best.parts > 1:
+            self.long.warn(line.number, f"too long for the model; translated in {best.parts:,} parts, which are joined")
+        if best.faults:
+            self.faulty.warn(line.number, ", ".join(best.faults))
+        if best.lost_terms:
+            self.terms.warn(line.number, f"the translation lacks a term of the glossary: {', '.join(best.lost_terms)}")
+        self.retried += best.retried
+
+    def finish(self) -> None:
+        """Print the counts."""
+        for warnings in (self.language, self.long, self.faulty, self.terms):
+            warnings.finish()
+        if self.retried:
+            console.print_message(f"translations improved by a retry: {self.retried:,}")
 
 
 def _translation_record(line: Line, n_best: Sequence[Translation], decoding: DecodingSection) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.documents.glossary import Glossary
+from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.evaluation.scores import Score, evaluate_tests
 from seq2seq.recipe import Recipe
@@ -34,42 +35,58 @@ def adherence(glossary: Glossary, sources: Sequence[str], translations: Sequence
             } if total else {}
 
 
-class GlossaryEvaluation:
-    """Translator of test sets that also scores the adherence of the translations to a glossary."""
+def report_columns(glossary: Glossary | None, sources: Sequence[str], translations: Sequence[str]) -> dict[str, str]:
+    """Return how many placeholders of the sources and which percentages of their terms are in the translations, as
+    cells of a report, by column (see `report_page.Columns`)."""
+    placeholders, columns = Placeholders(), {}
+    expected = list(map(placeholders.counts, sources))
+    if total := sum(counts.total() for counts in expected):
+        kept = sum((wanted & placeholders.counts(text)).total() for wanted, text in zip(expected, translations,
+                                                                                        strict=True))
+        columns["placeholders and tags kept"] = f"{kept:,} of {total:,}"
+    if glossary is not None:
+        scores = adherence(glossary, sources, translations)
+        columns |= {title: f"{scores[name].value:.1f} %" if name in scores else ""
+                    for title, name in (("terms, exact", "terms_exact"), ("terms, any inflection", "terms"))}
+    return columns
 
-    def __init__(self, translator: ProtectedTranslator) -> None:
-        """translator: translator with a glossary."""
-        self._translator = translator
-        self._results: list[dict[str, Score]] = []
 
-    def translate(self, lines: Sequence[str], **options: Any) -> list[list[Translation]]:
-        """Translate a test set; see `ProtectedTranslator.translate`."""
-        n_best = self._translator.translate(lines, **options)
-        assert self._translator.glossary is not None
-        texts = [split_context(line)[1] for line in lines] if self._translator.translator.context else lines
-        scores = adherence(self._translator.glossary, texts, [best.text for best, *_ in n_best])
-        if not scores:
-            console.warn("no source contains a term of the glossary, so adherence to the glossary is not scored")
-        self._results.append(scores)
+def adherence_of(translator: ProtectedTranslator, lines: Sequence[str], n_best: Sequence[Sequence[Translation]],
+                 ) -> dict[str, Score]:
+    """Return the `adherence` of the best translations of a test set to the glossary of their translator. A warning says
+    if there is no term. lines: sources as the translator got them, so that context can precede them."""
+    assert translator.glossary is not None
+    texts = [split_context(line)[1] for line in lines] if translator.translator.context else lines
+    scores = adherence(translator.glossary, texts, [best.text for best, *_ in n_best])
+    if not scores:
+        console.warn("no source contains a term of the glossary, so adherence to the glossary is not scored")
+    return scores
+
+
+def evaluate_tests_with_glossary(translator: Translator, safe: ProtectedTranslator, recipe: Recipe,
+                                 metrics: Sequence[str] | None = None) -> dict[str, dict[str, Score]]:
+    """Return the scores of each test set in the recipe, with adherence to the glossary; see `scores.evaluate_tests`.
+
+    The glossary is used for the test sets in the direction of the translator, because its terms are not words of other
+    source languages. safe: the translator with the glossary.
+    """
+    languages, tests = translator.languages, recipe.data.test
+    other = [name for name, test in tests.items() if recipe.languages_of(test) != languages]
+    if other:
+        console.warn(f"the glossary is for {languages.source} to {languages.target}; {', '.join(other)} is "
+                     "translated without it. For another direction, use --source, --reference and --language.")
+    adherences: list[dict[str, Score]] = []                             # of each test set with the glossary
+
+    def translate(lines: Sequence[str], **options: Any) -> list[list[Translation]]:
+        n_best = safe.translate(lines, **options)
+        adherences.append(adherence_of(safe, lines, n_best))
         return n_best
 
-    def next_scores(self) -> dict[str, Score]:
-        """Return the scores of the first translated test set whose scores have not been returned yet."""
-        return self._results.pop(0)
-
-    def evaluate_tests(self, translator: Translator, recipe: Recipe, metrics: Sequence[str] | None = None,
-                       ) -> dict[str, dict[str, Score]]:
-        """Return the scores of each test set in the recipe; see `scores.evaluate_tests`. The glossary is used for the
-        test sets in the direction of the translator, because its terms are not words of other source languages."""
-        languages, tests = translator.languages, recipe.data.test
-        other = [name for name, test in tests.items() if recipe.languages_of(test) != languages]
-        if other:
-            console.warn(f"the glossary is for {languages.source} to {languages.target}; {', '.join(other)} is "
-                         "translated without it. For another direction, use --source, --reference and --language.")
-        scores: dict[str, dict[str, Score]] = {}
-        for names, translate in ((tests.keys() - other, self.translate), (other, None)):
-            chosen = {name: test for name, test in tests.items() if name in names}
-            data = recipe.data.model_copy(update={"test": chosen})
-            found = evaluate_tests(translator, recipe.model_copy(update={"data": data}), metrics, translate)
-            scores |= {name: one | (self.next_scores() if translate else {}) for name, one in found.items()}
-        return {name: scores[name] for name in tests}
+    scores: dict[str, dict[str, Score]] = {}
+    with_glossary = [name for name in tests if name not in other]
+    for names, function in ((with_glossary, translate), (other, None)):
+        data = recipe.data.model_copy(update={"test": {name: tests[name] for name in names}})
+        scores |= evaluate_tests(translator, recipe.model_copy(update={"data": data}), metrics, function)
+    for name, found in zip(with_glossary, adherences, strict=True):
+        scores[name] |= found
+    return {name: scores[name] for name in tests}

@@ -129,6 +129,11 @@ def element_ends(tags: Iterable[tuple[str, str]]) -> dict[int, int]:
     return ends
 
 
+def is_translatable(text: str) -> bool:
+    """Return True if a text has letters. Digits, punctuation and symbols alone are the same in all languages."""
+    return any(map(str.isalpha, text))
+
+
 def require_block_size(characters: int, place: str) -> None:
     """Raise DocumentError if a block has too many characters."""
     if characters > MAX_BLOCK_CHARACTERS:

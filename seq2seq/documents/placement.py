@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -21,6 +21,10 @@ from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER, belongs_to_letter
+
+Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
+"""Function that takes pairs of a sentence and its translation, and returns the attention weights of each pair (see
+`place_tags`), or None for a pair that cannot be aligned."""
 
 MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
 """Limits that bound the time: tags of a sentence, depth of nested elements, and source units times translation units

@@ -16,20 +16,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
 from seq2seq.data.line_splitting import Span, split_margins
-from seq2seq.documents.block import Tag
+from seq2seq.documents.block import Tag, is_translatable
 from seq2seq.documents.glossary import FoundTerm, Glossary
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.placement import place_tags
-from seq2seq.documents.sentences import is_translatable
-from seq2seq.documents.translation import Align
-from seq2seq.errors import RequestError
+from seq2seq.documents.placement import Align, place_tags
 from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
-from seq2seq.translation.line_translator import LineTranslator, ReportProgress, Translation
+from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, number_requests
+from seq2seq.translation.retry_faulty_lines import retry
 from seq2seq.translation.word_confidence import Word
 
 if TYPE_CHECKING:
+    from seq2seq.translation.translator import Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
 STAND_INS = (37, 43, 58, 64, 73, 89, 92, 46, 57, 68, 79, 83, 94, 39, 52, 61)
@@ -60,7 +59,7 @@ class ProtectedTranslator:
     translate again if terms are lost; False to only report it.
     """
 
-    translator: LineTranslator | TranslatorPool
+    translator: Translator | TranslatorPool
     placeholders: Placeholders = Placeholders()
     glossary: Glossary | None = None
     terms_inline: bool = False
@@ -91,17 +90,28 @@ class ProtectedTranslator:
         """Return the translations of a block after the retries."""
         results = [self._kept(line, n_best) for line, n_best in zip(lines, block, strict=True)]
 
-        def retry(wrong: Callable[[_Line, str], bool], again: Callable[..., list[list[Translation]]]) -> None:
-            pending = [index for index, line in enumerate(lines) if wrong(line, results[index][0].text)]
-            retried = again([lines[index] for index in pending], [results[index] for index in pending], decoding)
-            for index, n_best in zip(pending, retried, strict=True):
-                results[index] = n_best
+        def faulty(wrong: Callable[[_Line, str], bool]) -> list[int]:
+            return [index for index, line in enumerate(lines) if wrong(line, results[index][0].text)]
 
-        retry(self._differs, self._with_numbers)
-        retry(lambda line, text: bool(self.retries and line.terms and self._lost_terms(line, text)), self._with_terms)
+        def search(requests: Sequence[Request]) -> list[list[Translation]]:
+            return self.translator.translate(requests, **decoding)
+
+        # The safety net is off, because it would force a lost number into the translation, at any position.
+        without_net: DecodingOptions = {**decoding, "safety_net": False}
+
+        def search_numbers(requests: Sequence[Request]) -> list[list[Translation]]:
+            return self.translator.translate(requests, **without_net)
+
+        results = retry(lines, results, faulty(self._differs), [self._numbered_request], search_numbers,
+                        self._with_numbers)
+        if self.retries:
+            results = retry(lines, results, faulty(lambda line, text: bool(self._lost_terms(line, text))),
+                            [self._requiring_request], search, self._with_terms)
         # Without placeholders, a translation would not contain the forced ones either.
-        retry(lambda line, text: not line.forced and self._differs(line, text), self._with_tags)
-        return [self._with_lost_terms(line, n_best) for line, n_best in zip(lines, results, strict=True)]
+        results = retry(lines, results, faulty(lambda line, text: not line.forced and self._differs(line, text)),
+                        [self._request_without_placeholders], search, self._with_tags)
+        return [[replace(one, lost_terms=self._lost_terms(line, one.text)) for one in n_best]
+                for line, n_best in zip(lines, results, strict=True)]
 
     def _differs(self, line: _Line, translation: str) -> bool:
         return not self._same(line, translation)
@@ -121,18 +131,16 @@ class ProtectedTranslator:
 
     # Placeholders
 
-    def _with_numbers(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
-                      ) -> list[list[Translation]]:
-        """Translate with a number in place of each placeholder. If numbers are lost, the earlier result is kept."""
-        requests, used = [], []
-        for line in lines:
-            text, numbers = self._numbered(line.request.text)
-            used.append(numbers)
-            requests.append(replace(line.request, text=text if numbers else ""))
-        # The safety net is off, because it would force a lost number into the translation, at any position.
-        found = self._retry(requests, {**decoding, "safety_net": False})
+    def _numbered_request(self, line: _Line, best: Translation) -> Request:
+        text, numbers = self._numbered(line.request.text)
+        return replace(line.request, text=text if numbers else "")
+
+    def _with_numbers(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
+                      found: Sequence[list[Translation]]) -> list[list[Translation]]:
+        """Put the placeholders back in place of their numbers. If numbers are lost, keep the earlier result."""
         retried = []
-        for line, numbers, before, after in zip(lines, used, results, found, strict=True):
+        for line, before, after in zip(lines, results, found, strict=True):
+            _, numbers = self._numbered(line.request.text)
             restored = _restored(after[0].text, numbers) if numbers and after else None
             retried.append(before if restored is None or self._differs(line, restored) else
                            [replace(after[0], text=restored, words=_restored_words(after[0].words, numbers))])
@@ -186,13 +194,15 @@ class ProtectedTranslator:
             core, after = core[:cut], core[cut:] + after
         return before, core, after
 
-    def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
-                   ) -> list[list[Translation]]:
-        """Translate without placeholders, and insert the placeholders by word alignment."""
+    def _request_without_placeholders(self, line: _Line, best: Translation) -> Request:
+        _, core, _ = self._margins(line.request.text)
+        return replace(line.request, text=self._without_placeholders(core)[0])
+
+    def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
+                   found: Sequence[list[Translation]]) -> list[list[Translation]]:
+        """Insert the placeholders into the translations without placeholders, by word alignment."""
         margins = [self._margins(line.request.text) for line in lines]
         stripped = [self._without_placeholders(core) for _, core, _ in margins]
-        found = self._retry([replace(line.request, text=text) for line, (text, _) in zip(lines, stripped, strict=True)],
-                            decoding)
         texts = [self._without_placeholders(after[0].text)[0].strip() if after else "" for after in found]
         pairs = [(text, translation) for (text, _), translation in zip(stripped, texts, strict=True)]
         weights = self.align(pairs) if self.align and pairs else [None] * len(pairs)
@@ -211,38 +221,22 @@ class ProtectedTranslator:
     # Terms
 
     def _lost_terms(self, line: _Line, translation: str) -> tuple[str, ...]:
-        assert self.glossary is not None
-        return tuple(term.translations[0] for term in self.glossary.missing(line.terms, translation))
+        missing = self.glossary.missing(line.terms, translation) if self.glossary else []
+        return tuple(term.translations[0] for term in missing)
 
-    def _with_terms(self, lines: Sequence[_Line], results: Sequence[list[Translation]], decoding: DecodingOptions,
-                    ) -> list[list[Translation]]:
-        """Translate with the lost terms as required phrases. If the terms were inline, the plain source is translated
-        and all terms are required, because a model that loses an inline term has misunderstood the sentence."""
-        requests = [replace(line.request, required=(*line.request.required, *(
-            dict.fromkeys(found.term.translations[0] for found in line.terms) if self.terms_inline else
-            self._lost_terms(line, before[0].text)))) for line, before in zip(lines, results, strict=True)]
-        found = self._retry(requests, decoding)
+    def _requiring_request(self, line: _Line, best: Translation) -> Request:
+        """Return a request that requires the lost terms. If the terms were inline, all terms are required, because a
+        model that loses an inline term has misunderstood the sentence."""
+        terms = dict.fromkeys(found.term.translations[0] for found in line.terms) if self.terms_inline else \
+            self._lost_terms(line, best.text)
+        return replace(line.request, required=(*line.request.required, *terms))
+
+    def _with_terms(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
+                    found: Sequence[list[Translation]]) -> list[list[Translation]]:
+        """Return the new translations that lack fewer terms, and else the earlier ones."""
         return [after if n_best and (after := self._kept(line, n_best)) and self._same(line, after[0].text)
                 and len(self._lost_terms(line, after[0].text)) < len(self._lost_terms(line, before[0].text))
                 else before for line, before, n_best in zip(lines, results, found, strict=True)]
-
-    def _with_lost_terms(self, line: _Line, n_best: list[Translation]) -> list[Translation]:
-        if not line.terms:
-            return n_best
-        return [replace(one, lost_terms=self._lost_terms(line, one.text)) for one in n_best]
-
-    def _retry(self, requests: Sequence[Request], decoding: DecodingOptions) -> list[list[Translation]]:
-        """Return the translations of each request; an empty list for a request whose constraints cannot be met."""
-        if not requests:
-            return []
-        try:
-            found = self.translator.translate(requests, **decoding)
-            return [[replace(one, retried=True) for one in n_best] for n_best in found]
-        except RequestError:
-            if len(requests) == 1:
-                return [[]]
-            middle = len(requests) // 2
-            return [*self._retry(requests[:middle], decoding), *self._retry(requests[middle:], decoding)]
 
 
 def _with_quotes(text: str, spans: Sequence[Span]) -> list[Span]:

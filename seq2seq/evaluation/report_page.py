@@ -5,18 +5,15 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from seq2seq import __version__
 from seq2seq.console import escape_control_characters
-from seq2seq.documents.adherence import adherence
-from seq2seq.documents.glossary import Glossary
-from seq2seq.documents.placeholders import Placeholders
 from seq2seq.errors import CheckpointError, CorpusError
-from seq2seq.evaluation import measures
+from seq2seq.evaluation import error_analysis
 from seq2seq.evaluation.calibration import reliability
 from seq2seq.evaluation.learning_curves import compared_curves, learning_curves
 from seq2seq.evaluation.scores import TITLES
@@ -24,11 +21,14 @@ from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, compare
 from seq2seq.evaluation.systems import System, TestSet
 from seq2seq.recipe import differences
 from seq2seq.storage.run_directory import LOG_FILE, log_records
-from seq2seq.translation.output_faults import FAULTS
+from seq2seq.translation.output_faults import FAULTS, faults
 
 METRICS = ("bleu", "chrf", "ter")
 
 Row = Sequence[str]
+Columns = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
+"""Function that takes the sources and a system's translations of a test set, and returns further cells of the table of
+faults, by the titles of their columns. The titles depend only on the sources."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,12 @@ class Lines:
 
 
 def page(systems: Sequence[System], tests: Sequence[TestSet], *, frequencies: Mapping[str, int] | None = None,
-         glossary: Glossary | None = None, scores: Mapping[str, Sequence[Sequence[float]]] | None = None) -> str:
+         columns: Columns | None = None, scores: Mapping[str, Sequence[Sequence[float]]] | None = None) -> str:
     """Return the report as HTML.
 
     Args:
         frequencies: occurrences of source words in the training text; None: not known.
+        columns: further columns of the table of faults; None: no further columns.
         scores: additional scores by name: for each system, a number for each sentence. Requires a single test set.
     """
     by_test = {test.name: _lines_of(test, systems) for test in tests}
@@ -55,7 +56,7 @@ def page(systems: Sequence[System], tests: Sequence[TestSet], *, frequencies: Ma
                  ("Groups of sentences", [part for test in tests for part in _groups(
                      test, systems, by_test[test.name], frequencies)]),
                  ("Faults, numbers and terms", [part for test in tests for part in _faults(
-                     test, systems, by_test[test.name], glossary)]),
+                     test, systems, by_test[test.name], columns)]),
                  ("Unusual text", [part for test in tests for part in _robustness(test, systems)]),
                  ("Confidence", [part for test in tests for part in _calibration(test, systems, by_test[test.name])]),
                  ("n-grams", [part for test in tests for part in _ngrams(test, systems)]),
@@ -75,19 +76,20 @@ def page(systems: Sequence[System], tests: Sequence[TestSet], *, frequencies: Ma
 
 
 def _lines_of(test: TestSet, systems: Sequence[System]) -> Lines:
-    chrf, faults = [], []
+    chrf, found = [], []
     expected: list[list[tuple[float, float]] | None] = []
     for system in systems:
         translations = system.translations[test.name]
-        chrf.append(measures.sentence_scores(translations, test.references))
-        faults.append(measures.fault_counts(test.texts or [""] * len(translations), translations, test.languages)[1])
+        chrf.append(error_analysis.sentence_scores(translations, test.references))
+        found.append([list(faults(source, text, *test.languages)) for source, text in
+                      zip(test.texts or [""] * len(translations), translations, strict=True)])
         confidences = system.confidences.get(test.name)
         if system.calibration is None or confidences is None:
             expected.append(None)
         else:
             values, spread = system.calibration.expected(confidences)
             expected.append(list(zip(values.tolist(), spread.tolist(), strict=True)))
-    return Lines(chrf, faults, expected)
+    return Lines(chrf, found, expected)
 
 
 # Sections
@@ -97,7 +99,7 @@ def _scores(test: TestSet, systems: Sequence[System], others: Mapping[str, Seque
     language, rows, signatures = test.languages[1], [], {}
     for number, system in enumerate(systems):
         translations, row = system.translations[test.name], [system.name]
-        found = measures.scores_with_intervals(translations, test.references, language, METRICS)
+        found = error_analysis.scores_with_intervals(translations, test.references, language, METRICS)
         for metric, score in found.items():
             row.append(f"{score.value:.2f} (95 %: {score.mean:.2f} ± {score.half:.2f})")
             signatures[metric] = score.signature
@@ -111,7 +113,7 @@ def _scores(test: TestSet, systems: Sequence[System], others: Mapping[str, Seque
               *([f"difference to {systems[0].name}"] if len(systems) > 1 else [])]
     note = "; ".join(f"{TITLES[metric]} {signature}" for metric, signature in signatures.items())
     return [_heading(test, len(test.references)), _table(header, rows),
-            f"<p class=note>{_escaped(note)}. Intervals: bootstrap of {measures.RESAMPLED:,} test sets"
+            f"<p class=note>{_escaped(note)}. Intervals: bootstrap of {error_analysis.RESAMPLED:,} test sets"
             + ("; p: paired bootstrap (Koehn 2004)" if len(systems) > 1 else "") + ".</p>"]
 
 
@@ -156,7 +158,7 @@ def _groups(test: TestSet, systems: Sequence[System], lines: Lines, frequencies:
     if test.texts is None:
         return []
     parts = [_heading(test)]
-    for title, groups in measures.buckets(test.texts, test.languages[0], frequencies).items():
+    for title, groups in error_analysis.buckets(test.texts, test.languages[0], frequencies).items():
         rows = [[group.name, f"{len(group.sentences):,}",
                  *(_bar(sum(chrf[index] for index in group.sentences) / len(group.sentences)) for chrf in lines.chrf)]
                 for group in groups]
@@ -165,24 +167,15 @@ def _groups(test: TestSet, systems: Sequence[System], lines: Lines, frequencies:
     return parts
 
 
-def _faults(test: TestSet, systems: Sequence[System], lines: Lines, glossary: Glossary | None) -> list[str]:
+def _faults(test: TestSet, systems: Sequence[System], lines: Lines, columns: Columns | None) -> list[str]:
     if test.texts is None:
         return []
-    rows, placeholders = [], list(map(Placeholders().counts, test.texts))
-    total = sum(counts.total() for counts in placeholders)
+    rows = []
+    others: Mapping[str, str] = {}
     for system, by_line in zip(systems, lines.faults, strict=True):
-        counts = {name: sum(name in line for line in by_line) for name in FAULTS}
-        row = [system.name, *(f"{count:,}" for count in counts.values())]
-        if total:
-            kept = sum((wanted & Placeholders().counts(text)).total() for wanted, text in
-                       zip(placeholders, system.translations[test.name], strict=True))
-            row.append(f"{kept:,} of {total:,}")
-        if glossary is not None:
-            row += [f"{score.value:.1f} %" for score in adherence(glossary, test.texts,
-                                                                 system.translations[test.name]).values()]
-        rows.append(row)
-    others = ["placeholders and tags kept"] if total else []
-    others += ["terms, exact", "terms, any inflection"] if glossary is not None else []
+        others = columns(test.texts, system.translations[test.name]) if columns else {}
+        counts = [sum(name in line for line in by_line) for name in FAULTS]
+        rows.append([system.name, *(f"{count:,}" for count in counts), *others.values()])
     return [_heading(test), _table(["system", *(name.replace("_", " ") for name in FAULTS), *others], rows)]
 
 
@@ -214,7 +207,7 @@ def _calibration(test: TestSet, systems: Sequence[System], lines: Lines) -> list
 def _ngrams(test: TestSet, systems: Sequence[System]) -> list[str]:
     parts = [_heading(test)]
     for system in systems:
-        sides = measures.ngram_differences(system.translations[test.name], test.references, test.languages[1])
+        sides = error_analysis.ngram_differences(system.translations[test.name], test.references, test.languages[1])
         parts.append('<div class="pair">' + "".join(
             _table([f"{system.name}: {title}", "translations", "references"],
                    [[ngram, f"{ours:,}", f"{theirs:,}"] for ngram, ours, theirs in side])

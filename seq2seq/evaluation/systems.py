@@ -23,7 +23,7 @@ from seq2seq.data.robustness_slices import robustness_slices
 from seq2seq.devices import return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.calibration import Calibration, fit
-from seq2seq.evaluation.measures import sentence_scores, word_frequencies
+from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
 from seq2seq.evaluation.scores import corpus_scores, require_parallel
 from seq2seq.evaluation.two_systems import towards, without_language_token
 from seq2seq.recipe import Corpus, Recipe, load_recipe

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from seq2seq.documents import registry
+from seq2seq.documents.divided_document import DividedDocument
+from seq2seq.documents.placement import Align
 from seq2seq.documents.registry import parse
-from seq2seq.documents.translation import Align, DividedDocument
 from seq2seq.errors import CorpusError, RequestError, UserError
 from seq2seq.languages import language_name
 from seq2seq.serve.detection import Detected, Detector

@@ -3,15 +3,19 @@
 output_faults.py detects faults in the text. If the translation of a part has faults, the part is searched again with
 options that depend on the faults. If the new translation has fewer faults and is not much less probable, it replaces
 the old one. Each part is checked and retried independently of the other parts.
+
+`retry` is the mechanism. It also serves lines with placeholders and terms (`documents/protected_translation.py`), whose
+faults are lost placeholders and terms.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
@@ -21,6 +25,9 @@ from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
 Search = Callable[[Sequence[Part], SearchSetup], list[list[PartTranslation]]]
 """See `LineTranslator.search_parts`."""
+Source = TypeVar("Source")
+Input = TypeVar("Input")
+Found = TypeVar("Found", bound=Any)
 
 RETRIES: dict[str, dict[str, Any]] = {
     "loop": {"no_repeat_ngram": 3},
@@ -40,6 +47,49 @@ nats per token. MAX_LOSS_OF_COPY: a smaller limit, used if the faulty translatio
 copies are right, for example copies of titles."""
 
 
+def retry(sources: Sequence[Source], n_best: Sequence[list[Found]], faulty: Iterable[int],
+          inputs: Sequence[Callable[[Source, Found], Input]], search: Callable[[Sequence[Input]], list[list[Found]]],
+          choose: Callable[[Sequence[Source], Sequence[list[Found]], Sequence[list[Found]]], Sequence[list[Found]]],
+          ) -> list[list[Found]]:
+    """Search faulty sources again, and return the n-best lists of all sources.
+
+    Args:
+        sources, n_best: each source with its translations, best first.
+        faulty: indices of the sources to search again.
+        inputs: functions that return the input of the second search for a source and its best translation, with
+            requirements that depend on the faults. If the requirements of one cannot be met, the next one is used.
+        search: second search.
+        choose: function that takes the faulty sources, their translations and those of the second search (none if no
+            requirements could be met), and returns the n-best lists to use.
+    """
+    faulty, results = list(faulty), list(n_best)
+    if not faulty:
+        return results
+    chosen, before = [sources[index] for index in faulty], [results[index] for index in faulty]
+    attempts = [[make(source, best) for source, (best, *_) in zip(chosen, before, strict=True)] for make in inputs]
+    found = [[replace(one, retried=True) for one in again] for again in _search_each(attempts, search)]
+    for index, new in zip(faulty, choose(chosen, before, found), strict=True):
+        results[index] = new
+    return results
+
+
+def _search_each(attempts: Sequence[Sequence[Input]], search: Callable[[Sequence[Input]], list[list[Found]]],
+                 ) -> list[list[Found]]:
+    """Search the inputs of the first attempt, and return the translations of each. If the search of an input fails, the
+    same input of the next attempt is searched. If the last one fails, too, the input gets no translations. The error of
+    a search does not say which input failed, so the inputs are bisected."""
+    if not attempts:
+        return [[]]
+    try:
+        return search(attempts[0])
+    except RequestError:
+        if len(attempts[0]) == 1:
+            return _search_each([other for other in attempts[1:] if other != attempts[0]], search)
+    middle = len(attempts[0]) // 2
+    return [*_search_each([inputs[:middle] for inputs in attempts], search),
+            *_search_each([inputs[middle:] for inputs in attempts], search)]
+
+
 def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
                  languages: Languages, search: Search) -> list[list[PartTranslation]]:
     """Check the translations of each part for faults. If the best translation of a part has faults, retry.
@@ -53,28 +103,35 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
         The translations of each part, with their faults. If a translation of the retry has fewer faults and is probable
         enough, it comes first.
     """
-    checked = [_with_faults(part, n_best, languages) for part, n_best in zip(parts, translations, strict=True)]
+    checked = _with_faults(languages, parts, translations)
     if setup.decoding.sampling or setup.decoding.mbr:
         return checked
+
+    def choose(parts: Sequence[Part], before: Sequence[list[PartTranslation]], found: Sequence[list[PartTranslation]],
+               ) -> list[list[PartTranslation]]:
+        return list(map(_with_better_first, before, _with_faults(languages, parts, found)))
+
+    def search_with(setup: SearchSetup) -> Callable[[Sequence[Part]], list[list[PartTranslation]]]:
+        return lambda parts: search(parts, setup)
+
     by_changes = defaultdict(list)                                              # parts to retry, by changed options
     for index, (best, *_) in enumerate(checked):
         if best.faults:
             by_changes[_changed_keys(setup.decoding, best.faults)].append(index)
     for changes, indices in by_changes.items():
-        retry = SearchSetup(_retry_section(setup.decoding, dict(changes)), setup.tokenizer, languages.target)
-        plain = [parts[index] for index in indices]
-        constrained = [_with_lost_phrases(parts[index], checked[index][0].text, retry) for index in indices]
-        for index, n_best in zip(indices, _search_with_fallback(constrained, plain, retry, search), strict=True):
-            others = [replace(other, retried=True) for other in _with_faults(parts[index], n_best, languages)]
-            checked[index] = _with_better_first(checked[index], others)
+        again = SearchSetup(_retry_section(setup.decoding, dict(changes)), setup.tokenizer, languages.target)
+        checked = retry(parts, checked, indices, [partial(_with_lost_phrases, again), lambda part, best: part],
+                        search_with(again), choose)
     return checked
 
 
-def _with_faults(part: Part, n_best: list[PartTranslation], languages: Languages) -> list[PartTranslation]:
-    token = LANGUAGE_TOKEN.match(part.text)
-    source = part.text[token.end():] if token else part.text
-    return [replace(translation, faults=faults(source, translation.text, languages.source or "", languages.target))
-            for translation in n_best]
+def _with_faults(languages: Languages, parts: Sequence[Part], translations: Sequence[list[PartTranslation]],
+                 ) -> list[list[PartTranslation]]:
+    """Return the translations of each part with their faults."""
+    tokens = [LANGUAGE_TOKEN.match(part.text) for part in parts]
+    sources = [part.text[token.end():] if token else part.text for part, token in zip(parts, tokens, strict=True)]
+    return [[replace(one, faults=faults(source, one.text, languages.source or "", languages.target)) for one in n_best]
+            for source, n_best in zip(sources, translations, strict=True)]
 
 
 def _changed_keys(decoding: DecodingSection, fault_names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
@@ -91,37 +148,20 @@ def _retry_section(decoding: DecodingSection, changes: dict[str, Any]) -> Decodi
                                            **changes})
 
 
-def _with_lost_phrases(part: Part, translation: str, retry: SearchSetup) -> Part:
+def _with_lost_phrases(setup: SearchSetup, part: Part, best: PartTranslation) -> Part:
     """Return a copy of the part that also requires the addresses and integers that its translation lost.
 
     The added phrases may match within a word: 1980 matches in "1980s". Numbers with separators are not added, because
     languages write them differently. If more than `MAX_REQUIRED` phrases were lost, none is added.
     """
-    lost = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
+    lost = [*lost_urls(part.text, best.text), *filter(str.isdecimal, lost_numbers(part.text, best.text))]
     if len(lost) > MAX_REQUIRED:
         return part
     required = list(part.required)
     for phrase in lost:
         with suppress(RequestError):                                            # the vocabulary cannot spell it
-            required.append(retry.phrases.required_phrase(phrase, whole_words=False))
+            required.append(setup.phrases.required_phrase(phrase, whole_words=False))
     return replace(part, required=tuple(dict.fromkeys(required)))
-
-
-def _search_with_fallback(constrained: Sequence[Part], plain: Sequence[Part], retry: SearchSetup,
-                          search: Search) -> list[list[PartTranslation]]:
-    """Search the parts `constrained`, which require the lost phrases; return the translations of each part.
-
-    If the search of a part fails, search the same part in `plain`, without the lost phrases. If this search fails, too,
-    the part gets no translations. The error of a search does not say which part failed, so the parts are bisected.
-    """
-    try:
-        return search(constrained, retry)
-    except RequestError:
-        if len(plain) == 1:
-            return [[]] if constrained == plain else _search_with_fallback(plain, plain, retry, search)
-    middle = len(plain) // 2
-    return [*_search_with_fallback(constrained[:middle], plain[:middle], retry, search),
-            *_search_with_fallback(constrained[middle:], plain[middle:], retry, search)]
 
 
 def _with_better_first(first: list[PartTranslation], others: list[PartTranslation]) -> list[PartTranslation]:

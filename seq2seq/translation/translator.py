@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import torch
@@ -122,20 +120,6 @@ class Translator(LineTranslator):
         adds the token of the target language to each source that does not begin with a language token."""
         tokenizers = self.tokenizers.with_language_token(language_token(languages.target))
         return replace(self, languages=languages, tokenizers=tokenizers)
-
-    def translate_document(self, document: Path | bytes, format: str | None = None, **options: Any) -> bytes:
-        """Translate a document, and return the result as bytes. Everything except the text stays as it is.
-
-        Args:
-            document: path of the document, or its contents. format: name in `formats.registry.FORMATS`; None: the
-                format that the name of the document implies. options: name (of a document given as contents), glossary
-                (path), placeholders (regular expressions), progress, and decoding options.
-        Raises:
-            UserError: the document or the glossary is malformed. The message contains the place of the fault.
-        """
-        # Imported here, because `formats` imports this module.
-        module = import_module("seq2seq.documents.translate_document")
-        return cast(bytes, module.translate_document(self, document, format, **options))
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[tuple[str, str]], progress: ReportProgress | None = None) -> list[PairScore]:

@@ -22,7 +22,7 @@ from typing import Any, Unpack
 import torch
 
 from seq2seq.errors import OptionError, UserError
-from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
+from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
 from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, equal_shares, growing_blocks, number_requests
@@ -44,6 +44,7 @@ class TranslatorPool:
     decoding: DecodingSection
     precision: str
     device: str
+    languages: Languages
     context: int
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
@@ -61,7 +62,7 @@ class TranslatorPool:
         if workers < 1:
             raise OptionError(f"workers is {workers}; set it to 1 or more")
         models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion, "target_language": target_language}
-        self.workers = workers
+        self.workers, self.directory = workers, Path(path)
         self.shared: Translator | None = None
         if precision == "int8":
             loaded = Translator.load(path, device, precision, threads, **models)
@@ -69,7 +70,7 @@ class TranslatorPool:
                 self.shared = loaded
                 self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads or 1))
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, str(loaded.device)
-                self.context = loaded.context
+                self.languages, self.context = loaded.languages, loaded.context
                 return
             precision = loaded.precision                                        # no int8; `load` has printed why
         self.processes: dict[Connection, SpawnProcess] = {}
@@ -87,7 +88,7 @@ class TranslatorPool:
         except BaseException:
             self.close()
             raise
-        self.decoding, self.precision, self.device, self.context = ready[0]
+        self.decoding, self.precision, self.device, self.languages, self.context = ready[0]
 
     def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
@@ -201,9 +202,9 @@ def device_of_worker(worker: int, device: str) -> str:
 def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     """Load a model in a worker process, and translate the lines that arrive, until the parent process closes the pipe.
 
-    The first answer is ("ready", (decoding options, precision, device, context)). Each message (lines, decoding
-    options) is answered by ("done", translations), or ("refused", error) if these lines are the cause of the error.
-    During a translation, messages ("progress", number of lines) are sent. After any other failure, the answer is
+    The first answer is ("ready", (decoding options, precision, device, languages, context)). Each message (lines,
+    decoding options) is answered by ("done", translations), or ("refused", error) if these lines are the cause of the
+    error. During a translation, messages ("progress", number of lines) are sent. After any other failure, the answer is
     ("error", error).
 
     options: arguments of `Translator.load`.
@@ -212,7 +213,8 @@ def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         translator = Translator.load(**options)
-        pipe.send(("ready", (translator.decoding, translator.precision, str(translator.device), translator.context)))
+        pipe.send(("ready", (translator.decoding, translator.precision, str(translator.device), translator.languages,
+                             translator.context)))
         while True:
             lines, decoding = pipe.recv()
             try:

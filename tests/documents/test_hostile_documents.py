@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from seq2seq.documents.block import DocumentError
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.registry import parse
-from seq2seq.documents.translation import DividedDocument
 
 MAX_SECONDS = 20.0
 MAX_MEGABYTES = 1_000

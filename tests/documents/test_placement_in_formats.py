@@ -11,8 +11,8 @@ from lxml import etree
 from property_checks import few_and_many
 
 from seq2seq.data.line_splitting import alignment_units
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.registry import parse
-from seq2seq.documents.translation import DividedDocument
 
 WORDS = st.lists(st.sampled_from(["one", "two.", "Three", "four &amp;", "5", " ", "six, ", "&lt;seven&gt;"]),
                  max_size=4).map(" ".join)

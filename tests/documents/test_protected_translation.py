@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from property_checks import few_and_many
 
-from seq2seq.documents.adherence import GlossaryEvaluation, adherence
+from seq2seq.documents.adherence import adherence, adherence_of
 from seq2seq.documents.block import Tag
 from seq2seq.documents.glossary import Glossary, occurrences
 from seq2seq.documents.placeholders import Placeholders
@@ -293,15 +293,15 @@ def test_adherence_counts_exact_forms_and_inflections_of_each_term_of_a_sentence
 
 def test_terms_of_the_context_are_not_counted():
     model = Model(lambda text: "eine Katze" if "cat" in text else "sie schläft", context=1)
-    evaluation = GlossaryEvaluation(ProtectedTranslator(model, glossary=glossary("cat\tKatze")))
-    evaluation.translate(["␞ a cat", "a cat␞ it sleeps"])
-    assert evaluation.next_scores()["terms"].signature == "terms:1|form:inflected"
+    translator, lines = ProtectedTranslator(model, glossary=glossary("cat\tKatze")), ["␞ a cat", "a cat␞ it sleeps"]
+    scores = adherence_of(translator, lines, translator.translate(lines))
+    assert scores["terms"].signature == "terms:1|form:inflected"
 
 
 def test_a_test_set_without_any_term_of_the_glossary_is_reported(capsys):
-    evaluation = GlossaryEvaluation(ProtectedTranslator(Model(str.upper), glossary=glossary("cat\tKatze")))
-    evaluation.translate(["a bird"])
-    assert evaluation.next_scores() == {} and "no source contains a term of the glossary" in capsys.readouterr().err
+    translator = ProtectedTranslator(Model(str.upper), glossary=glossary("cat\tKatze"))
+    assert adherence_of(translator, ["a bird"], translator.translate(["a bird"])) == {}
+    assert "no source contains a term of the glossary" in capsys.readouterr().err
 
 
 def test_a_sentence_that_lacks_an_inline_term_is_translated_from_its_own_words():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from property_checks import few_and_many
 
 from seq2seq.documents.block import Block, Tag
-from seq2seq.documents.sentences import split_sentences
+from seq2seq.documents.divided_document import split_sentences
 from seq2seq.documents.spans import is_message, join_surrogates, replace_spans, trim, wrap
 
 

@@ -13,9 +13,10 @@ import pytest
 from toy import RECIPE, write_corpus
 
 from seq2seq.cli import main
+from seq2seq.documents.adherence import report_columns
 from seq2seq.evaluation import systems
 from seq2seq.evaluation.calibration import MIN_SENTENCES, fit, isotonic, reliability
-from seq2seq.evaluation.measures import buckets, ngram_differences, scores_with_intervals, word_frequencies
+from seq2seq.evaluation.error_analysis import buckets, ngram_differences, scores_with_intervals, word_frequencies
 from seq2seq.evaluation.report_page import page
 from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.evaluation.systems import System, TestSet, read_system, read_tests, tell_apart
@@ -104,9 +105,10 @@ def test_hostile_text_stays_text(hostile):
 def test_kept_placeholders_and_tags_are_counted():
     sources = ["<b>Hallo</b> {name}!", "Datei %s von %s"]
     test = news(sources, ["Hello", "File"])
-    cells = Page(page([system(translations=["<b>Hi</b> you!", "File %s of %s and %s"])], [test])).cells
+    columns = partial(report_columns, None)
+    cells = Page(page([system(translations=["<b>Hi</b> you!", "File %s of %s and %s"])], [test], columns=columns)).cells
     assert cells[cells.index("placeholders and tags kept"):].count("4 of 5") == 1
-    assert "placeholders and tags kept" not in Page(page([system()], [news()])).cells
+    assert "placeholders and tags kept" not in Page(page([system()], [news()], columns=columns)).cells
 
 
 def test_sources_are_shown_without_their_context():

@@ -6,11 +6,11 @@ import zipfile
 
 from catalogue import Catalogue
 
+from seq2seq.cli.translate import input_format
 from seq2seq.documents.block import Block
 from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.registry import parse
-from seq2seq.documents.translate_document import input_format
 
 catalogue = Catalogue("document")
 

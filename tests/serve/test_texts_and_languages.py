@@ -5,8 +5,8 @@ import unicodedata
 import pytest
 
 from seq2seq.data import language_identification
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.plain_text import PlainTextDocument
-from seq2seq.documents.translation import DividedDocument
 from seq2seq.languages import canonical, language_name
 from seq2seq.serve import detection
 from seq2seq.serve.detection import Detector

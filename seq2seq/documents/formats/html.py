@@ -17,8 +17,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from seq2seq.documents.block import MAX_TAGS, Block, TagKind, decode, element_ends, pair_tags, require_count
-from seq2seq.documents.sentences import is_translatable
+from seq2seq.documents.block import (
+    MAX_TAGS,
+    Block,
+    TagKind,
+    decode,
+    element_ends,
+    is_translatable,
+    pair_tags,
+    require_count,
+)
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)"

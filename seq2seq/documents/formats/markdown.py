@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from seq2seq.documents.block import Block, Tag, TagKind, pair_tags, require_block_size, require_count
+from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_tags, require_block_size, require_count
 from seq2seq.documents.formats.plain_text import one_line
 from seq2seq.documents.inline import find_core, shift_tags
-from seq2seq.documents.sentences import is_translatable
 from seq2seq.documents.spans import decode_text, encode_text
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from seq2seq.documents.block import Block
-from seq2seq.documents.sentences import is_translatable
+from seq2seq.documents.block import Block, is_translatable
 from seq2seq.documents.spans import decode_text, encode_text
 
 _LINE = re.compile(r"([^\r\n]*+)(\r\n|\r|\n|\Z)")

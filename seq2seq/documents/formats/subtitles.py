@@ -15,10 +15,9 @@ from itertools import accumulate
 from typing import Literal
 
 from seq2seq.data.line_splitting import SENTENCE_MARKS, SPACELESS, alignment_units
-from seq2seq.documents.block import Block, DocumentError, Tag, pair_tags
+from seq2seq.documents.block import Block, DocumentError, Tag, is_translatable, pair_tags
 from seq2seq.documents.formats.plain_text import one_line
 from seq2seq.documents.inline import find_core, shift_tags
-from seq2seq.documents.sentences import is_translatable
 from seq2seq.documents.spans import decode_text, encode_text
 from seq2seq.languages import main_language
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.html import HtmlDocument, _tokens
-from seq2seq.documents.translation import DividedDocument
 
 
 def translated(source, translate=str.upper, language="en"):

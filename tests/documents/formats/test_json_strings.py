@@ -8,8 +8,8 @@ from property_checks import few_and_many
 from unchanged_documents import unchanged, upper
 
 from seq2seq.documents.block import Block
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.json_strings import JsonDocument
-from seq2seq.documents.translation import DividedDocument
 
 
 def test_line_breaks_within_a_string_keep_their_kind_where_the_translation_has_spaces():

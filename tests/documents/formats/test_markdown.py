@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from property_checks import few_and_many
 
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.markdown import MarkdownDocument
-from seq2seq.documents.translation import DividedDocument
 
 
 def upper(source):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from property_checks import few_and_many
 
 from seq2seq.documents.block import DocumentError
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.office import DocxDocument, OdtDocument, PptxDocument
 from seq2seq.documents.formats.office_archive import Archive
-from seq2seq.documents.translation import DividedDocument
 
 TYPES = ('<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override PartName="/word/docu'
          'ment.xml" ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/>'

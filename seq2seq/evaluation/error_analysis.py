@@ -1,4 +1,5 @@
-"""Measures of a report: scores with confidence intervals, buckets of sentences, n-grams, faults."""
+"""Error analysis of translations: scores with confidence intervals, scores of groups of sentences, n-grams that are too
+frequent or too rare."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from sacrebleu.metrics import CHRF
 
 from seq2seq.data.line_splitting import word_spans
 from seq2seq.evaluation.scores import sacrebleu_metric
-from seq2seq.translation.output_faults import FAULTS, faults
 
 RESAMPLED = 1_000
 """Number of resampled test sets for each confidence interval."""
@@ -135,11 +135,3 @@ def _ngrams(lines: Iterable[str]) -> Counter[tuple[str, ...]]:
         for size in range(1, MAX_NGRAM + 1):
             counts.update(tuple(words[begin:begin + size]) for begin in range(len(words) - size + 1))
     return counts
-
-
-def fault_counts(sources: Sequence[str], translations: Sequence[str], languages: tuple[str, str]
-                 ) -> tuple[dict[str, int], list[list[str]]]:
-    """Return the number of translations with each fault of `output_faults`, and the faults of each translation."""
-    by_line = [list(faults(source, text, *languages)) for source, text in zip(sources, translations, strict=True)]
-    counts = Counter(name for line in by_line for name in line)
-    return {name: counts[name] for name in FAULTS if counts[name]}, by_line

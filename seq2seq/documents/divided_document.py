@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
-from seq2seq.data.line_splitting import DividedLine, join_translations, split_margins
-from seq2seq.documents.block import Block, Document, DocumentError, Tag
-from seq2seq.documents.placement import place_tags, with_spaces
-from seq2seq.documents.sentences import is_translatable, split_sentences
-
-Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
-"""Function that takes pairs of a sentence and its translation, and returns the attention weights of each pair (see
-`placement.place_tags`), or None for a pair that cannot be aligned."""
-
+from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, divide, join_translations, split_margins
+from seq2seq.documents.block import Block, Document, DocumentError, Tag, is_translatable
+from seq2seq.documents.placement import Align, place_tags, with_spaces
 
 MAX_SENTENCES = 400_000
 """Maximum number of sentences of a document. Each sentence takes up to 2 kB of memory."""
+# Abbreviations of several European languages, in lower case. A period after them does not end a sentence.
+_ABBREVIATION_LIST = """
+abs approx art bd bspw bzw ca cf corp d.h dept dott dr e.g fig fr hr hrn i.e inc ing inkl jr ltd mlle mme mr mrs ms nr
+o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
+"""
+_ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
+_LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
+_LOOK_BACK = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,31 @@ class _DividedBlock:
     block: Block
     sentences: list[Sentence]
     gaps: list[tuple[str, tuple[Tag, ...]]]
+
+
+def ends_sentence(text: str, end: int, begin_of_next: int) -> bool:
+    """Return True if a sentence ends before `end` and another one begins at `begin_of_next`.
+
+    No sentence ends after an abbreviation or a single letter (J. Smith, z. B.), or before a lower-case letter.
+    """
+    if begin_of_next >= len(text) or text[begin_of_next].islower():
+        return False
+    word = _LAST_WORD.search(text[max(0, end - _LOOK_BACK):end])
+    if word is None:
+        return True
+    last = word[1].lower()
+    return not (last in _ABBREVIATIONS or len(last) == 1 and last.isalpha())
+
+
+def split_sentences(line: str) -> DividedLine:
+    """Split a line into sentences at the matches of `SENTENCE_END` that `ends_sentence` accepts."""
+
+    def is_one_sentence(text: str) -> bool:
+        # A match includes the white space after a sentence. If the text ends with a match, no second sentence follows.
+        return not any(match.end() > 0 and ends_sentence(text, match.start(), match.end())
+                       for match in SENTENCE_END.finditer(text))
+
+    return divide(line, is_one_sentence)
 
 
 def divide_block(block: Block) -> _DividedBlock:
@@ -129,12 +154,21 @@ class DividedDocument:
     """Document divided into sentences.
 
     sentences: texts to translate, with spaces in place of other white space. Sentences without letters are left out.
+    places: place in the document of the first occurrence of each of `sentences`, such as `line 12`.
     """
 
-    def __init__(self, document: Document) -> None:
-        """Raises DocumentError: the document has too many sentences."""
+    def __init__(self, document: Document, once: bool = False) -> None:
+        """once: True if equal sentences stand only once in `sentences`, and so have the same translation.
+
+        Raises:
+            DocumentError: the document has too many sentences.
+        """
         self._document = document
         self._blocks: list[_DividedBlock] = []
+        self.sentences: list[str] = []
+        self.places: list[str] = []
+        self._indices: list[int] = []                                   # index in `sentences` of each sentence to join
+        first: dict[str, int] = {}
         count = 0
         for block in document.blocks:
             self._blocks.append(divide_block(block))
@@ -142,20 +176,17 @@ class DividedDocument:
             if count > MAX_SENTENCES:
                 raise DocumentError(f"{block.place or 'the document'}: the document has more than {MAX_SENTENCES:,} "
                                     "sentences. Divide it.")
-        self._translatable = [sentence for block in self._blocks for sentence in block.sentences
-                              if is_translatable(sentence.text)]
-        self.sentences = [_plain(sentence.text) for sentence in self._translatable]
+            for text in [_plain(one.text) for one in self._blocks[-1].sentences if is_translatable(one.text)]:
+                if not once or text not in first:
+                    first[text] = len(self.sentences)
+                    self.sentences.append(text)
+                    self.places.append(block.place)
+                self._indices.append(first[text])
 
     @property
     def content(self) -> str:
         """Text of all blocks, for the identification of its language."""
         return "\n".join(block.text for block in self._document.blocks)
-
-    @property
-    def places(self) -> list[str]:
-        """Place of each of `sentences` in the document."""
-        return [block.block.place for block in self._blocks for sentence in block.sentences
-                if is_translatable(sentence.text)]
 
     def join(self, translations: Sequence[str], target_language: str, align: Align | None = None) -> bytes:
         """Return the translated document.
@@ -164,25 +195,25 @@ class DividedDocument:
             translations: one for each of `sentences`.
             align: function that aligns tagged sentences with their translations; None: tags are placed by position.
         """
-        tagged = [(source, translation)
-                  for sentence, source, translation in zip(self._translatable, self.sentences, translations,
-                                                           strict=True)
-                  if sentence.tags and source != translation]
+        pairs = iter([(self.sentences[index], translations[index]) for index in self._indices])
+        divided = [(block, [(sentence, next(pairs) if is_translatable(sentence.text) else None)
+                            for sentence in block.sentences]) for block in self._blocks]
+        tagged = [pair for _, sentences in divided for sentence, pair in sentences
+                  if sentence.tags and pair and pair[0] != pair[1]]
         weights = iter(align(tagged) if align and tagged else [None] * len(tagged))
-        translated = iter(translations)
         blocks = []
-        for block in self._blocks:
+        for block, sentences in divided:
             texts, tags = [], []
-            for sentence in block.sentences:
-                translation = next(translated) if is_translatable(sentence.text) else sentence.text
-                same = not is_translatable(sentence.text) or translation == _plain(sentence.text)
-                placed = list(sentence.tags)
-                if placed and not same:
-                    translation, placed = with_spaces(sentence.text, placed, translation, place_tags(
-                        sentence.text, placed, translation, next(weights)))
-                if block.block.keeps_lines:
-                    translation = _rewrapped(sentence.text, translation)
-                texts.append(sentence.text if same else translation)
+            for sentence, pair in sentences:
+                translation, placed = sentence.text, list(sentence.tags)
+                if pair and pair[0] != pair[1]:
+                    translation = pair[1]
+                    if placed:
+                        translation, placed = with_spaces(sentence.text, placed, translation, place_tags(
+                            sentence.text, placed, translation, next(weights)))
+                    if block.block.keeps_lines:
+                        translation = _rewrapped(sentence.text, translation)
+                texts.append(translation)
                 tags.append(placed)
             blocks.append(_joined(block, texts, tags, target_language))
         return self._document.render(blocks, target_language)
