@@ -23,7 +23,7 @@ from seq2seq.inference.load_model import read_model
 from seq2seq.model import Model
 from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
-from seq2seq.recipe.decoding_section import SAMPLING_KEYS
+from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.directions import language_token
 from seq2seq.storage.atomic import make_directories, recover, replace_directory
 from seq2seq.storage.checkpoints import README, recipe_path, resolve_model_path

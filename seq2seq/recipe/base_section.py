@@ -26,6 +26,10 @@ class RecipeValueError(ValueError):
         self.key = tuple(key.split(".")) if isinstance(key, str) else key
 
 
+class CombinationError(RecipeValueError):
+    """Error about two settings that do not work together. Its key begins with the section."""
+
+
 def refuse_if(condition: object, key: str | tuple[str | int, ...], message: str) -> None:
     """Raise RecipeValueError if a condition is true."""
     if condition:

@@ -10,12 +10,13 @@ from pydantic import (
     PositiveInt,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from seq2seq.recipe.base_section import Pieces, Section, Tokens
+from seq2seq.recipe.combinations import IN_DECODING, refuse_combinations
 
 Phrases = Annotated[tuple[str, ...], Field(strict=False)]
-SAMPLING_KEYS = ("temperature", "top_k", "top_p", "min_p")
 SINGLE_SAMPLE: dict[str, Any] = {"sampling": True, "n_best": 1, "mbr": 0, "diverse_groups": 1, "require": ()}
 """Overrides that make any `decoding` section draw a single sample per sentence."""
 
@@ -127,25 +128,7 @@ class DecodingSection(Section):
             sizes = [str(size) for size in (beam_size // groups * groups, -(-beam_size // groups) * groups) if size]
             raise ValueError(f"a beam of {beam_size} cannot be divided into {groups} groups of equal size; a beam of "
                              f"{' or '.join(sizes)} can")
-        if groups > 1 and info.data.get("require"):
-            raise ValueError("cannot be combined with required phrases; leave out one of them")
         return groups
-
-    @field_validator("sampling")
-    @classmethod
-    def _reject_search_options_in_sampling(cls, sampling: bool, info: ValidationInfo) -> bool:
-        if sampling and info.data.get("require"):
-            raise ValueError("cannot be combined with required phrases; leave out one of them")
-        if sampling and info.data.get("diverse_groups", 1) > 1:
-            raise ValueError("cannot be combined with diverse groups; leave out one of them")
-        return sampling
-
-    @field_validator(*SAMPLING_KEYS)
-    @classmethod
-    def _reject_sampling_keys_in_search(cls, value: Any, info: ValidationInfo) -> Any:
-        if value != cls.model_fields[str(info.field_name)].default and not info.data.get("sampling", True):
-            raise ValueError("affects only samples; turn sampling on, or leave it out")
-        return value
 
     @field_validator("mbr")
     @classmethod
@@ -165,6 +148,11 @@ class DecodingSection(Section):
             raise ValueError(f"a beam of {info.data['beam_size']} cannot produce {n_best} translations; raise "
                              "beam_size")
         return n_best
+
+    @model_validator(mode="after")
+    def _refuse_combinations(self) -> "DecodingSection":
+        refuse_combinations(IN_DECODING, {"decoding": self})
+        return self
 
 
 class DecodingOptions(TypedDict, total=False):

@@ -77,12 +77,3 @@ def check_directions(recipe: Any) -> None:
         check(key, corpus)
     refuse_if(tokens and language_token(languages.target) not in tokens, "languages.target",
               f"no training corpus has this target language; the corpora have the tokens {' and '.join(tokens)}")
-    unfit = {"data.train": len(recipe.directions) > 1, "data.augmentation": recipe.data.augmentation,
-             "model.type": recipe.task is not TRANSLATION, "tokenizer.type": recipe.tokenizer.type == "words",
-             "training.teachers": recipe.training.teachers.count, "model.copy": recipe.model.copy,
-             "decoding.coverage_penalty": recipe.decoding.coverage_penalty}
-    for key in ("guided_alignment", "bidirectional_epochs", "word_dropout", "switch_out"):
-        unfit[f"training.{key}"] = getattr(recipe.training, key)
-    for key, refused in unfit.items():
-        refuse_if(refused and recipe.data.context, key, "it does not work with data.context")
-    refuse_if(recipe.model.context != "concatenate" and not recipe.data.context, "model.context", "needs data.context")

@@ -12,8 +12,9 @@ from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
 from seq2seq.languages import code_for
-from seq2seq.recipe.base_section import RecipeValueError, Section
-from seq2seq.recipe.decoding_section import SAMPLING_KEYS, DecodingSection
+from seq2seq.recipe.base_section import CombinationError, RecipeValueError, Section
+from seq2seq.recipe.combinations import SAMPLING_KEYS
+from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.schema import Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key
 
@@ -53,7 +54,7 @@ def explain(error: ValidationError, document: Document, prefix: Key = ()) -> Ite
             if isinstance(cause.__cause__, ValidationError):
                 yield from explain(cause.__cause__, document, cause.key)
                 continue
-            key += cause.key
+            key = cause.key if isinstance(cause, CombinationError) else key + cause.key
         if key[-1] == "[key]":
             key = key[:-1]
         elif detail["type"] == "missing" and isinstance(key[-1], int):
@@ -88,7 +89,8 @@ def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
 
 def _option_message(detail: ErrorDetails, options: dict[str, Any], name_of: Callable[[str], str]) -> str:
     """Return the message for one of pydantic's errors about options."""
-    first, *indices = detail["loc"]
+    cause = (detail.get("ctx") or {}).get("error")
+    first, *indices = cause.key[1:] if isinstance(cause, CombinationError) else detail["loc"]
     name = str(first)
     if detail["type"] == "extra_forbidden":
         known = list(DecodingSection.model_fields)

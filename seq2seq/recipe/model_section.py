@@ -3,9 +3,9 @@
 import warnings
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from seq2seq.recipe.base_section import Positions, RecipeValueError, Section, Share
+from seq2seq.recipe.base_section import Positions, Section, Share
 from seq2seq.recipe.task import TASKS, Task
 
 # The key `copy` shadows a deprecated method of pydantic's BaseModel, which seq2seq does not call.
@@ -97,29 +97,6 @@ class ModelSection(Section):
         if d_model % num_heads and info.data.get("type") != "pointer":          # pointer networks have no heads
             raise ValueError(f"d_model ({d_model}) cannot be divided into {num_heads} heads of equal size")
         return num_heads
-
-    @field_validator("selection")
-    @classmethod
-    def _reject_hard_attention_with_relu(cls, selection: str, info: ValidationInfo) -> str:
-        if selection != "soft" and info.data.get("normalize") == "relu":
-            raise ValueError(f"'{selection}' needs probabilities, which normalize: relu does not produce. Use softmax.")
-        return selection
-
-    @model_validator(mode="after")
-    def _reject_unused_keys(self) -> "ModelSection":
-        if self.tied_decoder_layers and self.selection != "soft":
-            raise RecipeValueError("tied_decoder_layers", f"selection: {self.selection} affects only the last layer. "
-                                   "Leave one of the two keys out.")
-        decoder_keys = ("tied_decoder_layers", "context")
-        transformer_keys = ("window", "feed_forward", "activation", "norm", "positions", *decoder_keys)
-        unused = {"transformer": ("cell", "input_feeding"), "rnn": transformer_keys,
-                  "pointer": (*transformer_keys, "score", "normalize", "selection", "input_feeding", "copy",
-                              "tied_embeddings", "output_bias"),
-                  "language_model": ("selection", "copy", "cell", "input_feeding", *decoder_keys)}[self.type]
-        for key in unused:
-            if getattr(self, key) != type(self).model_fields[key].default:
-                raise RecipeValueError(key, f"has no effect with model.type: {self.type}. Leave it out.")
-        return self
 
     @property
     def attention_score(self) -> str:

@@ -12,11 +12,12 @@ from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_
 from seq2seq.errors import OptionError
 from seq2seq.languages import same_code
 from seq2seq.recipe.base_section import RecipeValueError, Section, refuse_if
+from seq2seq.recipe.combinations import COMBINATIONS, refuse_combinations
 from seq2seq.recipe.data_section import Corpus, Data, Languages, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.directions import check_directions, directions_of, language_tokens, with_language_tokens
 from seq2seq.recipe.model_section import ModelSection
-from seq2seq.recipe.task import POINTING, TASKS, TRANSLATION, Metric, Task
+from seq2seq.recipe.task import TASKS, TRANSLATION, Metric, Task
 from seq2seq.recipe.tokenizer_section import TokenizerSection
 from seq2seq.recipe.training_section import TrainingSection
 
@@ -81,44 +82,17 @@ class Recipe(Section):
 
     @field_validator("model")
     @classmethod
-    def _check_model_against_data(cls, model: ModelSection, info: ValidationInfo) -> ModelSection:
-        tokenizer: TokenizerSection | None = info.data.get("tokenizer")
-        if tokenizer:
-            refuse_if(model.task.has_source and not tokenizer.joint and model.tied_embeddings == "all",
-                      "tied_embeddings", "'all' shares one matrix between source and target, which requires "
-                      "tokenizer.joint: true. Write 'decoder' or 'none' here.")
-            refuse_if(not tokenizer.joint and model.copy, "copy", "the copy mechanism requires source and target to "
-                      "have the same vocabulary. Set tokenizer.joint: true.")
-            refuse_if(model.task is POINTING and tokenizer.type != "words", "type", "the targets of a pointer are "
-                      f"positions of words, which requires tokenizer: {{type: words}}; found '{tokenizer.type}'")
-        data: Data | None = info.data.get("data")
-        pieces = data.cleaning.max_pieces if data else 0
-        refuse_if(data and model.max_positions <= pieces, "max_positions",
-                  f"training sentences of {pieces} pieces and `</s>` need at least {pieces + 1} positions, found "
-                  f"{model.max_positions}. Raise max_positions, or lower data.cleaning.max_pieces.")
+    def _check_positions(cls, model: ModelSection, info: ValidationInfo) -> ModelSection:
+        pieces = info.data["data"].cleaning.max_pieces if "data" in info.data else 0
+        refuse_if(model.max_positions <= pieces, "max_positions", f"training sentences of {pieces} pieces and `</s>` "
+                  f"need at least {pieces + 1} positions, found {model.max_positions}. Raise max_positions, or lower "
+                  "data.cleaning.max_pieces.")
         return model
 
     @field_validator("training")
     @classmethod
-    def _check_training_against_model(cls, training: TrainingSection, info: ValidationInfo) -> TrainingSection:
+    def _check_best_metric(cls, training: TrainingSection, info: ValidationInfo) -> TrainingSection:
         model: ModelSection | None = info.data.get("model")
-        tokenizer: TokenizerSection | None = info.data.get("tokenizer")
-        refuse_if(training.start_from is not None and tokenizer and tokenizer.taken_from is not None, "start_from",
-                  "fine-tuning uses the tokenizer of this model. Leave tokenizer.taken_from out.")
-        if model:
-            pointer = model.task is POINTING
-            refuse_if(pointer and training.label_smoothing, "label_smoothing", "a pointer does not support label "
-                      "smoothing, because its distribution covers only the words of the source sentence. Set "
-                      "training.label_smoothing: 0.")
-            refuse_if(model.copy and training.label_smoothing, "label_smoothing", "model.copy does not support label "
-                      "smoothing, because copied pieces cannot be smoothed. Set training.label_smoothing: 0.")
-            causes = {"model.type: pointer": pointer, "model.copy: true": model.copy, "model.dropout: 0":
-                      not model.dropout, "model.selection: hard": model.selection == "hard"}
-            unfit = next(filter(causes.get, causes), None)
-            refuse_if(training.consistency and unfit, "consistency", "it compares predictions over a vocabulary with "
-                      f"different dropout masks, which {unfit} excludes. Set training.consistency: 0, or change it.")
-            for key in ("word_dropout", "switch_out"):
-                refuse_if(pointer and getattr(training, key), key, "a pointer's targets are positions. Leave this out.")
         metrics = info.data.get("metrics") or (model.task.default_metrics if model else ())
         if model and model.task.has_source and metrics and training.best_metric not in (*metrics, "loss", "perplexity"):
             raise RecipeValueError(
@@ -126,6 +100,15 @@ class Recipe(Section):
                 f"{''.join(f'{metric}, ' for metric in metrics if metric != 'ter')}loss or perplexity, or add it to "
                 "metrics.")
         return training
+
+    @field_validator("decoding")
+    @classmethod
+    def _refuse_combinations(cls, decoding: DecodingSection, info: ValidationInfo) -> DecodingSection:
+        """Check the combinations with the last of the sections, so that errors in other keys are reported, too."""
+        sections = {**info.data, "decoding": decoding}
+        if {"languages", "data", "tokenizer", "model", "training"} <= sections.keys():
+            refuse_combinations(COMBINATIONS, sections)
+        return decoding
 
     @field_validator("expected")
     @classmethod
@@ -161,22 +144,8 @@ class Recipe(Section):
         for metric in self.metrics or ():
             refuse_if(metric not in self.task.metrics, "metrics", f"'{metric}' is not for model.type: "
                       f"{self.model.type}; expected some of {', '.join(self.task.metrics)}")
-        attention = self.model.type, self.model.score or "scaled_dot", self.model.normalize
-        refuse_if(self.training.guided_alignment and (
-            attention != ("transformer", "scaled_dot", "softmax") or self.tokenizer.subword_sampling),
-            "training.guided_alignment", "it needs a transformer with score: scaled_dot and normalize: softmax, and a "
-            "tokenizer without subword_sampling")
-        unfit: dict[str, object] = {
-            f"model.type: {self.model.type}": self.task is not TRANSLATION, "typos": self.data.augmentation.typos,
-            "terms": self.data.augmentation.terms, "guided_alignment": self.training.guided_alignment,
-            "tags or several target languages": any(corpus.tag for corpus in self.data.train),
-            "tokenizer.joint: false": not self.tokenizer.joint}
-        for name, refused in unfit.items():
-            refuse_if(refused and self.training.bidirectional_epochs, "training.bidirectional_epochs",
-                      f"it does not work with {name}. Leave one of the two out.")
         if self.training.teachers.count:
             type = str(self.training.teachers.model.get("type", self.model.type))
-            refuse_if(self.task is not TRANSLATION, "training.teachers", "only a model that translates has teachers")
             refuse_if("base" in self.training.teachers.model, "training.teachers.model.base", "write its keys instead")
             refuse_if(TASKS.get(type, TRANSLATION) is not TRANSLATION, "training.teachers.model.type",
                       f"a {type} cannot translate")
@@ -187,15 +156,6 @@ class Recipe(Section):
             except ValidationError as error:
                 raise RecipeValueError("training.teachers", "no recipe for the teachers") from error
         check_directions(self)
-        several = len(self.directions) > 1
-        refuse_if(several and self.training.guided_alignment, "training.guided_alignment", "needs a single direction")
-        refuse_if(several and self.data.augmentation, "data.augmentation", "needs a single direction")
-        refuse_if(self.data.augmentation and self.task is not TRANSLATION, "data.augmentation",
-                  f"it does not work with model.type: {self.model.type}")
-        refuse_if(self.data.augmentation.terms and self.tokenizer.type == "words", "data.augmentation.terms",
-                  "needs subwords; set tokenizer.type: unigram or bpe")
-        refuse_if(monolingual and not self.tokenizer.joint, "tokenizer.joint",
-                  "a language model has only one vocabulary; leave this key out")
         refuse_if(monolingual and self.training.best_metric not in ("loss", "perplexity"), "training.best_metric",
                   f"'{self.training.best_metric}' is a metric of translations; for a language model, write loss or "
                   "perplexity, or leave this key out.")

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field
 
 from seq2seq.recipe.base_section import Section
 
@@ -56,10 +56,3 @@ class TokenizerSection(Section):
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Subword regularisation, which segments the training text differently in each epoch. The value is alpha of unigram
     sampling, or the dropout probability of BPE merges. 0 turns it off."""
-
-    @field_validator("subword_sampling")
-    @classmethod
-    def _reject_sampling_of_words(cls, subword_sampling: float, info: ValidationInfo) -> float:
-        if subword_sampling and info.data.get("type") == "words":
-            raise ValueError("whole words have no subwords; leave this key out, or set tokenizer.type: unigram")
-        return subword_sampling

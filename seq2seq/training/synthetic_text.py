@@ -23,7 +23,8 @@ from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
 from seq2seq.files import parse_json, regular_bytes
 from seq2seq.languages import same_code
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
-from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
+from seq2seq.recipe.combinations import SAMPLING_KEYS
+from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file, sync
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.directories import crc32_of, read_metadata
