@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.recipe.base_section import CombinationError
 from seq2seq.recipe.combinations import COMBINATIONS, IN_DECODING, combinations_page
-from seq2seq.training.trainer import train
+from seq2seq.training.run import train
 
 SMALL = {
     "name": "small", "languages": {"source": "en", "target": "de"}, "tokenizer.vocab_size": "auto",
