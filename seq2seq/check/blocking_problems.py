@@ -6,7 +6,7 @@ from pathlib import Path
 
 from seq2seq import console
 from seq2seq.check.report import Report
-from seq2seq.data.preparation import make_tokenizers
+from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.evaluation.scores import require_metrics
 from seq2seq.inference.load_model import weights_to_start_from
@@ -36,7 +36,7 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> bool:
     return all(change.may_change_on_resume for change in changes or ())
 
 
-def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
+def load_or_make_tokenizers(text: TrainingText, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
     """Load or make the tokenizers that a training would use, without writing files.
 
     Return (tokenizers, None), or (None, error message) if they cannot be made. If there is neither a training corpus
@@ -44,15 +44,15 @@ def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[T
     use_run: True to load the tokenizers of the run if it has any.
     """
     directory = run / "tokenizer"
-    if use_run and directory.is_dir() and not trained_on_other_text(directory, text_state(recipe)):
+    if use_run and directory.is_dir() and not trained_on_other_text(directory, text_state(text.recipe, text.corpora)):
         try:
             return load_tokenizers(directory), None
         except (TokenizerError, CheckpointError) as error:
             console.warn(str(error))
-    if not recipe.data.train and recipe.tokenizer_model is None:
+    if not text.corpora and text.recipe.tokenizer_model is None:
         return None, None
     try:
-        return make_tokenizers(recipe), None
+        return make_tokenizers(text), None
     except UserError as error:
         return None, str(error)
 

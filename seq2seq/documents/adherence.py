@@ -68,8 +68,6 @@ class GlossaryEvaluation:
                          "translated without it. For another direction, use --source, --reference and --language.")
         scores: dict[str, dict[str, Score]] = {}
         for names, translate in ((tests.keys() - other, self.translate), (other, None)):
-            chosen = {name: test for name, test in tests.items() if name in names}
-            data = recipe.data.model_copy(update={"test": chosen})
-            found = evaluate_tests(translator, recipe.model_copy(update={"data": data}), metrics, translate)
+            found = evaluate_tests(translator, recipe, metrics, translate, names)
             scores |= {name: one | (self.next_scores() if translate else {}) for name, one in found.items()}
         return {name: scores[name] for name in tests}

@@ -19,16 +19,17 @@ from typing import Any, TypeVar
 
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
+from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
 from seq2seq.files import parse_json, regular_bytes
 from seq2seq.languages import same_code
-from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
+from seq2seq.recipe import Corpus, DecodingSection, Recipe, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file, sync
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
-from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
+from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, text_of_teachers, write_sources
 from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.requests import Request, growing_blocks, number_requests
 from seq2seq.translation.translator import Translator
@@ -41,10 +42,10 @@ BLOCK_LINES = 8192
 """Maximum number of lines that each rank translates between updates of the journal (see `_truncate_to_journal`)."""
 
 
-def with_synthetic_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS,
-                        directory: Path | None = None) -> Recipe:
-    """Translate the monolingual corpora, and the text that the teachers translate. Return the recipe with each
-    translation as the missing side of its corpus. Ranks other than the main rank return the recipe without
+def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS, directory: Path | None = None
+                  ) -> TrainingText:
+    """Translate the monolingual corpora, and the text that the teachers translate. Return the text of the training, in
+    which each translation is the missing side of its corpus. Ranks other than the main rank return the corpora without
     translations, because they do not read the training text.
 
     The result does not depend on interruptions, because the sample drawn for a line does not depend on other lines. It
@@ -60,24 +61,24 @@ def with_synthetic_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_
     """
     if recipe.training.teachers.count and group.is_main:
         write_sources(recipe, run)
-    recipe, directory = with_translated_text(recipe, run), directory or run / SYNTHETIC
-    train = tuple(_complete(spec, recipe, directory, group) if spec.translated_by else spec
-                  for spec in recipe.data.train)
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
+    directory = directory or run / SYNTHETIC
+    return TrainingText(recipe, tuple(
+        _complete(spec, recipe, directory, group) if spec.translated_by else spec
+        for spec in (*recipe.data.train, *text_of_teachers(recipe, run))))
 
 
-def without_synthetic_text(recipe: Recipe, run: Path) -> tuple[Recipe, list[str]]:
-    """Return the recipe with the translations that exist already, and the labels of the corpora without a translation.
-    The returned recipe contains neither the corpora without a translation nor teachers.
+def existing_text(recipe: Recipe, run: Path) -> tuple[TrainingText, list[str]]:
+    """Return the text of a training with the translations that exist already, without the corpora that have no
+    translation yet; and the labels of these corpora.
 
     Raises:
-        CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
+        CheckpointError, RecipeError, CorpusError: see `training_text`.
     """
     kept, missing = [], []
     # The number of teachers may have been raised after the text for them was written, until the student begins.
     trained = bool(list_checkpoints(run)) or all(is_model(teacher) for _, teacher in teachers_of(recipe, run))
     has_sources = trained and all(path.exists() for path in source_files(recipe, run).values())
-    for spec in with_translated_text(recipe, run).data.train if has_sources else recipe.data.train:
+    for spec in (*recipe.data.train, *(text_of_teachers(recipe, run) if has_sources else ())):
         if spec.translated_by is None:
             kept.append(spec)
             continue
@@ -90,9 +91,7 @@ def without_synthetic_text(recipe: Recipe, run: Path) -> tuple[Recipe, list[str]
             missing.append(spec.label)
     if recipe.training.teachers.count and not has_sources:
         missing.append(LABEL)
-    training = recipe.training.model_copy(update={"teachers": Teachers(count=0)})
-    data = recipe.data.model_copy(update={"train": tuple(kept)})
-    return recipe.model_copy(update={"data": data, "training": training}), missing
+    return TrainingText(recipe, tuple(kept)), missing
 
 
 def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup) -> Corpus:

@@ -17,7 +17,7 @@ from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
 from seq2seq.training import synthetic_text as synthetic
 from seq2seq.training.run import start_training, train
-from seq2seq.training.synthetic_text import with_synthetic_text
+from seq2seq.training.synthetic_text import training_text
 from seq2seq.translation.translator import Translator
 
 LINES = ["two cat", "red", "", "dog and cat and dog", "not blue three"]
@@ -58,7 +58,7 @@ def without_translator(monkeypatch):
 
 
 def made(recipe, run):
-    *_, spec = with_synthetic_text(recipe, run).data.train
+    *_, spec = training_text(recipe, run).corpora
     return spec, Path(spec.source).read_text()
 
 
@@ -85,7 +85,7 @@ def test_several_models_translate_as_an_ensemble(folder, recipe, tmp_path):
 def test_distillation_translates_sources_with_beam_search(folder, tmp_path):
     recipe = load_recipe(folder / "forward.yaml", [
         f"data.train=[{{source: {folder / 'mono.en'}, translated_by: {folder / 'run'}}}]"])
-    spec = with_synthetic_text(recipe, tmp_path).data.train[0]
+    spec = training_text(recipe, tmp_path).corpora[0]
     assert Path(spec.target).read_text().splitlines() == translated(folder / "run")
 
 
@@ -174,7 +174,7 @@ def test_a_model_of_another_direction_or_task_and_a_text_without_lines_are_refus
             (f"data.train=[{{source: {folder / 'mono.en'}, translated_by: {folder / 'run'}}}]", RecipeError,
              "data.train.0: "),
             (f"data.train.1.target={tmp_path / 'empty.en'}", CorpusError, str(tmp_path / "empty.en"))):
-        for start in (check_recipe, with_synthetic_text):
+        for start in (check_recipe, training_text):
             with pytest.raises(error, match=f"^{place}"):
                 start(recipe(wrong), tmp_path)
 
@@ -223,7 +223,7 @@ def test_check_reports_synthetic_text_that_does_not_exist_yet(folder, recipe, tm
     assert any(warning.startswith("mono.en: training will first translate this text") for warning in report.warnings)
     alone = check_recipe(recipe("data.cleaning.max_characters=1"), tmp_path)
     assert not alone.errors and any(warning.startswith("train: no pair is left") for warning in alone.warnings)
-    with_synthetic_text(recipe(), tmp_path)
+    training_text(recipe(), tmp_path)
     assert [corpus.label for corpus in check_recipe(recipe(), tmp_path).corpora if corpus.role == "train"] == [
         "train.de", "mono.en"]
     only = load_recipe(folder / "forward.yaml", [
@@ -243,12 +243,12 @@ synthetic_text.BLOCK_LINES = 2
 original, blocks = Translator.translate, []
 Translator.translate = lambda self, *arguments, **options: blocks.append(1) or original(self, *arguments, **options)
 with join_process_group("cpu") as group:
-    recipe = synthetic_text.with_synthetic_text(load_recipe(Path("recipe.yaml")), Path(sys.argv[1]), group)
+    text = synthetic_text.training_text(load_recipe(Path("recipe.yaml")), Path(sys.argv[1]), group)
     shares = group.gather([len(blocks)])
     if group.is_main:                                   # only the main rank reads the text
-        print(*shares, Path(recipe.data.train[1].source).exists())
+        print(*shares, Path(text.corpora[1].source).exists())
     else:
-        assert recipe.data.train[1].source is None
+        assert text.corpora[1].source is None
 """
 
 
