@@ -16,7 +16,7 @@ from seq2seq.check.measure import measure
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.print_report import show_report
 from seq2seq.check.read_corpora import CorpusReader
-from seq2seq.check.report import CorpusReport, Report, percentiles
+from seq2seq.check.results import CorpusReport, Report, percentiles
 from seq2seq.check.warnings import (
     add_corpus_warnings,
     add_direction_warnings,

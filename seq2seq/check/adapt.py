@@ -27,7 +27,6 @@ from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
-from seq2seq.files import parse_json
 from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
@@ -41,11 +40,10 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.unfinished_output import INPUTS, recorded_inputs
 
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
 """Contents of the directory of an adaptation, besides the model."""
-INPUTS = "inputs.json"
-"""File in TEXT that identifies model, text and seed. A call that resumes the adaptation must have the same inputs."""
 REPLAYED = 10
 """Maximum ratio of general to domain training pairs. Each epoch samples about as many general as domain pairs."""
 MAX_REPEATS = 5
@@ -129,7 +127,7 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
         if os.path.lexists(output):
             raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")
         _write(recipe, bundle, tokenizers, domain, general, output, seed, inputs, settings)
-    elif parse_json((output / TEXT / INPUTS).read_bytes()) != inputs:
+    elif recorded_inputs(output / TEXT) != inputs:
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
     sets = {name: _read(output / TEXT, name) for name in ("domain.valid", "general.valid")}

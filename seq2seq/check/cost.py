@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seq2seq.check.report import Report
+from seq2seq.check.results import Report
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import draw_steps
 from seq2seq.data.preparation import TrainingText, pair_repetitions

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from seq2seq import console
-from seq2seq.check.report import Report
+from seq2seq.check.results import Report
 from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import UserError
 from seq2seq.tokenizers.tokenizer import Tokenizers

@@ -18,7 +18,7 @@ from seq2seq.check.blocking_problems import load_or_make_tokenizers
 from seq2seq.check.cost import estimate_training
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out
 from seq2seq.check.read_corpora import CorpusReader
-from seq2seq.check.report import CorpusReport, Report
+from seq2seq.check.results import CorpusReport, Report
 from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, frequent_kinds
 from seq2seq.data.corpus import Pair, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.data.damaged_text import is_damaged

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -25,7 +24,7 @@ from seq2seq.files import parse_json, regular_bytes
 from seq2seq.languages import same_code
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, load_recipe, parse_recipe
 from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
-from seq2seq.storage.atomic import make_directories, open_without_links, replace_file, sync
+from seq2seq.storage.atomic import delete, make_directories, replace_file, replacing
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
@@ -33,13 +32,14 @@ from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of
 from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.requests import Request, growing_blocks, number_requests
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.unfinished_output import UnfinishedOutput, require_own
 
 Item = TypeVar("Item")
 
 SYNTHETIC = "synthetic"
 """Directory of the translations in the run directory."""
 BLOCK_LINES = 8192
-"""Maximum number of lines that each rank translates between updates of the journal (see `_truncate_to_journal`)."""
+"""Maximum number of lines of a block. Finished blocks are kept if a run is interrupted."""
 
 
 def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS, directory: Path | None = None
@@ -108,7 +108,9 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup
                 _translate_on_all_ranks(blocks, translator, group, _options(translator.decoding, spec.samples))
         return spec
     models, text, translation = _paths(spec, recipe, directory)
-    if not _is_finished(translation):
+    if _is_finished(translation):
+        delete(_blocks_of(translation))                                 # of a run that was killed before deleting them
+    else:
         _require_direction(spec, recipe, models)
         _require_text(spec, text)
     if _from_main_rank(group, [] if translation.exists() else models):
@@ -146,24 +148,9 @@ def _translate_on_all_ranks(blocks: Sequence[list[Request]], translator: Transla
         for block in group.shard(blocks)])
 
 
-# Journal: a JSON file beside a translation, also an unfinished one, with the length and checksum of the finished text
-
-
-def _journal(translation: Path) -> Path:
+def _checksum_file(translation: Path) -> Path:
+    """Return the path of the file with the length and checksum of a finished translation."""
     return translation.with_name(f"{translation.name}.json")
-
-
-def _write_journal(translation: Path, length: int, crc32: int) -> None:
-    replace_file(_journal(translation), json.dumps({"bytes": length, "crc32": crc32}).encode())
-
-
-def _read_journal(translation: Path) -> tuple[int, int] | None:
-    """Return (length in bytes, zlib.crc32) of the finished text; None if the journal is missing or damaged."""
-    try:
-        journal = parse_json(regular_bytes(_journal(translation)))
-        return int(journal["bytes"]), int(journal["crc32"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
 
 
 def _is_finished(translation: Path) -> bool:
@@ -174,7 +161,11 @@ def _is_finished(translation: Path) -> bool:
     """
     if not translation.exists():
         return False
-    if (translation.stat().st_size, crc32_of(translation)) != _read_journal(translation):
+    try:
+        recorded = parse_json(regular_bytes(_checksum_file(translation)))
+    except (OSError, ValueError):
+        recorded = None
+    if recorded != {"bytes": translation.stat().st_size, "crc32": crc32_of(translation)}:
         raise CheckpointError(f"{translation}, a text translated by a model, is damaged: its checksum is wrong. Delete "
                               "the file, and run the same command again to translate the text again.")
     return True
@@ -209,31 +200,39 @@ def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> st
 
 def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Path, translator: Translator,
                group: ProcessGroup = SINGLE_PROCESS) -> None:
-    """Write the translation of a monolingual text. If a part of the translation was written before, resume after it."""
-    options = _options(translator.decoding, spec.samples)
+    """Write the translation of a monolingual text. Blocks that were finished before are not translated again."""
+    options, directory = _options(translator.decoding, spec.samples), _blocks_of(translation)
     make_directories(translation.parent)
-    part = translation.with_suffix(".part")
-    done, crc32 = _truncate_to_journal(part, _read_journal(translation))
+    require_own(directory)
+    unfinished = UnfinishedOutput(None, directory)
+    unfinished.begin({"translation": translation.stem})                         # this name depends on all inputs
     total = sum(1 for _ in _lines(spec, text))
     names = " and ".join(map(str, models))
-    console.print_message(f"translating {total - done:,} lines of {spec.label} with {names} in {translator.precision} "
+    console.print_message(f"translating {total:,} lines of {spec.label} with {names} in {translator.precision} "
                           f"({'sampling' if spec.samples else 'searching'})")
-    with open(part, "ab", opener=open_without_links) as file, console.progress("translating", total, done) as advance:
-        # The context of a line is the same whether the translation is resumed or not.
-        requests = number_requests(_lines(spec, text), 0, translator.context)
-        # With `begin`, a resumed translation has the same blocks as an uninterrupted one. Blocks affect bf16 rounding.
-        blocks = growing_blocks(islice(requests, done, None), BLOCK_LINES, done)
+    # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
+    requests = number_requests(_lines(spec, text), 0, translator.context)
+    blocks = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
+    skipped = 0
+    with console.progress("translating", total) as advance:
         while turn := _from_main_rank(group, list(islice(blocks, group.world_size))):
+            advance(unfinished.skipped_lines - skipped)
+            skipped = unfinished.skipped_lines
             for number, block in enumerate(_translate_on_all_ranks(turn, translator, group, options, advance)):
-                lines = "".join(f"{line}\n" for line in block).encode()
-                file.write(lines)
-                crc32 = zlib.crc32(lines, crc32)
+                unfinished.write("".join(f"{line}\n" for line in block))
                 advance(len(block) if number else 0)                            # the main rank has block 0
-            file.flush()
-            _write_journal(translation, file.tell(), crc32)
-        _write_journal(translation, file.tell(), crc32)                         # of an empty text
-    sync(part)
-    os.replace(part, translation)
+    length, crc32 = 0, 0
+    with replacing(translation) as file:
+        for contents in unfinished.blocks():
+            file.write(contents)
+            length, crc32 = length + len(contents), zlib.crc32(contents, crc32)
+        replace_file(_checksum_file(translation), json.dumps({"bytes": length, "crc32": crc32}).encode())
+    delete(directory)
+
+
+def _blocks_of(translation: Path) -> Path:
+    """Return the directory of the finished blocks of a translation."""
+    return translation.with_name(f"{translation.name}.parts")
 
 
 def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> None:
@@ -278,21 +277,3 @@ def _lines(spec: Corpus, text: Path) -> Iterator[str]:
     corpus = Corpus(text=str(text), limit=spec.limit, max_line_bytes=spec.max_line_bytes)
     for _, _, line in read_corpus(corpus, Path(), Counts()):
         yield line
-
-
-def _truncate_to_journal(part: Path, journal: tuple[int, int] | None) -> tuple[int, int]:
-    """Truncate a partial translation to the length recorded in its journal; to 0 if the translation is damaged.
-
-    Returns:
-        Number of remaining lines, and their zlib.crc32.
-    """
-    if not part.exists():
-        return 0, 0
-    contents = part.read_bytes()
-    whole = contents[: journal[0]] if journal else b""
-    if contents and (len(whole), zlib.crc32(whole)) != journal:
-        console.warn(f"{part} or its journal is damaged. The text is translated again.")
-        whole = b""
-    with open(part, "r+b", opener=open_without_links) as file:
-        file.truncate(len(whole))
-    return whole.count(b"\n"), zlib.crc32(whole)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from seq2seq.check import Report, check_recipe, percentiles, show_report
-from seq2seq.check.report import Finding
+from seq2seq.check.results import Finding
 from seq2seq.check.warnings import add_epoch_warnings
 from seq2seq.cli import main
 from seq2seq.data.epoch_plan import plan_epoch

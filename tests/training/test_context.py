@@ -26,6 +26,7 @@ from seq2seq.training.validation import Validation
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.unfinished_output import UnfinishedOutput
 from seq2seq.translation.worker_processes import TranslatorPool
 
 DOCUMENTS = [["one cat sees two", "the dog hears", "it sees red"], ["two cat", "it hears one cat"]]
@@ -231,14 +232,14 @@ def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_pat
         return (tmp_path / name).read_bytes()
 
     def interrupted(name, blocks):
-        def write_journal(*arguments):
+        def write(*arguments):
             original(*arguments)
             if next(written) == blocks:
                 raise KeyboardInterrupt
 
-        original, written = synthetic_text._write_journal, iter(range(1, 100))
+        original, written = UnfinishedOutput.write, iter(range(1, 100))
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(synthetic_text, "_write_journal", write_journal)
+            patched.setattr(UnfinishedOutput, "write", write)
             translation(name)
         assert not (tmp_path / name).exists()
 

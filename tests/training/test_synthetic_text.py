@@ -19,6 +19,7 @@ from seq2seq.training import synthetic_text as synthetic
 from seq2seq.training.run import start_training, train
 from seq2seq.training.synthetic_text import training_text
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.unfinished_output import UnfinishedOutput
 
 LINES = ["two cat", "red", "", "dog and cat and dog", "not blue three"]
 PAIRS = "[{source: train.de, target: train.en}]"
@@ -118,26 +119,26 @@ def test_damaged_synthetic_text_is_never_trained_on(recipe, tmp_path):
         train(recipe(), tmp_path)
 
 
-@pytest.mark.parametrize(("torn", "repeated"), [(b"the start of a li", 3), (None, 5)])
-def test_synthetic_text_of_an_interrupted_run_is_kept_unless_it_is_damaged(recipe, tmp_path, monkeypatch, torn,
+@pytest.mark.parametrize(("damaged", "repeated"), [(False, 3), (True, 5)])
+def test_synthetic_text_of_an_interrupted_run_is_kept_unless_it_is_damaged(recipe, tmp_path, monkeypatch, damaged,
                                                                           repeated):
     expected = made(recipe(), tmp_path / "whole")[1]
     monkeypatch.setattr(synthetic, "BLOCK_LINES", 2)
-    write, translate, lines = synthetic._write_journal, Translator.translate, []
+    write, translate, lines = UnfinishedOutput.write, Translator.translate, []
 
     def interrupted(*arguments):
         write(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(synthetic, "_write_journal", interrupted)
+        patch.setattr(UnfinishedOutput, "write", interrupted)
         made(recipe(), tmp_path / "parted")
-    part, = (tmp_path / "parted" / "synthetic").glob("*.part")
-    part.write_bytes(b"damaged" if torn is None else part.read_bytes() + torn)
-    monkeypatch.setattr(Translator, "translate", lambda self, block, **options: (
-        lines.extend(block), translate(self, block, **options))[1])
+    block, = (tmp_path / "parted" / "synthetic").glob("*.parts/*.txt")
+    block.write_bytes(block.read_bytes() + b"x" * damaged)
+    monkeypatch.setattr(Translator, "translate", lambda self, requests, **options: (
+        lines.extend(requests), translate(self, requests, **options))[1])
     assert made(recipe(), tmp_path / "parted")[1] == expected
-    assert len(lines) == repeated and not part.exists()
+    assert len(lines) == repeated and not block.parent.exists()
 
 
 def test_synthetic_text_is_generated_on_the_device_of_the_training(recipe, tmp_path, monkeypatch):
