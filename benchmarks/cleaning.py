@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from seq2seq.check import pair_checks, report
+from seq2seq.check import pair_checks, results
 from seq2seq.check.corpus_statistics import Sample, scan_corpus
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_lines
@@ -69,10 +69,10 @@ def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, ob
 
 def measure_check(pairs: list[tuple[str, str]], labels: list[str]) -> dict[str, Detection]:
     """Compare the lines that `check` reports with the labels, for each kind of finding."""
-    corpus = report.CorpusReport("train", "v3.en-de")
+    corpus = results.CorpusReport("train", "v3.en-de")
     numbered = [(number, *pair) for number, pair in enumerate(pairs)]
     sample = Sample(seed=1)
-    with (mock.patch.object(report, "EXAMPLES", len(pairs)),
+    with (mock.patch.object(results, "EXAMPLES", len(pairs)),
           mock.patch.object(pair_checks, "MAX_LANGUAGE_ID_PAIRS", len(pairs))):
         scan_corpus(sample.draw_from(numbered), corpus, sides=2)
         checker = pair_checks.CorpusChecker(sample.blocks, Languages(source="en", target="de"))

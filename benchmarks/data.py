@@ -13,7 +13,7 @@ import torch
 from benchmarks.measuring import spread
 from seq2seq.data.batching import EncodedCorpus, gather
 from seq2seq.data.epoch_plan import plan_epoch
-from seq2seq.data.preparation import prepare, train_or_load_tokenizers
+from seq2seq.data.preparation import TrainingText, prepare, train_or_load_tokenizers
 from seq2seq.recipe import Recipe
 
 
@@ -25,8 +25,8 @@ def measure(recipe: Recipe, run: Path, repetitions: int) -> list[dict[str, Any]]
     Raises:
         UserError: the text cannot be read.
     """
-    tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
-    corpus = prepare(recipe, tokenizers, run / "prepared", torch.get_num_threads()).corpus
+    tokenizers = train_or_load_tokenizers(TrainingText.of(recipe), run / "tokenizer")
+    corpus = prepare(TrainingText.of(recipe), tokenizers, run / "prepared", torch.get_num_threads()).corpus
     tokens = sum(int(side.offsets[-1]) for side in (corpus.source, corpus.target))
     plan = [micro_batch for step in plan_epoch(corpus, 4096, 1, recipe.seed, 0) for micro_batch in step]
     lines = [tokenizer.decode(sentences(side)) for tokenizer, side in

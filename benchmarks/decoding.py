@@ -11,7 +11,7 @@ import torch
 from benchmarks.measuring import Run, SystemProcess, measure_in_rounds
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
-from seq2seq.data.preparation import train_or_load_tokenizers
+from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
 from seq2seq.devices import choose_precision, configure_process
 from seq2seq.errors import RecipeError
 from seq2seq.evaluation.scores import corpus_scores
@@ -111,7 +111,7 @@ def trained_bundle(recipe: Recipe, model: Path) -> Path:
 
 def random_bundle(recipe: Recipe, run: Path) -> Path:
     """Write a bundle with the recipe's model and random weights, and return its directory."""
-    tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
+    tokenizers = train_or_load_tokenizers(TrainingText.of(recipe), run / "tokenizer")
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     save_bundle(run / "random", stored_weights(model), recipe.to_yaml(), tokenizers.files(), {})

@@ -21,7 +21,7 @@ from benchmarks.measuring import Run, SystemProcess, measure_in_rounds
 from benchmarks.reference import PlainTransformer, padded, plain_loss
 from seq2seq.data.batching import IGNORE_INDEX, Batch, EncodedCorpus, gather
 from seq2seq.data.epoch_plan import plan_epoch
-from seq2seq.data.preparation import prepare, train_or_load_tokenizers
+from seq2seq.data.preparation import TrainingText, prepare, train_or_load_tokenizers
 from seq2seq.devices import configure_process, has_fast_bf16
 from seq2seq.recipe import Recipe
 from seq2seq.training.run import start_training
@@ -97,8 +97,9 @@ def stock(recipe: Recipe, run: Path, steps: int) -> Run:
 
 def prepared_corpus(recipe: Recipe, run: Path) -> tuple[EncodedCorpus, int]:
     """Return the training corpus and the size of its vocabulary."""
-    tokenizers = train_or_load_tokenizers(recipe, run / "tokenizer")
-    return prepare(recipe, tokenizers, run / "prepared", torch.get_num_threads()).corpus, tokenizers.target.vocab_size
+    text = TrainingText.of(recipe)
+    tokenizers = train_or_load_tokenizers(text, run / "tokenizer")
+    return prepare(text, tokenizers, run / "prepared", torch.get_num_threads()).corpus, tokenizers.target.vocab_size
 
 
 def loop(model: torch.nn.Module, loss: Callable[[Batch], Tensor], corpus: EncodedCorpus, plan: list[list[np.ndarray]],

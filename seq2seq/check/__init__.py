@@ -16,7 +16,7 @@ from seq2seq.check.measure import measure
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.print_report import show_report
 from seq2seq.check.read_corpora import CorpusReader
-from seq2seq.check.report import CorpusReport, Report, percentiles
+from seq2seq.check.results import CorpusReport, Report, percentiles
 from seq2seq.check.warnings import (
     add_corpus_warnings,
     add_direction_warnings,
@@ -29,7 +29,7 @@ from seq2seq.check.warnings import (
 from seq2seq.data.corpus import first_line_warnings
 from seq2seq.errors import CorpusError
 from seq2seq.recipe import Recipe
-from seq2seq.training.synthetic_text import without_synthetic_text
+from seq2seq.training.synthetic_text import existing_text
 
 __all__ = ["CorpusReport", "Report", "check_recipe", "percentiles", "show_report"]
 
@@ -48,15 +48,16 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     teachers = recipe.training.teachers
     uses_run_tokenizer = check_run_directory(recipe, run, report)
     add_direction_warnings(recipe, report.warnings)
-    recipe, missing = without_synthetic_text(recipe, run)
+    text, missing = existing_text(recipe, run)
     held_out_readers = [CorpusReader(role, spec, recipe) for role, spec in recipe.data.held_out().items()]
-    train_readers = [CorpusReader("train", spec, recipe) for spec in recipe.data.train]
-    samples = {languages: Sample(recipe.seed) for languages in recipe.directions}
+    train_readers = [CorpusReader("train", spec, recipe) for spec in text.corpora]
+    samples = {languages: Sample(recipe.seed) for languages in recipe.directions
+               if languages in map(recipe.languages_of, text.corpora)}
     for reader in train_readers + held_out_readers:
         reader.scan(samples[reader.languages] if reader in train_readers else None)
     tokenizers, tokenizer_error = None, None
     if not any(reader.report.error for reader in train_readers):
-        tokenizers, tokenizer_error = load_or_make_tokenizers(recipe, run, uses_run_tokenizer)
+        tokenizers, tokenizer_error = load_or_make_tokenizers(text, run, uses_run_tokenizer)
     report.tokens_are_exact = tokenizers is not None and not missing and not recipe.resamples_epochs
     for reader in train_readers + held_out_readers:
         reader.tokenizers = tokenizers
@@ -103,7 +104,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
             problems.append(tokenizer_error)
         elif tokenizers is not None:
             try:
-                estimate_training(recipe, [reader.lengths for reader in train_readers], report)
+                estimate_training(text, [reader.lengths for reader in train_readers], report)
                 add_epoch_warnings(recipe.training, report.training, report.warnings)
             except CorpusError as error:
                 problems.append(str(error))
@@ -111,5 +112,5 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         check_initial_weights(recipe, tokenizers, run, report)
     estimate_disk(recipe, run, report)
     if measured and tokenizers is not None and report.training and not report.errors:
-        measure(recipe, tokenizers, report)
+        measure(text, tokenizers, report)
     return report

@@ -22,12 +22,11 @@ from torch import Tensor, nn
 from seq2seq import console
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
 from seq2seq.check.new_recipe import corpus_of
-from seq2seq.data.corpus import Counts, Pair, first_line_warnings, read_pairs
+from seq2seq.data.corpus import Counts, Pair, first_line_warning, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
-from seq2seq.files import parse_json
 from seq2seq.inference.load_model import read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
@@ -41,11 +40,10 @@ from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.unfinished_output import INPUTS, recorded_inputs
 
 TEXT, TRAINING, RECIPE_FILE = "text", "training", "recipe.yaml"
 """Contents of the directory of an adaptation, besides the model."""
-INPUTS = "inputs.json"
-"""File in TEXT that identifies model, text and seed. A call that resumes the adaptation must have the same inputs."""
 REPLAYED = 10
 """Maximum ratio of general to domain training pairs. Each epoch samples about as many general as domain pairs."""
 MAX_REPEATS = 5
@@ -129,12 +127,12 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
         if os.path.lexists(output):
             raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")
         _write(recipe, bundle, tokenizers, domain, general, output, seed, inputs, settings)
-    elif parse_json((output / TEXT / INPUTS).read_bytes()) != inputs:
+    elif recorded_inputs(output / TEXT) != inputs:
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
     sets = {name: _read(output / TEXT, name) for name in ("domain.valid", "general.valid")}
     training = load_recipe(output / RECIPE_FILE, settings)
-    untested = training.model_copy(update={"data": training.data.model_copy(update={"test": {}})})   # tested at the end
+    untested = load_recipe(output / RECIPE_FILE, (*settings, "data.test={}"))   # tested at the end
     compare_with_stored_recipe(untested, output / TRAINING, "Give --set as in the first call, or name a new directory: "
                                                             "--output DIR")
     train(untested, output / TRAINING, restart=None)
@@ -208,7 +206,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
            seed: int, inputs: Mapping[str, Any], settings: Sequence[str]) -> None:
     """Write the text and the recipe of the training. The directory `output` appears only when it is complete."""
     for corpus in filter(None, (domain, general)):
-        _require_two_columns(corpus, recipe)
+        _require_two_columns(corpus)
     texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(recipe, domain, seed), strict=True))
     limit = REPLAYED * len(texts["domain.train"])
     if general is None:
@@ -239,10 +237,9 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
         load_recipe(directory / RECIPE_FILE, settings)                          # raises if a setting is invalid
 
 
-def _require_two_columns(corpus: Corpus, recipe: Recipe) -> None:
+def _require_two_columns(corpus: Corpus) -> None:
     """Raise CorpusError if the first line of a table has more columns than two."""
-    data = recipe.data.model_copy(update={"train": (corpus,), "valid": (corpus,), "test": {}})
-    for warning in first_line_warnings(recipe.model_copy(update={"data": data}).with_directory(Path())):
+    if warning := first_line_warning(corpus, Path(), "data.train"):
         raise CorpusError(f"{warning.fault} Give a table of two columns, source and target, without a header.")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from seq2seq import console
-from seq2seq.check.report import Report
-from seq2seq.data.preparation import make_tokenizers
+from seq2seq.check.results import Report
+from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import CheckpointError, TokenizerError, UserError
 from seq2seq.evaluation.scores import require_metrics
 from seq2seq.inference.load_model import weights_to_start_from
@@ -24,19 +24,14 @@ def check_run_directory(recipe: Recipe, run: Path, report: Report) -> bool:
 
     Return True if tokenizers in the run directory can be used with this recipe.
     """
-    try:
+    with report.collecting():
         require_lockable(run)
-    except UserError as error:
-        report.errors.append(str(error))
-    try:
-        changes = compare_with_stored_recipe(recipe, run)
-    except UserError as error:
-        report.errors.append(str(error))
-        return False
-    return all(change.may_change_on_resume for change in changes or ())
+    with report.collecting():
+        return all(change.may_change_on_resume for change in compare_with_stored_recipe(recipe, run) or ())
+    return False
 
 
-def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
+def load_or_make_tokenizers(text: TrainingText, run: Path, use_run: bool) -> tuple[Tokenizers | None, str | None]:
     """Load or make the tokenizers that a training would use, without writing files.
 
     Return (tokenizers, None), or (None, error message) if they cannot be made. If there is neither a training corpus
@@ -44,15 +39,15 @@ def load_or_make_tokenizers(recipe: Recipe, run: Path, use_run: bool) -> tuple[T
     use_run: True to load the tokenizers of the run if it has any.
     """
     directory = run / "tokenizer"
-    if use_run and directory.is_dir() and not trained_on_other_text(directory, text_state(recipe)):
+    if use_run and directory.is_dir() and not trained_on_other_text(directory, text_state(text.recipe, text.corpora)):
         try:
             return load_tokenizers(directory), None
         except (TokenizerError, CheckpointError) as error:
             console.warn(str(error))
-    if not recipe.data.train and recipe.tokenizer_model is None:
+    if not text.corpora and text.recipe.tokenizer_model is None:
         return None, None
     try:
-        return make_tokenizers(recipe), None
+        return make_tokenizers(text), None
     except UserError as error:
         return None, str(error)
 
@@ -64,16 +59,12 @@ def check_held_out_sets(recipe: Recipe, tokenizers: Tokenizers | None, report: R
     for key, spec in sets.items():
         if key in unreadable:
             continue
-        try:
+        with report.collecting():
             require_text(recipe, key, spec)
             if key in ("valid", "valid.0") and tokenizers is not None:
                 Validation(recipe, tokenizers)
-        except UserError as error:
-            report.errors.append(str(error))
-    try:
+    with report.collecting():
         require_metrics(recipe)
-    except UserError as error:
-        report.errors.append(str(error))
 
 
 def check_initial_weights(recipe: Recipe, tokenizers: Tokenizers, run: Path, report: Report) -> None:
@@ -85,7 +76,5 @@ def check_initial_weights(recipe: Recipe, tokenizers: Tokenizers, run: Path, rep
     if start is None or list_checkpoints(run):
         return
     sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
-    try:
+    with report.collecting():
         weights_to_start_from(recipe.model, sizes, recipe.directory / start)
-    except UserError as error:
-        report.errors.append(str(error))

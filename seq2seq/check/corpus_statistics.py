@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Iterable, Iterator
 
-from seq2seq.check.report import CorpusReport, Finding
+from seq2seq.check.results import CorpusReport, Finding
 from seq2seq.data.cleaning import SHORT_TEXT
 from seq2seq.data.corpus import Pair
 from seq2seq.data.damaged_text import is_damaged, is_split_into_subwords

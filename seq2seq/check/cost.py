@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from seq2seq.check.report import Report
+from seq2seq.check.results import Report
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import draw_steps
-from seq2seq.data.preparation import pair_repetitions
+from seq2seq.data.preparation import TrainingText, pair_repetitions
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -77,20 +77,22 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
                     "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}
 
 
-def estimate_training(recipe: Recipe, lengths: Sequence[Mapping[str, Sequence[np.ndarray]]], report: Report) -> None:
+def estimate_training(text: TrainingText, lengths: Sequence[Mapping[str, Sequence[np.ndarray]]], report: Report
+                      ) -> None:
     """Add the numbers of tokens and optimizer steps of an epoch to the report.
 
     Args:
-        lengths: for each corpus of `data.train`, its `CorpusReader.lengths`.
+        lengths: for each corpus of `text`, its `CorpusReader.lengths`.
     Raises:
         CorpusError: no pair is left, or the corpus weights make an epoch empty or too long.
     """
+    recipe = text.recipe
     section, sides = recipe.training, recipe.data.valid[0].sides
     pairs = [sum(map(len, corpus[sides[-1]])) for corpus in lengths]
     if not sum(pairs):
         raise CorpusError("train: no pair is left, because all have more pieces than data.cleaning.max_pieces. Raise "
                           "that limit, or split the lines into sentences.")
-    seen = pair_repetitions(recipe, np.repeat(np.arange(len(pairs)), pairs))
+    seen = pair_repetitions(text, np.repeat(np.arange(len(pairs)), pairs))
     side_lengths = [np.concatenate([chunk for corpus in lengths for chunk in corpus[side]]) for side in sides]
     tokens = {side: round(float(values.sum() if seen is None else values @ seen))
               for side, values in zip(sides, side_lengths, strict=True)}

@@ -6,14 +6,15 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from itertools import islice
+from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 from statistics import median
 
 from seq2seq import console
-from seq2seq.check.report import Report
+from seq2seq.check.results import Report
+from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import UserError
-from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 PAIRS = 50_000
@@ -25,7 +26,7 @@ SECONDS = 20.0
 """Total time of the steps, in seconds, after which no further step is started."""
 
 
-def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
+def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
     """Train a few steps in a temporary directory; report their speed and peak memory, or why they cannot run.
 
     The reported time per step is the median of the last third of the steps. It does not include validation.
@@ -34,8 +35,10 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
 
     from seq2seq.devices import choose_device, configure_process, free_memory
     from seq2seq.storage.tokenizer_files import save_tokenizers
+    from seq2seq.training.optimizers import learning_rate
     from seq2seq.training.run import start_training
 
+    recipe = text.recipe
     free = free_memory(choose_device(recipe.training.device))
     if free is not None and report.model["bytes_in_training"] > free:
         report.warnings.append(f"weights, gradients and optimizer need {report.model['bytes_in_training'] / 1e9:,.1f} "
@@ -43,42 +46,37 @@ def measure(recipe: Recipe, tokenizers: Tokenizers, report: Report) -> None:
                                "memory, or choose a smaller model.")
         return
     configure_process(recipe.training.threads)
+    first_pairs = replace(text, corpora=tuple(
+        spec.model_copy(update={"limit": min(spec.limit or PAIRS, PAIRS)}) for spec in text.corpora))
     seconds: list[float] = []
-    tokens: list[float] = []
+    tokens: list[int] = []
     try:
         with ExitStack() as stack:
             run = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seq2seq-check-")))
             save_tokenizers(tokenizers.files(), run / "tokenizer")
-            training = start_training(_recipe_to_measure(recipe), run)
+            training = start_training(recipe, run, text=first_pairs)
             stack.callback(training.close)                            # before its files are deleted
             device = training.step.device
             console.print_message(f"measuring {STEPS} steps")
-            for corpus, micro_batches in islice(training.batches(), STEPS):
-                before = dict(training.state.window)
+            epochs = map(training.epoch, count())
+            batches = ((corpus, micro_batches) for corpus, plan in epochs for micro_batches in plan)
+            for number, (corpus, micro_batches) in enumerate(islice(batches, STEPS), 1):
                 start = time.perf_counter()
-                training.update(corpus, micro_batches)
-                training.results.read()                                         # waits until the GPU has finished
+                rate = learning_rate(recipe.training, min(number, recipe.training.max_steps))
+                training.step.update(corpus, micro_batches, number, rate).tolist()      # waits for the GPU
                 seconds.append(time.perf_counter() - start)
-                tokens.append(sum(training.state.window.get(key, 0) - before.get(key, 0)
-                                  for key in ("source_tokens", "target_tokens")))
+                tokens.append(sum(corpus.tokens(micro_batches)))
                 if sum(seconds) > SECONDS:
                     break
             peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else _peak_of_process()
     except UserError as error:
         report.errors.append(str(error))
         return
-    count = max(1, len(seconds) // 3)
-    step_seconds = median(seconds[-count:])
-    report.measured = {"steps": count, "seconds_a_step": step_seconds,
-                       "tokens_a_second": sum(tokens[-count:]) / count / step_seconds,
+    last = max(1, len(seconds) // 3)
+    step_seconds = median(seconds[-last:])
+    report.measured = {"steps": last, "seconds_a_step": step_seconds,
+                       "tokens_a_second": sum(tokens[-last:]) / last / step_seconds,
                        "hours": step_seconds * recipe.training.max_steps / 3600, "peak_bytes": peak}
-
-
-def _recipe_to_measure(recipe: Recipe) -> Recipe:
-    """Return a copy of the recipe with at most PAIRS pairs per training corpus, and max_steps of at least STEPS."""
-    train = tuple(spec.model_copy(update={"limit": min(spec.limit or PAIRS, PAIRS)}) for spec in recipe.data.train)
-    training = recipe.training.model_copy(update={"max_steps": max(STEPS, recipe.training.max_steps)})
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train}), "training": training})
 
 
 def _peak_of_process() -> int | None:

@@ -18,13 +18,14 @@ from seq2seq.check.blocking_problems import load_or_make_tokenizers
 from seq2seq.check.cost import estimate_training
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_held_out
 from seq2seq.check.read_corpora import CorpusReader
-from seq2seq.check.report import CorpusReport, Report
+from seq2seq.check.results import CorpusReport, Report
 from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, frequent_kinds
 from seq2seq.data.corpus import Pair, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import lingua_languages
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.parallel_text import zip_parallel
+from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import sacrebleu_metric
 from seq2seq.languages import main_language, same_code
@@ -275,7 +276,7 @@ def _read_train(recipe: Recipe, directory: Path) -> CorpusReader:
         UserError: the tokenizer cannot be trained.
     """
     reader = CorpusReader("train", recipe.data.train[0], recipe)
-    reader.tokenizers, error = load_or_make_tokenizers(recipe, directory, use_run=False)
+    reader.tokenizers, error = load_or_make_tokenizers(TrainingText.of(recipe), directory, use_run=False)
     if error:
         raise CorpusError(error)
     reader.read_train({}, set(), {side: set() for side in reader.spec.sides})
@@ -287,7 +288,7 @@ def _read_train(recipe: Recipe, directory: Path) -> CorpusReader:
 def _steps_per_epoch(recipe: Recipe, train: CorpusReader) -> int:
     """Return the number of optimizer steps of an epoch. Raises CorpusError if cleaning drops all pairs."""
     report = Report(recipe.name, [])
-    estimate_training(recipe, [train.lengths], report)
+    estimate_training(TrainingText.of(recipe), [train.lengths], report)
     return int(report.training["steps_per_epoch"])
 
 

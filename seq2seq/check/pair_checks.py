@@ -9,7 +9,7 @@ import numpy as np
 
 from seq2seq.check.corpus_statistics import BLOCK_LINES, Block
 from seq2seq.check.misalignment import TranslationTable
-from seq2seq.check.report import Finding, LineShift, PairReport
+from seq2seq.check.results import Finding, LineShift, PairReport
 from seq2seq.data.corpus import Pair
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
 from seq2seq.data.parallel_text import blocks

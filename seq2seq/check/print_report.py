@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from seq2seq.check.report import PERCENTILES, CorpusReport, Finding, Report
+from seq2seq.check.results import PERCENTILES, CorpusReport, Finding, Report
 from seq2seq.console import escape_control_characters
 
 

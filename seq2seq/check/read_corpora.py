@@ -14,7 +14,7 @@ from seq2seq import console
 from seq2seq.check.corpus_statistics import Sample, scan_corpus
 from seq2seq.check.held_out_split import comparable
 from seq2seq.check.pair_checks import CorpusChecker
-from seq2seq.check.report import CorpusReport, SideReport, percentiles
+from seq2seq.check.results import CorpusReport, SideReport, percentiles
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import Pair, read_pairs
 from seq2seq.data.line_splitting import SPACELESS

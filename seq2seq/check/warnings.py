@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from seq2seq.check.report import CorpusReport
+from seq2seq.check.results import CorpusReport
 from seq2seq.data.damaged_text import RESTORE_WORDS
 from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE

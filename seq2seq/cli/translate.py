@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seq2seq import console
+from seq2seq import __version__, console
 from seq2seq.cli.common import DecodingOverrides, bar, json_line
 from seq2seq.cli.options import (
     CONSTRAINTS,
@@ -195,7 +195,6 @@ def translate(
     from seq2seq.documents.divided_document import DividedDocument
     from seq2seq.documents.registry import parse
     from seq2seq.documents.translate_document import model_recipe, protected, read_document
-    from seq2seq.translation.output_inputs import output_inputs
     from seq2seq.translation.requests import growing_blocks, requests_of
 
     path, output = file_or_standard(input), file_or_standard(output)
@@ -226,7 +225,7 @@ def translate(
                          {"ensemble": ensemble or (), "fusion": fusion, "target_language": target_language}))
         decoding = _checked_decoding(translator, overrides, require is not None)
         unfinished.begin({
-            **output_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
+            **_output_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers, "document": document,
             "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder,
             "target_language": target_language})
@@ -343,6 +342,19 @@ def _translators(model: Path, device: str, precision: Precision, threads: int | 
     with TranslatorPool(model, workers, device, precision.value, threads or 1, **models) as pool:
         console.print_message(f"translating in {pool.precision}, {pool.workers} workers")
         yield pool
+
+
+def _output_inputs(translator: Translator | TranslatorPool, models: Sequence[Path], decoding: DecodingSection,
+                   ) -> dict[str, Any]:
+    """Return the version, precision, kind of device, checksums of the models, and options, by name. The translations
+    depend on them."""
+    from seq2seq.storage.checkpoints import resolve_model_path
+    from seq2seq.storage.directories import read_metadata
+
+    return {"version": __version__, "precision": translator.precision,
+            "device": str(translator.device).partition(":")[0],
+            "models": [read_metadata(resolve_model_path(path), "bundle", ())["sha256"] for path in models],
+            **{f"decoding.{name}": value for name, value in decoding.model_dump(mode="json").items()}}
 
 
 def _require_text_output(overrides: DecodingOverrides) -> None:

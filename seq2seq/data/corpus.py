@@ -227,21 +227,25 @@ class FirstLineWarning(NamedTuple):
 
 
 def first_line_warnings(recipe: Recipe) -> Iterator[FirstLineWarning]:
-    """Yield a warning for each table whose first line has more than two columns without a choice of two. Unreadable
-    files cause no warning."""
+    """Yield the warning of each of the recipe's tables; see `first_line_warning`."""
     for steps, spec in recipe.data.corpora_with_keys():
-        path = recipe.data_directory / str(spec.file)
-        if not spec.has_numbered_columns or spec.source is not None or spec.text is not None or not path.is_file():
-            continue
-        try:
-            columns = len(next(_table_lines(spec, path), (1, []))[1])
-        except CorpusError:
-            continue
-        if columns > 2:
-            yield FirstLineWarning(
-                f"{path}: line 1 has {columns} columns; columns 1 and 2 are read as source and target.",
-                f"If this is right, write `source: 1, target: 2` in {'.'.join(map(str, ('data', *steps)))}; if not, "
-                "write the right column numbers.")
+        if warning := first_line_warning(spec, recipe.data_directory, ".".join(map(str, ("data", *steps)))):
+            yield warning
+
+
+def first_line_warning(spec: Corpus, directory: Path, key: str) -> FirstLineWarning | None:
+    """Return a warning if the first line of a table has more than two columns without a choice of two. Unreadable files
+    cause no warning. directory: base directory of the corpus' path. key: recipe key of the corpus, for the remedy."""
+    path = directory / str(spec.file)
+    if not spec.has_numbered_columns or spec.source is not None or spec.text is not None or not path.is_file():
+        return None
+    try:
+        columns = len(next(_table_lines(spec, path), (1, []))[1])
+    except CorpusError:
+        return None
+    return None if columns <= 2 else FirstLineWarning(
+        f"{path}: line 1 has {columns} columns; columns 1 and 2 are read as source and target.",
+        f"If this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
 
 
 def _table_lines(spec: Corpus, path: Path) -> Iterator[tuple[int, list[str]]]:

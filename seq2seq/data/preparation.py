@@ -43,6 +43,23 @@ memory for the plan of an epoch, which takes 8 bytes per pair."""
 
 
 @dataclass(frozen=True)
+class TrainingText:
+    """Text that a training reads.
+
+    corpora: training corpora: those of the recipe, in which the file of a translation is the missing side of a
+        monolingual corpus, then the text that teachers have translated.
+    """
+
+    recipe: Recipe
+    corpora: tuple[Corpus, ...]
+
+    @staticmethod
+    def of(recipe: Recipe) -> TrainingText:
+        """Return the text of a recipe that names files for both sides of all corpora."""
+        return TrainingText(recipe, recipe.data.train)
+
+
+@dataclass(frozen=True)
 class Prepared:
     """Prepared training corpus on disk.
 
@@ -75,14 +92,14 @@ def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
         yield number, (contexts[0][1] if contexts else "") + spec.tagged(source), target
 
 
-def training_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
+def training_pairs(text: TrainingText) -> Iterator[tuple[str, str]]:
     """Yield the cleaned pairs of all training corpora, one corpus after another."""
-    for spec in recipe.data.train:
-        for _, source, target in cleaned(spec, recipe, Counts()):
+    for spec in text.corpora:
+        for _, source, target in cleaned(spec, text.recipe, Counts()):
             yield split_context(source)[1], target
 
 
-def train_or_load_tokenizers(recipe: Recipe, directory: Path, compare_text: bool = True) -> Tokenizers:
+def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: bool = True) -> Tokenizers:
     """Load the tokenizers in `directory`. Before the first checkpoint, create them if they are missing, or if the text
     has changed.
 
@@ -94,11 +111,11 @@ def train_or_load_tokenizers(recipe: Recipe, directory: Path, compare_text: bool
         TokenizerError: no vocabulary of the recipe's size can be trained on the text; or the model has no tokenizer, or
             its tokenizer lacks pieces that the recipe needs.
     """
-    text = text_state(recipe) if compare_text else ""
-    return tokenizers_of_run(directory, lambda: make_tokenizers(recipe), text)
+    state = text_state(text.recipe, text.corpora) if compare_text else ""
+    return tokenizers_of_run(directory, lambda: make_tokenizers(text), state)
 
 
-def make_tokenizers(recipe: Recipe) -> Tokenizers:
+def make_tokenizers(text: TrainingText) -> Tokenizers:
     """Return the tokenizers of a new run, without writing them.
 
     Raises:
@@ -106,10 +123,11 @@ def make_tokenizers(recipe: Recipe) -> Tokenizers:
         CheckpointError: the model's tokenizers are damaged.
         CorpusError: the training text cannot be read.
     """
+    recipe = text.recipe
     if (reused := reuse_tokenizers(recipe)) is not None:
         return reused
     console.print_message("training the tokenizer")
-    pairs = console.with_progress("reading text for the tokenizer", training_pairs(recipe), "pairs")
+    pairs = console.with_progress("reading text for the tokenizer", training_pairs(text), "pairs")
     languages = recipe.languages.source, recipe.languages.target
     target_positions = None if recipe.task.target_is_text else recipe.model.max_positions - 1
     tokenizers = train_tokenizers(pairs, recipe.tokenizer, recipe.seed, target_positions=target_positions,
@@ -150,8 +168,8 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     return tokenizers
 
 
-def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, prepared: str = "") -> Prepared:
-    """Return the recipe's training corpora as ids, stored in a subdirectory of `parent`.
+def prepare(text: TrainingText, tokenizers: Tokenizers, parent: Path, threads: int, prepared: str = "") -> Prepared:
+    """Return the training corpora as ids, stored in a subdirectory of `parent`.
 
     The text is prepared again if the files are missing or damaged, or if the text, the cleaning or the tokenizers have
     changed.
@@ -161,10 +179,10 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers, parent: Path, threads: int, 
         CheckpointError: the description that another rank has written cannot be read.
         CorpusError: the text cannot be read, or no pair is left after cleaning.
     """
-    directory = parent / (prepared or _content_key(recipe, tokenizers))
+    directory = parent / (prepared or _content_key(text, tokenizers))
     if not prepared and not _is_intact(directory):
-        _write(recipe, tokenizers, directory, threads)
-    return _open(recipe, directory, parse_json(read_file(directory / DESCRIPTION)))
+        _write(text, tokenizers, directory, threads)
+    return _open(text, directory, parse_json(read_file(directory / DESCRIPTION)))
 
 
 def _is_intact(directory: Path) -> bool:
@@ -185,8 +203,9 @@ def _is_intact(directory: Path) -> bool:
     return True
 
 
-def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
+def _content_key(text: TrainingText, tokenizers: Tokenizers) -> str:
     """Return a hash of everything that determines the prepared arrays, such as text files, cleaning and tokenizers."""
+    recipe = text.recipe
     description = [
         FORMAT_VERSION,
         recipe.data.cleaning.model_dump(),
@@ -197,7 +216,7 @@ def _content_key(recipe: Recipe, tokenizers: Tokenizers) -> str:
         [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.languages else ("languages",)),
                                    *(() if spec.document else ("document",))}),
           file_states(spec.paths))                                              # reading will report missing files
-         for spec in recipe.resolve().data.train],
+         for spec in (corpus.resolve(recipe.data_directory, recipe.directory) for corpus in text.corpora)],
     ]
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -234,12 +253,13 @@ def id_type(vocab_size: int) -> type[np.unsignedinteger[Any]]:
     return np.uint16 if vocab_size <= 2**16 else np.uint32
 
 
-def _write(recipe: Recipe, tokenizers: Tokenizers, directory: Path, threads: int) -> None:
+def _write(text: TrainingText, tokenizers: Tokenizers, directory: Path, threads: int) -> None:
     with replace_directory(directory) as temporary:
-        _write_files(recipe, tokenizers, temporary, threads)
+        _write_files(text, tokenizers, temporary, threads)
 
 
-def _write_files(recipe: Recipe, tokenizers: Tokenizers, temporary: Path, threads: int) -> None:
+def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, threads: int) -> None:
+    recipe = text.recipe
     writers = [SideWriter(temporary, "source", tokenizers.source), SideWriter(temporary, "target", tokenizers.target)]
     keep_text = recipe.keeps_training_text
     counts_by_corpus: dict[str, dict[str, Any]] = {}
@@ -249,7 +269,7 @@ def _write_files(recipe: Recipe, tokenizers: Tokenizers, temporary: Path, thread
         corpora_file = stack.enter_context(open(temporary / "corpora", "wb"))
         texts = [stack.enter_context(open(temporary / f"{side}.txt", "w", encoding="utf-8", newline="\n"))
                  for side in SIDES] if keep_text else []
-        for number, spec in enumerate(recipe.data.train):
+        for number, spec in enumerate(text.corpora):
             counts = Counts()
             for block in blocks(cleaned(spec, recipe, counts), BLOCK_PAIRS):
                 numbers = np.array([line for line, _, _ in block], np.int64)
@@ -262,8 +282,8 @@ def _write_files(recipe: Recipe, tokenizers: Tokenizers, temporary: Path, thread
                                          recipe.data.cleaning.max_pieces, counts)
                 for writer, (ids, lengths) in zip(writers, sides, strict=True):
                     writer.append(ids[np.repeat(kept, lengths)], lengths[kept])
-                for text, lines in zip(texts, (sources, targets), strict=False):
-                    text.writelines(f"{line}\n" for line, keep in zip(lines, kept, strict=True) if keep)
+                for file, lines in zip(texts, (sources, targets), strict=False):
+                    file.writelines(f"{line}\n" for line, keep in zip(lines, kept, strict=True) if keep)
                 lines_file.write(numbers[kept].tobytes())
                 corpora_file.write(np.full(kept.sum(), number, np.int64).tobytes())
                 total += int(kept.sum())
@@ -303,30 +323,30 @@ def within_max_pieces(lengths: Sequence[np.ndarray], numbers: np.ndarray, max_pi
     return kept
 
 
-def _open(recipe: Recipe, directory: Path, description: dict[str, Any]) -> Prepared:
+def _open(text: TrainingText, directory: Path, description: dict[str, Any]) -> Prepared:
     sides = [open_side(directory, name, dtype) for name, dtype in zip(SIDES, description["types"], strict=True)]
     lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
-    repetitions = pair_repetitions(recipe, np.memmap(directory / "corpora", dtype=np.int64, mode="r"))
+    repetitions = pair_repetitions(text, np.memmap(directory / "corpora", dtype=np.int64, mode="r"))
     return Prepared(directory, EncodedCorpus(sides[0], sides[1], repetitions, lines), description["counts"],
                     description["fingerprint"])
 
 
-def pair_repetitions(recipe: Recipe, corpora: np.ndarray) -> np.ndarray | None:
+def pair_repetitions(text: TrainingText, corpora: np.ndarray) -> np.ndarray | None:
     """Return the average number of times that each pair occurs in an epoch, (pairs,); None if each pair occurs once.
 
-    corpora: (pairs,), index of each pair's corpus in `data.train`.
+    corpora: (pairs,), index of each pair's corpus in `text.corpora`.
     Raises:
         CorpusError: an epoch would have no pairs, or more than MAX_REPETITIONS times the number of pairs.
     """
-    if recipe.data.temperature == 1 and all(spec.weight == 1 for spec in recipe.data.train):
+    temperature, weights = text.recipe.data.temperature, [spec.weight for spec in text.corpora]
+    if temperature == 1 and all(weight == 1 for weight in weights):
         return None
-    sizes = np.bincount(corpora, minlength=len(recipe.data.train))
-    epoch_pairs = sum(size * spec.weight for size, spec in zip(sizes.tolist(), recipe.data.train, strict=True))
+    sizes = np.bincount(corpora, minlength=len(weights))
+    epoch_pairs = sum(size * weight for size, weight in zip(sizes.tolist(), weights, strict=True))
     if epoch_pairs > MAX_REPETITIONS * len(corpora):
         raise CorpusError(f"data.train: with these weights an epoch has {epoch_pairs:.2g} pairs, more than "
                           f"{MAX_REPETITIONS:,} times the {len(corpora):,} pairs of the corpora. Lower a weight.")
-    weights = [spec.weight for spec in recipe.data.train]
-    repetitions: np.ndarray = corpus_repetitions(sizes, weights, recipe.data.temperature)[corpora]
+    repetitions: np.ndarray = corpus_repetitions(sizes, weights, temperature)[corpora]
     if repetitions.sum() < 1:
         raise CorpusError(f"data.train: with these weights an epoch has {repetitions.sum():.2g} pairs. Raise a weight.")
     return repetitions

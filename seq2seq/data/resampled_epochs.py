@@ -17,9 +17,8 @@ from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, derived_seed
 from seq2seq.data.pair_augmenter import Links, PairAugmenter, words_of
 from seq2seq.data.parallel_text import blocks
-from seq2seq.data.preparation import BLOCK_PAIRS, SIDES, Prepared, SideWriter, id_type, open_side
+from seq2seq.data.preparation import BLOCK_PAIRS, SIDES, Prepared, SideWriter, TrainingText, id_type, open_side
 from seq2seq.data.word_alignment import WordAligner
-from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 
 
@@ -32,27 +31,22 @@ class ResampledEpochs:
     runs with the same seed have the same epochs.
     """
 
-    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, is_main: bool = True,
+    def __init__(self, prepared: Prepared, tokenizers: Tokenizers, text: TrainingText, is_main: bool = True,
                  links: Links | None = None) -> None:
         """Args:
             is_main: True to encode the epochs in this process; False if another process, the main rank, encodes them.
             links: word links of each training pair; None: a word aligner computes the links when they are needed.
         """
-        self.is_main = is_main
+        recipe, self.is_main = text.recipe, is_main
         self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
         self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
         self.languages = recipe.languages.source or "", recipe.languages.target
-        self.tags = [spec.tagged("") for spec in recipe.data.train]
+        self.tags = [spec.tagged("") for spec in text.corpora]
         section = recipe.data.augmentation
         self.augmenter = PairAugmenter(section, self.languages, recipe.seed, links, self._align) if section else None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="resampling")
         self._epochs: dict[int, Future[tuple[EncodedCorpus, Counter[str]]]] = {}
         self._closing = threading.Event()
-
-    @staticmethod
-    def for_recipe(prepared: Prepared, tokenizers: Tokenizers, recipe: Recipe, is_main: bool) -> ResampledEpochs | None:
-        """Return the epochs of a recipe; None if all epochs of the recipe have the same text and segmentation."""
-        return ResampledEpochs(prepared, tokenizers, recipe, is_main) if recipe.resamples_epochs else None
 
     def corpus(self, epoch: int) -> EncodedCorpus:
         """Return the corpus of `epoch`, start to encode the next epoch, and delete the files of earlier epochs."""

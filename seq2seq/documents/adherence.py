@@ -85,8 +85,7 @@ def evaluate_tests_with_glossary(translator: Translator, safe: ProtectedTranslat
     scores: dict[str, dict[str, Score]] = {}
     with_glossary = [name for name in tests if name not in other]
     for names, function in ((with_glossary, translate), (other, None)):
-        data = recipe.data.model_copy(update={"test": {name: tests[name] for name in names}})
-        scores |= evaluate_tests(translator, recipe.model_copy(update={"data": data}), metrics, function)
+        scores |= evaluate_tests(translator, recipe, metrics, function, names)
     for name, found in zip(with_glossary, adherences, strict=True):
         scores[name] |= found
     return {name: scores[name] for name in tests}

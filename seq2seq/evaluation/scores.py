@@ -4,7 +4,7 @@ sacreBLEU tokenises detokenised text itself, because BLEU scores are comparable 
 the same (Post 2018, arXiv:1804.08771). Perplexities are comparable only if they have the same unit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,13 +192,14 @@ def perplexities(
 
 def evaluate_tests(
     translator: "Translator", recipe: "Recipe", metrics: Sequence[str] | None = None,
-    translate: Translate | None = None,
+    translate: Translate | None = None, names: Collection[str] | None = None,
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of each test set in the recipe. Test sets are not cleaned.
 
     Args:
         metrics: metrics to compute; None: those of the recipe.
         translate: see `score_pairs`.
+        names: names of the test sets; None: all.
 
     Raises:
         CorpusError, UserError: as corpus_scores; or a test set cannot be read.
@@ -206,7 +207,7 @@ def evaluate_tests(
     # Read all test sets before the first one is translated, so that errors are reported before any translation.
     tests = {
         name: [(source, target) for _, source, target in read_pairs(recipe, spec)]
-        for name, spec in recipe.data.test.items()
+        for name, spec in recipe.data.test.items() if names is None or name in names
     }
     metrics = metrics or recipe.measures
     return {name: score_pairs(translator, pairs, metrics, translate, recipe.languages_of(recipe.data.test[name]).target)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError
-from seq2seq.recipe import Recipe
+from seq2seq.recipe import Corpus, Recipe
 from seq2seq.storage.atomic import current_path, replace_directory
 from seq2seq.storage.checkpoints import BEST, TOKENIZER_FILES, list_checkpoints
 from seq2seq.storage.directories import METADATA, as_json, digest, file_states, header, kind_of, read_metadata, verify
@@ -52,11 +52,12 @@ def load_tokenizers(directory: Path) -> Tokenizers:
     return Tokenizers.load(path)
 
 
-def text_state(recipe: Recipe) -> str:
+def text_state(recipe: Recipe, corpora: Sequence[Corpus]) -> str:
     """Return a hash of the sizes and times of the training text's files; "" if the tokenizer is taken from a model."""
     if recipe.tokenizer_model is not None:
         return ""
-    return digest({"files": [file_states(spec.paths) for spec in recipe.resolve().data.train]})
+    return digest({"files": [file_states(spec.paths) for spec in (
+        corpus.resolve(recipe.data_directory) for corpus in corpora)]})
 
 
 def trained_on_other_text(directory: Path, text: str) -> bool:

@@ -108,14 +108,18 @@ class TrainingLoop:
         """Yield for each remaining step the text of its epoch, and the indices of the pairs of each micro-batch."""
         state = self.state
         while not state.finished(self.recipe):
-            corpus = self.prepared.corpus
-            if self.resampled:
-                corpus = self.group.main_rank_first(partial(self.resampled.corpus, state.epoch))
-            corpus, plan = plan_training(self.recipe, corpus, state.epoch)
+            corpus, plan = self.epoch(state.epoch)
             while state.step_in_epoch < len(plan) and not state.finished(self.recipe):
                 yield corpus, plan[state.step_in_epoch]
             if state.step_in_epoch >= len(plan):
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
+
+    def epoch(self, number: int) -> tuple[EncodedCorpus, EpochPlan]:
+        """Return the text of an epoch, counted from 0, and its plan. Call this for one epoch after another."""
+        corpus = self.prepared.corpus
+        if self.resampled:
+            corpus = self.group.main_rank_first(partial(self.resampled.corpus, number))
+        return plan_training(self.recipe, corpus, number)
 
     def update(self, corpus: EncodedCorpus, micro_batches: Sequence[np.ndarray]) -> None:
         """Do one optimizer step. The arguments are a result of `batches`."""

@@ -14,7 +14,7 @@ import torch
 from seq2seq import console
 from seq2seq.data.batching import Shape, derived_seed
 from seq2seq.data.corpus import first_line_warnings
-from seq2seq.data.preparation import Prepared, prepare, train_or_load_tokenizers
+from seq2seq.data.preparation import Prepared, TrainingText, prepare, train_or_load_tokenizers
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import choose_device, choose_dtype, configure_process, make_deterministic
@@ -45,7 +45,7 @@ from seq2seq.training.log_lines import print_finished
 from seq2seq.training.loop import TrainingLoop, plan_training
 from seq2seq.training.rollback import Diverged, can_roll_back, roll_back
 from seq2seq.training.step import TrainingStep
-from seq2seq.training.synthetic_text import SYNTHETIC, with_synthetic_text
+from seq2seq.training.synthetic_text import SYNTHETIC, training_text
 from seq2seq.training.teachers import teachers_of
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, require_held_out
@@ -75,8 +75,10 @@ def train(recipe: Recipe, run: str | Path, restart: bool | None = False) -> dict
 
 def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None, synthetic: Path | None = None
            ) -> dict[str, dict[str, Score]]:
-    """Train the model of a run. If the run has not begun, train its teachers first. For the arguments, see `train` and
-    `start_training`."""
+    """Train the model of a run. If the run has not begun, train its teachers first. See `train`.
+
+    synthetic: directory of the synthetic text, which teachers share with their student; None: in the run directory.
+    """
     synthetic = synthetic or run / SYNTHETIC
     with open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
         begun, = group.maximum((int(bool(list_checkpoints(run))),))
@@ -84,8 +86,9 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None,
             console.print_message(f"teacher {number} of {recipe.training.teachers.count}, with seed {teacher.seed}: "
                                   f"{directory}")
             _train(teacher, directory, group, restart=None, synthetic=synthetic)
+        text = training_text(recipe, run, group, synthetic)
         while True:
-            training = start_training(recipe, run, group, synthetic)
+            training = start_training(recipe, run, group, text)
             if training.state.finished(recipe) and training.state.validated():
                 print_finished(run, recipe, training.state, advise=restart is not None)
             try:
@@ -167,12 +170,11 @@ def require_same_files(run: Path, lock: str, held_out_crc32: int, group: Process
                             f"on {main_host}. Copy the text of data.valid and data.test to all machines.")
 
 
-def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS, synthetic: Path | None = None
-                   ) -> TrainingLoop:
+def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS,
+                   text: TrainingText | None = None) -> TrainingLoop:
     """Prepare text, model and optimizer of a run, and resume from its newest checkpoint if there is one.
 
-    group: process group of `open_run`. synthetic: directory of the synthetic text, which teachers share with their
-        student; None: in the run directory.
+    group: process group of `open_run`. text: text of the training; None: `training_text` of the run.
     Raises:
         UserError: the data cannot be read, or differ from the data that the checkpoint was trained on.
     """
@@ -182,10 +184,10 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     torch.backends.cuda.matmul.allow_tf32 = section.precision == "tf32"
     make_deterministic(device)
     # Only the main rank reads the training text. The other ranks read the files that it has prepared.
-    text = with_synthetic_text(recipe, run, group, synthetic)
+    text = text or training_text(recipe, run, group)
     tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, run / "tokenizer", group.is_main))
     prepared = _prepare(text, tokenizers, run, group)
-    resampled = ResampledEpochs.for_recipe(prepared, tokenizers, text, group.is_main)
+    resampled = ResampledEpochs(prepared, tokenizers, text, group.is_main) if recipe.resamples_epochs else None
     validation = Validation(recipe, tokenizers)
 
     sizes = tokenizers.source.vocab_size, tokenizers.target.vocab_size
@@ -219,7 +221,7 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     return TrainingLoop(recipe, run, group, tokenizers, prepared, resampled, validation, step, state)
 
 
-def _prepare(text: Recipe, tokenizers: Tokenizers, run: Path, group: ProcessGroup) -> Prepared:
+def _prepare(text: TrainingText, tokenizers: Tokenizers, run: Path, group: ProcessGroup) -> Prepared:
     """Prepare the training text on the main rank; open it on all ranks."""
     arguments = text, tokenizers, run / "prepared", torch.get_num_threads()
     prepared = prepare(*arguments) if group.is_main else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -19,33 +18,35 @@ from typing import Any, TypeVar
 
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
+from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
 from seq2seq.files import parse_json, regular_bytes
 from seq2seq.languages import same_code
-from seq2seq.recipe import Corpus, DecodingSection, Recipe, Teachers, load_recipe, parse_recipe
+from seq2seq.recipe import Corpus, DecodingSection, Recipe, load_recipe, parse_recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
-from seq2seq.storage.atomic import make_directories, open_without_links, replace_file, sync
+from seq2seq.storage.atomic import delete, make_directories, replace_file, replacing
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
-from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
+from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, text_of_teachers, write_sources
 from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.requests import Request, growing_blocks, number_requests
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.unfinished_output import UnfinishedOutput, require_own
 
 Item = TypeVar("Item")
 
 SYNTHETIC = "synthetic"
 """Directory of the translations in the run directory."""
 BLOCK_LINES = 8192
-"""Maximum number of lines that each rank translates between updates of the journal (see `_truncate_to_journal`)."""
+"""Maximum number of lines of a block. Finished blocks are kept if a run is interrupted."""
 
 
-def with_synthetic_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS,
-                        directory: Path | None = None) -> Recipe:
-    """Translate the monolingual corpora, and the text that the teachers translate. Return the recipe with each
-    translation as the missing side of its corpus. Ranks other than the main rank return the recipe without
+def training_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS, directory: Path | None = None
+                  ) -> TrainingText:
+    """Translate the monolingual corpora, and the text that the teachers translate. Return the text of the training, in
+    which each translation is the missing side of its corpus. Ranks other than the main rank return the corpora without
     translations, because they do not read the training text.
 
     The result does not depend on interruptions, because the sample drawn for a line does not depend on other lines. It
@@ -61,24 +62,24 @@ def with_synthetic_text(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_
     """
     if recipe.training.teachers.count and group.is_main:
         write_sources(recipe, run)
-    recipe, directory = with_translated_text(recipe, run), directory or run / SYNTHETIC
-    train = tuple(_complete(spec, recipe, directory, group) if spec.translated_by else spec
-                  for spec in recipe.data.train)
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
+    directory = directory or run / SYNTHETIC
+    return TrainingText(recipe, tuple(
+        _complete(spec, recipe, directory, group) if spec.translated_by else spec
+        for spec in (*recipe.data.train, *text_of_teachers(recipe, run))))
 
 
-def without_synthetic_text(recipe: Recipe, run: Path) -> tuple[Recipe, list[str]]:
-    """Return the recipe with the translations that exist already, and the labels of the corpora without a translation.
-    The returned recipe contains neither the corpora without a translation nor teachers.
+def existing_text(recipe: Recipe, run: Path) -> tuple[TrainingText, list[str]]:
+    """Return the text of a training with the translations that exist already, without the corpora that have no
+    translation yet; and the labels of these corpora.
 
     Raises:
-        CheckpointError, RecipeError, CorpusError: see `with_synthetic_text`.
+        CheckpointError, RecipeError, CorpusError: see `training_text`.
     """
     kept, missing = [], []
     # The number of teachers may have been raised after the text for them was written, until the student begins.
     trained = bool(list_checkpoints(run)) or all(is_model(teacher) for _, teacher in teachers_of(recipe, run))
     has_sources = trained and all(path.exists() for path in source_files(recipe, run).values())
-    for spec in with_translated_text(recipe, run).data.train if has_sources else recipe.data.train:
+    for spec in (*recipe.data.train, *(text_of_teachers(recipe, run) if has_sources else ())):
         if spec.translated_by is None:
             kept.append(spec)
             continue
@@ -91,9 +92,7 @@ def without_synthetic_text(recipe: Recipe, run: Path) -> tuple[Recipe, list[str]
             missing.append(spec.label)
     if recipe.training.teachers.count and not has_sources:
         missing.append(LABEL)
-    training = recipe.training.model_copy(update={"teachers": Teachers(count=0)})
-    data = recipe.data.model_copy(update={"train": tuple(kept)})
-    return recipe.model_copy(update={"data": data, "training": training}), missing
+    return TrainingText(recipe, tuple(kept)), missing
 
 
 def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup) -> Corpus:
@@ -110,7 +109,9 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup
                 _translate_on_all_ranks(blocks, translator, group, _options(translator.decoding, spec.samples))
         return spec
     models, text, translation = _paths(spec, recipe, directory)
-    if not _is_finished(translation):
+    if _is_finished(translation):
+        delete(_blocks_of(translation))                                 # of a run that was killed before deleting them
+    else:
         _require_direction(spec, recipe, models)
         _require_text(spec, text)
     if _from_main_rank(group, [] if translation.exists() else models):
@@ -148,24 +149,9 @@ def _translate_on_all_ranks(blocks: Sequence[list[Request]], translator: Transla
         for block in group.shard(blocks)])
 
 
-# Journal: a JSON file beside a translation, also an unfinished one, with the length and checksum of the finished text
-
-
-def _journal(translation: Path) -> Path:
+def _checksum_file(translation: Path) -> Path:
+    """Return the path of the file with the length and checksum of a finished translation."""
     return translation.with_name(f"{translation.name}.json")
-
-
-def _write_journal(translation: Path, length: int, crc32: int) -> None:
-    replace_file(_journal(translation), json.dumps({"bytes": length, "crc32": crc32}).encode())
-
-
-def _read_journal(translation: Path) -> tuple[int, int] | None:
-    """Return (length in bytes, zlib.crc32) of the finished text; None if the journal is missing or damaged."""
-    try:
-        journal = parse_json(regular_bytes(_journal(translation)))
-        return int(journal["bytes"]), int(journal["crc32"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
 
 
 def _is_finished(translation: Path) -> bool:
@@ -176,7 +162,11 @@ def _is_finished(translation: Path) -> bool:
     """
     if not translation.exists():
         return False
-    if (translation.stat().st_size, crc32_of(translation)) != _read_journal(translation):
+    try:
+        recorded = parse_json(regular_bytes(_checksum_file(translation)))
+    except (OSError, ValueError):
+        recorded = None
+    if recorded != {"bytes": translation.stat().st_size, "crc32": crc32_of(translation)}:
         raise CheckpointError(f"{translation}, a text translated by a model, is damaged: its checksum is wrong. Delete "
                               "the file, and run the same command again to translate the text again.")
     return True
@@ -211,31 +201,39 @@ def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> st
 
 def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Path, translator: Translator,
                group: ProcessGroup = SINGLE_PROCESS) -> None:
-    """Write the translation of a monolingual text. If a part of the translation was written before, resume after it."""
-    options = _options(translator.decoding, spec.samples)
+    """Write the translation of a monolingual text. Blocks that were finished before are not translated again."""
+    options, directory = _options(translator.decoding, spec.samples), _blocks_of(translation)
     make_directories(translation.parent)
-    part = translation.with_suffix(".part")
-    done, crc32 = _truncate_to_journal(part, _read_journal(translation))
+    require_own(directory)
+    unfinished = UnfinishedOutput(None, directory)
+    unfinished.begin({"translation": translation.stem})                         # this name depends on all inputs
     total = sum(1 for _ in _lines(spec, text))
     names = " and ".join(map(str, models))
-    console.print_message(f"translating {total - done:,} lines of {spec.label} with {names} in {translator.precision} "
+    console.print_message(f"translating {total:,} lines of {spec.label} with {names} in {translator.precision} "
                           f"({'sampling' if spec.samples else 'searching'})")
-    with open(part, "ab", opener=open_without_links) as file, console.progress("translating", total, done) as advance:
-        # The context of a line is the same whether the translation is resumed or not.
-        requests = number_requests(_lines(spec, text), 0, translator.context)
-        # With `begin`, a resumed translation has the same blocks as an uninterrupted one. Blocks affect bf16 rounding.
-        blocks = growing_blocks(islice(requests, done, None), BLOCK_LINES, done)
+    # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
+    requests = number_requests(_lines(spec, text), 0, translator.context)
+    blocks = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
+    skipped = 0
+    with console.progress("translating", total) as advance:
         while turn := _from_main_rank(group, list(islice(blocks, group.world_size))):
+            advance(unfinished.skipped_lines - skipped)
+            skipped = unfinished.skipped_lines
             for number, block in enumerate(_translate_on_all_ranks(turn, translator, group, options, advance)):
-                lines = "".join(f"{line}\n" for line in block).encode()
-                file.write(lines)
-                crc32 = zlib.crc32(lines, crc32)
+                unfinished.write("".join(f"{line}\n" for line in block))
                 advance(len(block) if number else 0)                            # the main rank has block 0
-            file.flush()
-            _write_journal(translation, file.tell(), crc32)
-        _write_journal(translation, file.tell(), crc32)                         # of an empty text
-    sync(part)
-    os.replace(part, translation)
+    length, crc32 = 0, 0
+    with replacing(translation) as file:
+        for contents in unfinished.blocks():
+            file.write(contents)
+            length, crc32 = length + len(contents), zlib.crc32(contents, crc32)
+        replace_file(_checksum_file(translation), json.dumps({"bytes": length, "crc32": crc32}).encode())
+    delete(directory)
+
+
+def _blocks_of(translation: Path) -> Path:
+    """Return the directory of the finished blocks of a translation."""
+    return translation.with_name(f"{translation.name}.parts")
 
 
 def _require_direction(spec: Corpus, recipe: Recipe, models: Sequence[Path]) -> None:
@@ -280,21 +278,3 @@ def _lines(spec: Corpus, text: Path) -> Iterator[str]:
     corpus = Corpus(text=str(text), limit=spec.limit, max_line_bytes=spec.max_line_bytes)
     for _, _, line in read_corpus(corpus, Path(), Counts()):
         yield line
-
-
-def _truncate_to_journal(part: Path, journal: tuple[int, int] | None) -> tuple[int, int]:
-    """Truncate a partial translation to the length recorded in its journal; to 0 if the translation is damaged.
-
-    Returns:
-        Number of remaining lines, and their zlib.crc32.
-    """
-    if not part.exists():
-        return 0, 0
-    contents = part.read_bytes()
-    whole = contents[: journal[0]] if journal else b""
-    if contents and (len(whole), zlib.crc32(whole)) != journal:
-        console.warn(f"{part} or its journal is damaged. The text is translated again.")
-        whole = b""
-    with open(part, "r+b", opener=open_without_links) as file:
-        file.truncate(len(whole))
-    return whole.count(b"\n"), zlib.crc32(whole)

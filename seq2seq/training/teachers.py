@@ -24,7 +24,8 @@ def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
     """Return recipe and run directory of each teacher of a run; an empty list if the recipe has no teachers.
 
     A teacher's recipe is the student's with another seed, the keys of `training.teachers.model`, the number of steps
-    of `training.teachers`, and no test sets. All teachers have the tokenizer of the first teacher, because the members
+    of `training.teachers`, and no test sets. It is the only recipe that is derived from another, because a teacher is a
+    run of its own, which stores its recipe. All teachers have the tokenizer of the first teacher, because the members
     of an ensemble share a vocabulary.
     """
     section = recipe.training.teachers
@@ -42,21 +43,20 @@ def teachers_of(recipe: Recipe, run: Path) -> list[tuple[Recipe, Path]]:
     return found
 
 
-def with_translated_text(recipe: Recipe, run: Path) -> Recipe:
-    """Return the recipe with an additional training corpus for each direction and weight of the original corpora, and
-    with `ensemble: false` for each teacher: the text that its teachers translate."""
+def text_of_teachers(recipe: Recipe, run: Path) -> tuple[Corpus, ...]:
+    """Return a monolingual corpus for each direction and weight of the recipe's corpora, and with `ensemble: false` for
+    each teacher: the text that the teachers of a run translate; () if the recipe has no teachers."""
     teachers = tuple(str(directory.absolute()) for _, directory in teachers_of(recipe, run))
     if not teachers:
-        return recipe
+        return ()
     files = source_files(recipe, run)
     by_label = {LABEL: teachers} if recipe.training.teachers.ensemble else {
         f"translations of teacher {number}": (teacher,) for number, teacher in enumerate(teachers, 1)}
-    corpora = tuple(
+    return tuple(
         Corpus(source=str(path.absolute()), name=label if len(files) == 1 else f"{label} ({path.stem})",
                languages=None if direction == recipe.languages else direction, weight=weight,
                translated_by=translated_by, max_line_bytes=max(corpus.max_line_bytes for corpus in recipe.data.train))
         for (direction, weight), path in files.items() for label, translated_by in by_label.items())
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": (*recipe.data.train, *corpora)})})
 
 
 def source_files(recipe: Recipe, run: Path) -> dict[tuple[Languages, float], Path]:

@@ -1,9 +1,10 @@
-"""Resumption of an interrupted output. Each finished block of lines is a file in the directory <name>.parts.
+"""Resumption of interrupted work. Each finished block of lines of an output is a file in the directory <name>.parts.
 
 A block is written whole or not at all. The name of its file has the number of the block, a checksum of its lines and of
 all other inputs, so that a block is only used for the same inputs, and the zlib.crc32 of its contents. The processes
 (ranks) of `torchrun` share the directory, and each of them translates every n-th block. When all blocks are there, rank
-0 joins them.
+0 joins them. `seq2seq translate` and the synthetic text of a training are resumed in this way; `seq2seq adapt`, whose
+training resumes from its checkpoints, only compares the inputs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import shlex
 import sys
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,9 +44,9 @@ POLL_SECONDS = 0.1
 class UnfinishedOutput:
     """Output that is written in blocks.
 
-    output: the output; None in a rank other than rank 0. directory: directory of the finished blocks; None: the output,
-    such as standard output, cannot be resumed, and blocks are written to it directly. skipped_lines: number of lines in
-    blocks that were finished before, or that other ranks translate.
+    output: the output; None in a rank other than rank 0, or if the caller opens it at the end. directory: directory of
+    the finished blocks; None: the output, such as standard output, cannot be resumed, and blocks are written to it
+    directly. skipped_lines: number of lines in blocks that were finished before, or that other ranks translate.
     """
 
     def __init__(self, output: Output | None, directory: Path | None, rank: int = 0, world_size: int = 1,
@@ -55,6 +57,7 @@ class UnfinishedOutput:
         self._whole = whole
         self._inputs: dict[str, Any] = {}
         self._keys: list[str] = []
+        self._pending: deque[str] = deque()                                     # keys of yielded blocks
         # Blocks that were finished before. Rank 0 may join and delete all blocks while another rank loads its model.
         self._finished = set(_intact_blocks(directory)) if directory is not None else set()
         self._kept: list[bytes] = []                                            # without a directory, if `whole`
@@ -71,7 +74,7 @@ class UnfinishedOutput:
         if self.directory is None or self.rank:
             return
         if self._finished:
-            if (recorded := self._recorded()) is not None and recorded != self._inputs:
+            if (recorded := recorded_inputs(self.directory)) is not None and recorded != self._inputs:
                 raise UserError("\n".join([f"{self.directory} was written with other inputs:",
                                            *_differences(recorded, self._inputs),
                                            f"Resume with the same inputs, or delete {self.directory} to start again."]))
@@ -82,7 +85,7 @@ class UnfinishedOutput:
     def pending(self, blocks: Iterable[list[Item]]) -> Iterator[list[Item]]:
         """Yield the blocks that this process must translate: not those that are finished, or of another rank.
 
-        After each yielded block, call `write`.
+        For each yielded block, call `write`, in the order of the blocks.
 
         Raises:
             UserError: rank 0 has other inputs than this rank.
@@ -96,6 +99,7 @@ class UnfinishedOutput:
                 if number % self.world_size != self.rank or self._keys[-1] in self._finished:
                     self.skipped_lines += len(block)
                     continue
+                self._pending.append(self._keys[-1])
             if not is_begun:
                 self._wait_for_main_rank()
                 is_begun = True
@@ -104,10 +108,10 @@ class UnfinishedOutput:
             console.warn(f"{len(changed):,} finished blocks were made of other lines, and are not used")
 
     def write(self, text: str) -> None:
-        """Write the output of the last block that `pending` has yielded."""
+        """Write the output of the next block that `pending` has yielded."""
         if self.directory is not None:
             contents = text.encode()
-            replace_file(self.directory / f"{self._keys[-1]}-{zlib.crc32(contents):08x}.txt", contents)
+            replace_file(self.directory / f"{self._pending.popleft()}-{zlib.crc32(contents):08x}.txt", contents)
         elif self._whole:
             self._kept.append(text.encode())
         else:
@@ -123,25 +127,26 @@ class UnfinishedOutput:
                 time.sleep(POLL_SECONDS)
             yield found[key].read_bytes()
 
-    def _recorded(self) -> dict[str, Any] | None:
-        """Return the recorded inputs; None if there are none, or if their file was damaged."""
-        assert self.directory is not None
-        try:
-            recorded = parse_json(regular_bytes(self.directory / INPUTS))
-        except (OSError, ValueError):
-            return None
-        return recorded if isinstance(recorded, dict) else None
-
     def _wait_for_main_rank(self) -> None:
         """Wait until rank 0 has recorded the same inputs. Other inputs may be those of an earlier command."""
+        assert self.directory is not None
         deadline = time.monotonic() + BEGINNING_SECONDS
-        while (recorded := self._recorded()) != self._inputs:
+        while (recorded := recorded_inputs(self.directory)) != self._inputs:
             if time.monotonic() > deadline:
                 raise UserError(f"{self.directory}: process 0 has written no {INPUTS} within {BEGINNING_SECONDS} "
                                 "seconds. All processes need the same directory for the output." if recorded is None
                                 else "\n".join([f"the inputs in {self.directory} differ from those of this process:",
                                                 *_differences(recorded, self._inputs)]))
             time.sleep(POLL_SECONDS)
+
+
+def recorded_inputs(directory: Path) -> dict[str, Any] | None:
+    """Return the inputs that are recorded in a directory; None if there are none, or if their file was damaged."""
+    try:
+        recorded = parse_json(regular_bytes(directory / INPUTS))
+    except (OSError, ValueError):
+        return None
+    return recorded if isinstance(recorded, dict) else None
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -166,7 +171,7 @@ def _is_own(path: Path) -> bool:
     return bool(BLOCK_NAME.fullmatch(path.name)) or path.name.endswith(".tmp") or path.name == INPUTS
 
 
-def _require_own(directory: Path) -> None:
+def require_own(directory: Path) -> None:
     """Raise UserError if the directory of the blocks is a link or a file, or contains other files."""
     if directory.is_symlink() or os.path.lexists(directory) and not directory.is_dir():
         raise UserError(f"{directory} is not a directory, and is needed for the finished blocks. Remove it, or choose "
@@ -208,7 +213,7 @@ def resumable(path: Path | None, resume: bool, rank: int = 0, world_size: int = 
     if rank:
         yield UnfinishedOutput(None, directory, rank, world_size)
         return
-    _require_own(directory)
+    require_own(directory)
     # If there are blocks, <name>.part is what an earlier command joined from them.
     with writing(path, overwrite=resume and _has_blocks(directory)) as output:
         if output.part is None:

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from seq2seq.check import Report, check_recipe, percentiles, show_report
-from seq2seq.check.report import Finding
+from seq2seq.check.results import Finding
 from seq2seq.check.warnings import add_epoch_warnings
 from seq2seq.cli import main
 from seq2seq.data.epoch_plan import plan_epoch
-from seq2seq.data.preparation import prepare, train_or_load_tokenizers
+from seq2seq.data.preparation import TrainingText, prepare, train_or_load_tokenizers
 from seq2seq.model import build_model
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.locks import lock_run
@@ -146,7 +146,8 @@ def test_the_size_is_that_of_the_model(directory):
 def test_tokens_and_steps_are_those_of_the_training(directory, settings):
     report = checked(*settings)
     recipe = load_recipe("recipe.yaml", settings)
-    corpus = prepare(recipe, train_or_load_tokenizers(recipe, Path("other/tokenizer")), Path("other"), 1).corpus
+    text = TrainingText.of(recipe)
+    corpus = prepare(text, train_or_load_tokenizers(text, Path("other/tokenizer")), Path("other"), 1).corpus
     section = recipe.training
     assert report.tokens_are_exact
     assert report.training["steps_per_epoch"] == len(
@@ -351,7 +352,7 @@ def test_pieces_a_word_are_given_only_where_spaces_part_words(directory, capsys)
 
 
 def test_pieces_a_word_are_those_of_the_pairs_that_training_keeps(directory):
-    train_or_load_tokenizers(load_recipe("recipe.yaml"), Path("other/tokenizer"))
+    train_or_load_tokenizers(TrainingText.of(load_recipe("recipe.yaml")), Path("other/tokenizer"))
     recipe = load_recipe("recipe.yaml", ["data.cleaning.max_pieces=31", "tokenizer.taken_from=other"])
     short = check_recipe(recipe, Path("run")).corpora[0]
     write(directory, "train", [*TEXTS["train"], "z" * 49 + "|" + "z" * 50])

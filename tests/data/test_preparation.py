@@ -4,16 +4,15 @@ import os
 import numpy as np
 import pytest
 
-from seq2seq.check.blocking_problems import load_or_make_tokenizers
+from seq2seq.check import blocking_problems
+from seq2seq.data import preparation
 from seq2seq.data.corpus import Counts
 from seq2seq.data.preparation import (
+    TrainingText,
     blocks,
     cleaned,
     corpus_repetitions,
     id_type,
-    prepare,
-    train_or_load_tokenizers,
-    training_pairs,
 )
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.errors import CorpusError
@@ -22,6 +21,16 @@ from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, train_tokenizers
 
 WORDS = ["Hund", "Katze", "läuft", "schläft", "groß", "klein", "dog", "cat", "runs", "sleeps", "big", "small"]
 PAIRS = 53
+
+
+def of_recipe(function):
+    """Return a function of a recipe's text that takes the recipe instead."""
+    return lambda recipe, *arguments, **options: function(TrainingText.of(recipe), *arguments, **options)
+
+
+prepare, train_or_load_tokenizers, training_pairs, load_or_make_tokenizers = map(of_recipe, (
+    preparation.prepare, preparation.train_or_load_tokenizers, preparation.training_pairs,
+    blocking_problems.load_or_make_tokenizers))
 
 
 def random_line(random, longest):
@@ -241,7 +250,7 @@ def sampled(tokenizers, recipe, tmp_path, monkeypatch):
     def make(max_pieces=256):
         sampling = recipe_of(tmp_path, sampling=0.3, max_pieces=max_pieces)
         prepared = prepare(sampling, tokenizers, tmp_path / f"prepared-{len(made)}", threads=1)
-        made.append(ResampledEpochs(prepared, tokenizers, sampling))
+        made.append(ResampledEpochs(prepared, tokenizers, TrainingText.of(sampling)))
         return made[-1]
 
     yield make

@@ -7,7 +7,7 @@ from toy import RECIPE, write_corpus
 from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same
 
 from seq2seq.cli import main
-from seq2seq.data.preparation import make_tokenizers, prepare, train_or_load_tokenizers
+from seq2seq.data.preparation import TrainingText, make_tokenizers, prepare, train_or_load_tokenizers
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.errors import RecipeError, TokenizerError
 from seq2seq.recipe import load_recipe
@@ -45,9 +45,9 @@ def epochs_of(folder):
     def make(recipe, **options):
         directory = folder / f"run-{len(made)}"
         (directory / "tokenizer").parent.mkdir()
-        tokenizers = train_or_load_tokenizers(recipe, directory / "tokenizer")
-        prepared = prepare(recipe, tokenizers, directory / "prepared", threads=1)
-        made.append(ResampledEpochs(prepared, tokenizers, recipe, **options))
+        tokenizers = train_or_load_tokenizers(TrainingText.of(recipe), directory / "tokenizer")
+        prepared = prepare(TrainingText.of(recipe), tokenizers, directory / "prepared", threads=1)
+        made.append(ResampledEpochs(prepared, tokenizers, TrainingText.of(recipe), **options))
         return made[-1]
 
     yield make
@@ -136,12 +136,12 @@ def test_a_training_without_augmentation_stores_no_text(recipe, tmp_path):
 
 
 def test_a_tokenizer_without_markers_is_refused(recipe, tmp_path):
-    plain = make_tokenizers(recipe())
+    plain = make_tokenizers(TrainingText.of(recipe()))
     assert not has_term_markers(plain.source)
     save_tokenizers(plain.files(), tmp_path / "other")
     settings = "data.augmentation={terms: 0.1}", f"tokenizer.taken_from={tmp_path / 'other'}"
     with pytest.raises(TokenizerError):
-        make_tokenizers(recipe(*settings))
+        make_tokenizers(TrainingText.of(recipe(*settings)))
 
 
 @pytest.mark.parametrize("settings", [

@@ -6,7 +6,7 @@ from catalogue import Catalogue
 
 from seq2seq.check import CorpusReport, check_recipe
 from seq2seq.check.new_recipe import corpus_of, write_recipe
-from seq2seq.check.report import Finding, LineShift, PairReport
+from seq2seq.check.results import Finding, LineShift, PairReport
 from seq2seq.check.warnings import add_corpus_warnings
 from seq2seq.recipe import load_recipe
 

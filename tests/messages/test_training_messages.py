@@ -15,7 +15,7 @@ from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.training import rollback, step
 from seq2seq.training.run import train
-from seq2seq.training.synthetic_text import with_synthetic_text
+from seq2seq.training.synthetic_text import training_text
 from seq2seq.training.train_state import TrainState
 
 CATALOGUE = Catalogue("training")
@@ -125,7 +125,7 @@ def back_translation(folder: Path, *settings: str, text: str = "eins\n") -> None
     (folder / "mono.de").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        with_synthetic_text(load_recipe(folder / "recipe.yaml", [BACK_TRANSLATION, *settings]), folder / "new")
+        training_text(load_recipe(folder / "recipe.yaml", [BACK_TRANSLATION, *settings]), folder / "new")
 
 
 @CATALOGUE

@@ -9,7 +9,7 @@ from toy import RECIPE, WORDS
 
 from seq2seq.cli import main
 from seq2seq.data.corpus import read_pairs
-from seq2seq.data.preparation import prepare, training_pairs
+from seq2seq.data.preparation import TrainingText, prepare, training_pairs
 from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError
 from seq2seq.evaluation.rescoring import rescore
@@ -26,6 +26,7 @@ from seq2seq.training.validation import Validation
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.unfinished_output import UnfinishedOutput
 from seq2seq.translation.worker_processes import TranslatorPool
 
 DOCUMENTS = [["one cat sees two", "the dog hears", "it sees red"], ["two cat", "it hears one cat"]]
@@ -81,12 +82,12 @@ def test_each_source_follows_the_two_sentences_before_it_in_its_document(folder)
     assert [source for _, source, _ in read_pairs(recipe, recipe.data.valid[0])][:7] == [
         f"␞ {lines[0]}", f"{lines[0]}␞ {lines[1]}", f"{lines[0]}␞ {lines[1]}␞ {lines[2]}",
         f"{lines[1]}␞ {lines[2]}␞ {lines[3]}", f"{lines[2]}␞ {lines[3]}␞ {lines[4]}", "", f"␞ {lines[6]}"]
-    assert not any("␞" in source for source, _ in training_pairs(recipe))
+    assert not any("␞" in source for source, _ in training_pairs(TrainingText.of(recipe)))
 
 
 def test_a_fifth_of_the_training_pairs_has_an_empty_context(folder, tmp_path):
     recipe = load_recipe(folder / "recipe.yaml")
-    prepared = prepare(recipe, load_tokenizers(folder / "run" / "tokenizer"), tmp_path, 1)
+    prepared = prepare(TrainingText.of(recipe), load_tokenizers(folder / "run" / "tokenizer"), tmp_path, 1)
     source = prepared.corpus.source
     separators = [int((source.ids[begin:end] == SEPARATOR_ID).sum())
                   for begin, end in zip(source.offsets[:-1], source.offsets[1:], strict=True)]
@@ -231,14 +232,14 @@ def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_pat
         return (tmp_path / name).read_bytes()
 
     def interrupted(name, blocks):
-        def write_journal(*arguments):
+        def write(*arguments):
             original(*arguments)
             if next(written) == blocks:
                 raise KeyboardInterrupt
 
-        original, written = synthetic_text._write_journal, iter(range(1, 100))
+        original, written = UnfinishedOutput.write, iter(range(1, 100))
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(synthetic_text, "_write_journal", write_journal)
+            patched.setattr(UnfinishedOutput, "write", write)
             translation(name)
         assert not (tmp_path / name).exists()
 

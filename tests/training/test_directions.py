@@ -18,7 +18,7 @@ from seq2seq.recipe import load_recipe
 from seq2seq.serve.models import Models
 from seq2seq.tokenizers.language_token import WithLanguageToken
 from seq2seq.training.run import start_training, train
-from seq2seq.training.synthetic_text import with_synthetic_text
+from seq2seq.training.synthetic_text import training_text
 from seq2seq.translation.translator import Translator
 
 DIRECTIONS = """
@@ -244,7 +244,7 @@ def test_a_model_of_several_directions_generates_text_for_another(folder, tmp_pa
                      for code in ("de", "la"))
     (folder / "student.yaml").write_text(RECIPE.replace("source: train.en, target: train.de}]",
                                                         f"source: train.en, target: train.de}}, {both}]"))
-    with_synthetic_text(load_recipe(folder / "student.yaml"), tmp_path / "both")
+    training_text(load_recipe(folder / "student.yaml"), tmp_path / "both")
     assert len([*(tmp_path / "both" / "synthetic").glob("*.txt")]) == 2
 
 
@@ -253,7 +253,7 @@ def test_a_model_of_several_directions_does_not_generate_text_in_another_one(fol
         "[{source: train.en, target: train.de}]", "[{source: valid.la, translated_by: run}]").replace(
         "source: valid.en, target: valid.de", "source: valid.la, target: valid.en"))
     with pytest.raises(RecipeError):
-        with_synthetic_text(load_recipe(folder / "wrong.yaml"), tmp_path)
+        training_text(load_recipe(folder / "wrong.yaml"), tmp_path)
 
 
 @pytest.mark.parametrize(("old", "new", "key"), [

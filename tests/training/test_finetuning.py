@@ -4,7 +4,7 @@ import pytest
 from toy import copy_finished_run
 from trainings import same
 
-from seq2seq.data.preparation import train_or_load_tokenizers
+from seq2seq.data.preparation import TrainingText, train_or_load_tokenizers
 from seq2seq.errors import RecipeError
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import differences, load_recipe, parse_recipe
@@ -96,4 +96,5 @@ def test_an_imported_model_can_be_trained_on(separate, folder, tuned, tmp_path):
     training.loop()
     best = load_bundle(tmp_path / "run" / "best")
     assert best.tokenizer_files == imported.tokenizer_files and not same(best.weights, imported.weights)
-    assert train_or_load_tokenizers(recipe, tmp_path / "run" / "tokenizer").files() == imported.tokenizer_files
+    loaded = train_or_load_tokenizers(TrainingText.of(recipe), tmp_path / "run" / "tokenizer")
+    assert loaded.files() == imported.tokenizer_files

@@ -17,8 +17,9 @@ from seq2seq.recipe import DecodingSection, load_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
 from seq2seq.training import synthetic_text as synthetic
 from seq2seq.training.run import start_training, train
-from seq2seq.training.synthetic_text import with_synthetic_text
+from seq2seq.training.synthetic_text import training_text
 from seq2seq.translation.translator import Translator
+from seq2seq.translation.unfinished_output import UnfinishedOutput
 
 LINES = ["two cat", "red", "", "dog and cat and dog", "not blue three"]
 PAIRS = "[{source: train.de, target: train.en}]"
@@ -58,7 +59,7 @@ def without_translator(monkeypatch):
 
 
 def made(recipe, run):
-    *_, spec = with_synthetic_text(recipe, run).data.train
+    *_, spec = training_text(recipe, run).corpora
     return spec, Path(spec.source).read_text()
 
 
@@ -85,7 +86,7 @@ def test_several_models_translate_as_an_ensemble(folder, recipe, tmp_path):
 def test_distillation_translates_sources_with_beam_search(folder, tmp_path):
     recipe = load_recipe(folder / "forward.yaml", [
         f"data.train=[{{source: {folder / 'mono.en'}, translated_by: {folder / 'run'}}}]"])
-    spec = with_synthetic_text(recipe, tmp_path).data.train[0]
+    spec = training_text(recipe, tmp_path).corpora[0]
     assert Path(spec.target).read_text().splitlines() == translated(folder / "run")
 
 
@@ -118,26 +119,26 @@ def test_damaged_synthetic_text_is_never_trained_on(recipe, tmp_path):
         train(recipe(), tmp_path)
 
 
-@pytest.mark.parametrize(("torn", "repeated"), [(b"the start of a li", 3), (None, 5)])
-def test_synthetic_text_of_an_interrupted_run_is_kept_unless_it_is_damaged(recipe, tmp_path, monkeypatch, torn,
+@pytest.mark.parametrize(("damaged", "repeated"), [(False, 3), (True, 5)])
+def test_synthetic_text_of_an_interrupted_run_is_kept_unless_it_is_damaged(recipe, tmp_path, monkeypatch, damaged,
                                                                           repeated):
     expected = made(recipe(), tmp_path / "whole")[1]
     monkeypatch.setattr(synthetic, "BLOCK_LINES", 2)
-    write, translate, lines = synthetic._write_journal, Translator.translate, []
+    write, translate, lines = UnfinishedOutput.write, Translator.translate, []
 
     def interrupted(*arguments):
         write(*arguments)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(synthetic, "_write_journal", interrupted)
+        patch.setattr(UnfinishedOutput, "write", interrupted)
         made(recipe(), tmp_path / "parted")
-    part, = (tmp_path / "parted" / "synthetic").glob("*.part")
-    part.write_bytes(b"damaged" if torn is None else part.read_bytes() + torn)
-    monkeypatch.setattr(Translator, "translate", lambda self, block, **options: (
-        lines.extend(block), translate(self, block, **options))[1])
+    block, = (tmp_path / "parted" / "synthetic").glob("*.parts/*.txt")
+    block.write_bytes(block.read_bytes() + b"x" * damaged)
+    monkeypatch.setattr(Translator, "translate", lambda self, requests, **options: (
+        lines.extend(requests), translate(self, requests, **options))[1])
     assert made(recipe(), tmp_path / "parted")[1] == expected
-    assert len(lines) == repeated and not part.exists()
+    assert len(lines) == repeated and not block.parent.exists()
 
 
 def test_synthetic_text_is_generated_on_the_device_of_the_training(recipe, tmp_path, monkeypatch):
@@ -174,7 +175,7 @@ def test_a_model_of_another_direction_or_task_and_a_text_without_lines_are_refus
             (f"data.train=[{{source: {folder / 'mono.en'}, translated_by: {folder / 'run'}}}]", RecipeError,
              "data.train.0: "),
             (f"data.train.1.target={tmp_path / 'empty.en'}", CorpusError, str(tmp_path / "empty.en"))):
-        for start in (check_recipe, with_synthetic_text):
+        for start in (check_recipe, training_text):
             with pytest.raises(error, match=f"^{place}"):
                 start(recipe(wrong), tmp_path)
 
@@ -223,7 +224,7 @@ def test_check_reports_synthetic_text_that_does_not_exist_yet(folder, recipe, tm
     assert any(warning.startswith("mono.en: training will first translate this text") for warning in report.warnings)
     alone = check_recipe(recipe("data.cleaning.max_characters=1"), tmp_path)
     assert not alone.errors and any(warning.startswith("train: no pair is left") for warning in alone.warnings)
-    with_synthetic_text(recipe(), tmp_path)
+    training_text(recipe(), tmp_path)
     assert [corpus.label for corpus in check_recipe(recipe(), tmp_path).corpora if corpus.role == "train"] == [
         "train.de", "mono.en"]
     only = load_recipe(folder / "forward.yaml", [
@@ -243,12 +244,12 @@ synthetic_text.BLOCK_LINES = 2
 original, blocks = Translator.translate, []
 Translator.translate = lambda self, *arguments, **options: blocks.append(1) or original(self, *arguments, **options)
 with join_process_group("cpu") as group:
-    recipe = synthetic_text.with_synthetic_text(load_recipe(Path("recipe.yaml")), Path(sys.argv[1]), group)
+    text = synthetic_text.training_text(load_recipe(Path("recipe.yaml")), Path(sys.argv[1]), group)
     shares = group.gather([len(blocks)])
     if group.is_main:                                   # only the main rank reads the text
-        print(*shares, Path(recipe.data.train[1].source).exists())
+        print(*shares, Path(text.corpora[1].source).exists())
     else:
-        assert recipe.data.train[1].source is None
+        assert text.corpora[1].source is None
 """
 
 

@@ -16,7 +16,7 @@ from seq2seq.storage.checkpoints import list_checkpoints, load_bundle
 from seq2seq.training import synthetic_text
 from seq2seq.training.loop import TrainingLoop
 from seq2seq.training.run import start_training, train
-from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
+from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, text_of_teachers, write_sources
 from seq2seq.translation.translator import Translator
 
 SHORT = RECIPE.replace("max_steps: 11", "max_steps: 2\n  valid_sentences: 2").replace(
@@ -147,7 +147,7 @@ def test_teachers_translate_each_direction_apart(folder, tmp_path):
         token = f">>{name[3:5]}<< "
         assert {line.removeprefix(token) for line in sources} == {
             *(folder / f"train.{language}").read_text().splitlines()}
-    corpora = with_translated_text(recipe, tmp_path).data.train[2:]
+    corpora = text_of_teachers(recipe, tmp_path)
     assert [corpus.label for corpus in corpora] == [f"{LABEL} (en-de)", f"{LABEL} (de-en)"]
     assert [recipe.languages_of(corpus).pair for corpus in corpora] == [("en", "de"), ("de", "en")]
 
@@ -157,7 +157,7 @@ def test_the_translations_have_the_weight_of_their_original_corpus(folder, tmp_p
                                   "{source: valid.en, target: valid.de, weight: 0.5}, "
                                   "{source: train.en, target: train.de, weight: 3, limit: 5}")
     write_sources(recipe, tmp_path)
-    translated = with_translated_text(recipe, tmp_path).data.train[3:]
+    translated = text_of_teachers(recipe, tmp_path)
     assert [(corpus.label, corpus.weight) for corpus in translated] == [
         (f"{LABEL} (sources_weight_3)", 3), (f"{LABEL} (sources_weight_0.5)", 0.5)]
     for name, original in (("sources_weight_3", "train.en"), ("sources_weight_0.5", "valid.en")):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from seq2seq.data.corpus import Counts
+from seq2seq.errors import UserError
 
 PERCENTILES = (50, 95, 99, 100)
 EXAMPLES = 5
@@ -124,6 +127,14 @@ class Report:
     measured: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Turn a UserError in the block, which would stop a training, into an error of the report."""
+        try:
+            yield
+        except UserError as error:
+            self.errors.append(str(error))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
