@@ -11,6 +11,7 @@ from typing import Unpack
 import numpy as np
 
 from seq2seq import console
+from seq2seq.alignment.align import unit_weights
 from seq2seq.documents.block import MAX_BYTES, require_size
 from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.placeholders import Placeholders
@@ -22,7 +23,6 @@ from seq2seq.files import COMPRESSED_SUFFIXES
 from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
 from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
 from seq2seq.training.alignment_head import measured_aligner
-from seq2seq.translation.attention_maps import unit_weights
 from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.text_io import Input
 from seq2seq.translation.translator import Translator
