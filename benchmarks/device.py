@@ -34,7 +34,7 @@ from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
 from seq2seq.devices import choose_device, describe, make_deterministic
 from seq2seq.inference.static import StaticEngine
 from seq2seq.model import loss as cross_entropy
-from seq2seq.model.dropout import Dropout
+from seq2seq.model.layers import Dropout
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import TrainingSection
 from seq2seq.training.step import TrainingStep

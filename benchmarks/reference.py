@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seq2seq.data.batching import IGNORE_INDEX, Batch, EncodedCorpus, gather, split_by_length
 from seq2seq.errors import UserError
-from seq2seq.model.embedding import sinusoids
+from seq2seq.model.layers import sinusoids
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection, Recipe, TrainingSection
 from seq2seq.tokenizers.tokenizer import START_ID

@@ -16,7 +16,8 @@ from toy import RECIPE, write_corpus
 from trainings import NoTensorBoard
 
 from seq2seq.data.batching import Batch, EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.model import Model
+from seq2seq.model import Model, build_recurrent_model, build_transformer
+from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -90,7 +91,8 @@ def make_model() -> MakeModel:
         }
         if kind is Transformer:
             sizes["feed_forward"] = 17
-        model = kind(**(sizes | options)).to(dtype)
+        build = {Transformer: build_transformer, RecurrentModel: build_recurrent_model}.get(kind, kind)
+        model = build(**(sizes | options)).to(dtype)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)

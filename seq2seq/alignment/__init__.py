@@ -1,1 +1,1 @@
-"""Word alignments, attention maps as a web page or a picture, and learning curves."""
+"""Word alignments, and attention maps as a web page or a picture."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.alignment.token_labels import COLUMNS, END, NAMES, ROWS, START, labels
-from seq2seq.translation.attention_maps import AttentionMapSelection, PairAttention, TokenizedLine
+from seq2seq.alignment.shown_maps import COLUMNS, END, NAMES, ROWS, START, AttentionMapSelection, labels
+from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
 
 # Weights are stored as 16-bit integers. This integer stands for the weight `largest` (see `_encoded`).
 MAX_STORED_WEIGHT = 65535

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from seq2seq.alignment.fonts import families_for
-from seq2seq.alignment.token_labels import COLUMNS, NAMES, ROWS, SPACE, Label, rows_and_columns
+from seq2seq.alignment.shown_maps import COLUMNS, NAMES, ROWS, SPACE, AttentionMapSelection, Label, rows_and_columns
 from seq2seq.errors import UserError
-from seq2seq.translation.attention_maps import AttentionMapSelection, PairAttention
+from seq2seq.translation.attention_maps import PairAttention
 
 CELL, SMALL_CELL = 0.3, 0.12
 """Side length of a cell in inches, in a picture of one map and in a picture of several maps."""

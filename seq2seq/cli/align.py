@@ -26,7 +26,7 @@ from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parall
 from seq2seq.translation.text_io import reading, writing
 
 if TYPE_CHECKING:
-    from seq2seq.translation.attention_maps import Alignment
+    from seq2seq.alignment.align import Alignment
 
 # Number of sentence pairs in a block. The pairs of a block are sorted by length and divided into batches. A larger
 # block needs more memory and delays the output.
@@ -93,9 +93,9 @@ def align(
     with reading(source) as sources, reading(target) as targets, writing(None) as output:
         names = sources.name, targets.name
         require_as_many_lines(names, sources.total, targets.total)
+        from seq2seq.alignment.align import align as align_pairs
         from seq2seq.data.alignment import format_links
         from seq2seq.training.alignment_head import measured_aligner
-        from seq2seq.translation.attention_maps import align as align_pairs
 
         translator = load_translator(model, device, precision, threads, target_language)
         overrides = {key: value for key, value in options.items() if value is not None}

@@ -20,6 +20,7 @@ from seq2seq.devices import DTYPES
 from seq2seq.inference.kernel_interface import INPUT_ZERO_POINT
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
+from seq2seq.model.attention_scores import Weighing
 from seq2seq.model.interface import State
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
@@ -87,7 +88,7 @@ def fold_query_preparation(attention: SelfAttention | CrossAttention) -> None:
     The transformation of the queries, `Weighing.prepare`, becomes part of the query projection.
     """
     weighing = attention.weighing
-    if weighing.score in ("dot", "bilinear"):
+    if isinstance(weighing, Weighing) and weighing.score in ("dot", "bilinear"):
         layer = attention.query if isinstance(attention, CrossAttention) else attention.query_key_value
         weight, bias = weighing.prepared_parameters(layer)
         layer.weight.copy_(weight)

@@ -140,10 +140,8 @@ class Int8Engine:
         """
         if not isinstance(model, Transformer):
             return "is not an encoder-decoder Transformer"
-        if model.copying is not None:
-            return "copies from the source"
-        if model.hierarchy is not None:
-            return "reads the context hierarchically"
+        if model.variant is not None:
+            return model.variant
         if model.window is not None:
             return "has an attention window"
         for layer in cast(list[DecoderLayer], model.decoder):

@@ -198,9 +198,7 @@ class StaticEngine(EagerEngine):
         """Return the reason why this engine does not support the model; None if it supports the model."""
         if not isinstance(model, Transformer):
             return "is not an encoder-decoder Transformer"
-        if model.hierarchy is not None:
-            return "reads the context hierarchically"
-        return None if model.copying is None else "copies from the source"
+        return model.variant
 
     @property
     def whole_search(self) -> WholeSearch:

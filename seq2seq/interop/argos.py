@@ -25,8 +25,7 @@ from seq2seq.interop.ctranslate2 import (
     library,
     tolerance_of,
 )
-from seq2seq.interop.export_card import export_card
-from seq2seq.interop.parity import (
+from seq2seq.interop.exporting import (
     REPORT,
     Exportable,
     Parity,
@@ -34,6 +33,7 @@ from seq2seq.interop.parity import (
     development_lines,
     read_exportable,
     require,
+    write_card,
 )
 from seq2seq.languages import canonical, language_name
 from seq2seq.recipe import DecodingSection
@@ -48,7 +48,6 @@ ARGOS_VERSION = "1.11"
 TOKENIZER = "sentencepiece.model"
 MODEL = "model"
 METADATA = "metadata.json"
-README = "README.md"
 DECODING = DecodingSection(beam_size=4, length_penalty=0.2, min_length=1)
 """Search options of Argos Translate. It sets all of them except `min_length`, which has CTranslate2's default."""
 # CTranslate2's default maximum lengths of a translation and of a source sentence, in pieces. Longer text is cut.
@@ -122,8 +121,8 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
                     "to_name": language_name(canonical(codes[1]))}
         (directory / METADATA).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         weights = directory / MODEL / MODEL_FILE
-        card = export_card(path, exportable, "argostranslate", usage(codes, output.name, notes), weights, quantization)
-        (directory / README).write_text(card, encoding="utf-8")
+        write_card(directory, path, exportable, "argostranslate", usage(codes, output.name, notes), weights,
+                   quantization)
         for name, file in packed:
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, directory / name)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from seq2seq.devices import cpu_flags
 from seq2seq.errors import FormatError, UserError
-from seq2seq.interop.export_card import export_card
-from seq2seq.interop.parity import (
+from seq2seq.interop.exporting import (
     SUPPORTED_DECODING_KEYS,
     Exportable,
     Parity,
@@ -21,6 +20,7 @@ from seq2seq.interop.parity import (
     development_lines,
     read_exportable,
     translator_with_exported_decoding,
+    write_card,
     write_checked_export,
 )
 from seq2seq.model.attention import CrossAttention, SelfAttention
@@ -29,7 +29,7 @@ from seq2seq.recipe import ModelSection, Recipe
 from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
-from seq2seq.translation.attention_maps import Aligner
+from seq2seq.training.alignment_head import Aligner
 from seq2seq.translation.line_translator import PairScore, Translation
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
@@ -97,9 +97,8 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
     def write(directory: Path) -> None:
         convert(exportable.model, recipe.model, tokenizers, directory, quantization, exportable.aligner)
         tokenizers.save(directory)
-        card = export_card(path, exportable, "ctranslate2", usage(exportable, quantization), directory / MODEL_FILE,
-                           quantization)
-        (directory / "README.md").write_text(card, encoding="utf-8")
+        write_card(directory, path, exportable, "ctranslate2", usage(exportable, quantization), directory / MODEL_FILE,
+                   quantization)
 
     return write_checked_export(output, f"the export to ctranslate2 ({quantization})", write,
                                 lambda directory: CTranslate2Model(directory, tokenizers, recipe), ours, lines,

@@ -12,17 +12,17 @@ import torch
 
 from seq2seq.errors import FormatError, UserError
 from seq2seq.inference.load_model import stored_weights
-from seq2seq.interop.export_card import export_card
-from seq2seq.interop.marian import POSITIONS, marian_config, require_marian_support, weights_to_marian
-from seq2seq.interop.parity import (
+from seq2seq.interop.exporting import (
     Exportable,
     Parity,
     Tolerance,
     development_lines,
     read_exportable,
     translator_with_exported_decoding,
+    write_card,
     write_checked_export,
 )
+from seq2seq.interop.marian import POSITIONS, marian_config, require_marian_support, weights_to_marian
 from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
@@ -84,9 +84,8 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
         write_model(exportable, directory)
         recipe = exportable.recipe
         token = f"{language_token(recipe.languages.target)} " if recipe.language_tokens else _token(exportable)
-        card = export_card(path, exportable, "transformers", USAGE.format(token=token),
-                           directory / "model.safetensors", "float32")
-        (directory / "README.md").write_text(card, encoding="utf-8")
+        write_card(directory, path, exportable, "transformers", USAGE.format(token=token),
+                   directory / "model.safetensors", "float32")
 
     return write_checked_export(output, "the export to huggingface", write,
                                 lambda directory: MarianTranslator(directory, exportable), ours, lines, TOLERANCE)

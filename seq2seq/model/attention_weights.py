@@ -17,8 +17,13 @@ from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention
-from seq2seq.model.hierarchical_context import HierarchicalContext, Segments
-from seq2seq.model.hierarchical_weights import context_weights, over_sources, within_sources
+from seq2seq.model.hierarchical_context import (
+    HierarchicalContext,
+    Segments,
+    context_weights,
+    over_sources,
+    within_sources,
+)
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import SourceAttention, plan_active_rows
@@ -34,7 +39,7 @@ class AttentionMaps:
     encoder: queries and keys are source tokens. decoder: queries and keys are target tokens; attention is causal.
     cross: queries are target tokens, keys are source tokens. Target query i belongs to the step that reads token i of
     `target_input` and predicts token i of `target_output`. context: queries and keys are source tokens, see
-    `hierarchical_weights.context_weights`. A list is empty if the model has no attention of this kind, or if this kind
+    `hierarchical_context.context_weights`. A list is empty if the model has no attention of this kind, or if this kind
     was not requested.
     """
 

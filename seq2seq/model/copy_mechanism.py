@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from seq2seq.model.attention import Weighing, linear
-from seq2seq.model.interface import CopyMixture, Logits, mixture_log_probabilities
-from seq2seq.model.masks import mask_to_bias
-from seq2seq.model.packing import Sentences, pack, unpack
+from seq2seq.data.batching import Batch
+from seq2seq.model.attention import ScaledDotProduct, mask_to_bias
+from seq2seq.model.interface import CopyMixture, Logits, State, mixture_log_probabilities
+from seq2seq.model.layers import linear
+from seq2seq.model.packing import Sentences, check_length, pack, source_and_target, unpack
 
 
 class CopySource(NamedTuple):
@@ -46,7 +49,7 @@ class CopyHead(nn.Module):
         super().__init__()
         self.query = linear(d_model, d_model)
         self.key = linear(d_model, d_model)
-        self.weighing = Weighing(1, d_model)
+        self.weighing = ScaledDotProduct(1, d_model)
         self.of_state = nn.Linear(d_model, 1)                                   # w_s and b
         self.of_source = nn.Linear(d_model, 1, bias=False)                      # w_h
 
@@ -84,3 +87,62 @@ class CopyHead(nn.Module):
         gate_terms, pieces = (part.repeat_interleave(beam, 0) for part in (copy_source.gate_terms, copy_source.pieces))
         gate_logit = self.of_state(hidden).squeeze(1) + (weights * gate_terms).sum(1)
         return mixture_log_probabilities(logits, gate_logit, weights, pieces)
+
+
+@dataclass(frozen=True)
+class CopyState:
+    """Decoding state of a `CopyingModel`. decoder: state of the same model without copying. beam: rows per sentence."""
+
+    decoder: State
+    source: CopySource
+    beam: int = 1
+
+    @property
+    def attention(self) -> Tensor | None:
+        """See `interface.State.attention`."""
+        return self.decoder.attention
+
+    def select(self, rows: Tensor) -> CopyState:
+        """See `interface.State.select`."""
+        all_remain = len(rows) == len(self.source.keys)
+        source = self.source if all_remain else self.source.select(rows[:, 0] // self.beam)
+        return CopyState(self.decoder.select(rows), source, rows.shape[1])
+
+
+class CopyingModel(nn.Module):
+    """Copy mechanism of a model, as a base class that precedes the model's class. `build_model` adds `copying`."""
+
+    variant = "copies from the source"
+    copying: CopyHead
+    # What the mechanism needs of a model: see `Transformer`.
+    max_positions: int
+    output_weight: nn.Parameter
+    output_bias: nn.Parameter | None
+    output_projection: nn.Module | None
+    encode: Callable[[Tensor, Sentences], tuple[Tensor, Sentences]]
+    decode: Callable[[Tensor, Sentences, Tensor, Sentences], Logits]
+    start_decoder: Callable[[Tensor, Sentences, bool], State]
+    step_decoder: Callable[..., tuple[Tensor, State]]
+
+    def forward(self, batch: Batch) -> CopyMixture:
+        """See `interface.Seq2Seq`."""
+        source, target = source_and_target(batch, self.max_positions)
+        memory, source = self.encode(batch.source, source)
+        logits = self.decode(batch.target_input, target, memory, source)
+        return cast(CopyMixture, self.copying(logits, memory, batch.source, target, source))
+
+    @torch.no_grad()
+    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
+              keep_attention: bool = False) -> CopyState:
+        """See `interface.Stepwise.start`."""
+        check_length(longest_source, self.max_positions)
+        memory, sentences = self.encode(source, Sentences.from_offsets(source_offsets, longest_source, len(source)))
+        return CopyState(self.start_decoder(memory, sentences, keep_attention),
+                         self.copying.start(memory, source, sentences))
+
+    @torch.no_grad()
+    def step(self, last_tokens: Tensor, state: CopyState, **options: Any) -> tuple[Tensor, CopyState]:
+        """See `interface.Stepwise.step`. options: of the model's own `step`."""
+        hidden, decoder = self.step_decoder(last_tokens, state.decoder, **options)
+        logits = Logits(hidden, self.output_weight, self.output_bias).dense(self.output_projection)
+        return self.copying.step(hidden, logits, state.source), replace(state, decoder=decoder)

@@ -19,7 +19,7 @@ from seq2seq.data.batching import Batch
 
 @dataclass(frozen=True)
 class HardAttentionSample:
-    """Sample of source positions in hard attention, as `loss.score_function.score_function_loss` needs it.
+    """Sample of source positions in hard attention, as `loss.score_function_loss` needs it.
 
     log_probability: (target_tokens,), log p of the positions sampled for each target token, summed over the heads.
     baseline: (target_tokens,), predicted difference between log p of the target token and the mean log p of the other
@@ -62,6 +62,7 @@ class PointerOutput:
     """
 
     values: Tensor
+    attention_sample: None = None
 
     def dense(self) -> Tensor:
         """Return `values`."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from seq2seq.model.copy_mechanism import CopySource
-
 # A full cache is enlarged by the slots that this number of steps needs.
 GROWTH_STEPS = 16
 # The number of slots in a cache and the number of slots that a step reads are rounded up to a multiple of this number,
@@ -54,7 +52,6 @@ class TransformerState:
         others.
     source_bias: (sentences, heads, 1, longest_source), 0 for source tokens, -inf for padding.
     attention: (rows, longest_source), attention weights of the last step in the last layer, averaged over the heads.
-    copy_source: encoded source of the copy mechanism, if the model has one.
     """
 
     caches: tuple[LayerCache, ...]
@@ -62,7 +59,6 @@ class TransformerState:
     source_bias: Tensor
     keep_attention: bool = False
     attention: Tensor | None = None
-    copy_source: CopySource | None = None
     position: int = 0
     slots: int = 0
     begins: tuple[int, ...] = ()
@@ -79,8 +75,7 @@ class TransformerState:
         sentences = rows[:, 0] // beam
         caches = tuple(LayerCache(*(part.index_select(0, sentences) for part in cache)) for cache in self.caches)
         return replace(self, visible=visible, attention=attention, caches=caches, written=_Written(self.slots),
-                       source_bias=self.source_bias.index_select(0, sentences),
-                       copy_source=self.copy_source and self.copy_source.select(sentences))
+                       source_bias=self.source_bias.index_select(0, sentences))
 
     def with_next_position(self) -> TransformerState:
         """Return the state after the next step. Each row of that state has one new slot, to which the row may attend.

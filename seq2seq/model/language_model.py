@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
-from seq2seq.model.dropout import Dropout
-from seq2seq.model.embedding import Lookup, embeddings, sinusoids
+from seq2seq.model.attention import MakeWeighing, ScaledDotProduct
 from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
+from seq2seq.model.layers import Dropout, Lookup, embeddings, sinusoids
 from seq2seq.model.packing import Sentences, check_length
 from seq2seq.model.transformer import EncoderLayer, StepFunction
 
@@ -36,7 +36,7 @@ class LanguageModel(nn.Module):
         self, *, vocab_size: int, d_model: int, layers: int, num_heads: int, feed_forward: int, dropout: float = 0.0,
         activation: str = "relu", pre_norm: bool = False, positions: str = "sinusoidal", max_positions: int = 1024,
         tied_embeddings: bool = True, scale_embedding: bool = True, output_bias: bool = False,
-        score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
+        weighing: MakeWeighing = ScaledDotProduct, window: int | None = None,
     ) -> None:
         super().__init__()
         self.d_model, self.num_heads, self.max_positions = d_model, num_heads, max_positions
@@ -51,7 +51,7 @@ class LanguageModel(nn.Module):
             self.register_buffer("positions", sinusoids(max_positions, d_model), persistent=False)
         self.dropout = Dropout(dropout)
         self.window = window
-        layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, score, normalize, window)
+        layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, weighing, window)
         self.layers = nn.ModuleList(EncoderLayer(*layer, causal=True) for _ in range(layers))
         self.norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
 

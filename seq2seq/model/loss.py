@@ -15,9 +15,7 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.devices import is_out_of_memory
-from seq2seq.model.divergence import divergence_gradient
-from seq2seq.model.interface import Logits, Output, PointerOutput
-from seq2seq.model.score_function import score_function_loss
+from seq2seq.model.interface import HardAttentionSample, Logits, Output, PointerOutput
 from seq2seq.tokenizers.tokenizer import END_ID
 
 # Maximum size of a chunk of logits: rows (tokens) on a CPU, rows on a GPU, and bytes. For larger chunks, the process
@@ -27,6 +25,9 @@ MAX_CHUNK_ROWS, MAX_GPU_CHUNK_ROWS = 1536, 16384
 MAX_CHUNK_BYTES = 256_000_000
 # Maximum number of logits that a CPU normalises at once: 1 MB in fp32, which fits into a core's cache.
 CACHED_ELEMENTS = 250_000
+# Maximum number of logits of each of two distributions that `divergence_gradient` normalises at once. On a CPU, they
+# take 0.5 MB in fp32, so that the logits of both distributions fit into a core's cache.
+PAIRED_ELEMENTS, GPU_PAIRED_ELEMENTS = 125_000, 16_000_000
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,30 @@ def training_loss(output: Output, target: Tensor, tokens: int, label_smoothing: 
     else:
         target_log_probabilities = log_probabilities(output, target)
         loss = LossSum(-target_log_probabilities.sum(), target_log_probabilities.detach(), tokens)
-    sample = None if isinstance(output, PointerOutput) else output.attention_sample
-    if sample is None:
+    if output.attention_sample is None:
         return loss
-    return replace(loss, total=loss.total + score_function_loss(sample, loss.log_probabilities, target))
+    score_function = score_function_loss(output.attention_sample, loss.log_probabilities, target)
+    return replace(loss, total=loss.total + score_function)
+
+
+def score_function_loss(sample: HardAttentionSample, log_probabilities: Tensor, target: Tensor) -> Tensor:
+    """Return the score-function (REINFORCE) loss of hard attention.
+
+    With respect to the attention weights q, the gradient of this loss is an unbiased estimate of the gradient of
+    -E[log p] (Williams 1992): d E[log p] = E[(log p - baseline) d log q(sample)]. The loss also contains half the
+    squared error of the baseline. In a recurrent decoder, the loss ignores that a sample affects log p of later tokens.
+
+    Args:
+        log_probabilities: (tokens,), log p of the targets given the sampled positions.
+        target: (tokens,) int64; targets of IGNORE_INDEX are ignored.
+    """
+    counted = target != IGNORE_INDEX
+    # The learned baseline predicts only the difference from the mean log p of the other tokens, because Adam would need
+    # a thousand steps to learn this mean.
+    mean_of_others = (log_probabilities.sum() - log_probabilities) / (counted.sum() - 1).clamp(min=1)
+    advantage = log_probabilities - mean_of_others - sample.baseline.float()
+    terms = advantage.square() / 2 - advantage.detach() * sample.log_probability.float()
+    return (terms * counted).sum()
 
 
 def log_probabilities(output: Output, target: Tensor) -> Tensor:
@@ -279,6 +300,35 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             return hidden_gradient, weight_gradient, bias_gradient, None, None, None
         scale = gradient.to(hidden_gradient.dtype)
         return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None, None
+
+
+def divergence_gradient(logits: Tensor, counted: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    """Return weight * (KL(p || q) + KL(q || p)), summed over pairs of rows, and its gradient.
+
+    With d = log p - log q, the gradient with respect to the logits of p is p (d - KL(p || q)) + p - q.
+
+    Args:
+        logits: (2 * pairs, vocab_size); p and q are the distributions of two consecutive rows.
+        counted: (2 * pairs,) bool, equal for both rows of a pair; False: ignore the pair.
+    Returns:
+        The divergence, a scalar in fp32 or fp64; and the gradient, (2 * pairs, vocab_size), in the dtype of the logits.
+    """
+    precise = torch.promote_types(logits.dtype, torch.float32)
+    gradient = torch.empty_like(logits)
+    total = torch.zeros((), dtype=precise, device=logits.device)
+    pairs, vocab_size = len(logits) // 2, logits.shape[1]
+    size = max(1, (GPU_PAIRED_ELEMENTS if logits.is_cuda else PAIRED_ELEMENTS) // vocab_size)
+    parts = zip(*(tensor.view(pairs, 2, -1).split(size) for tensor in (logits, counted, gradient)), strict=True)
+    for part, part_counted, part_gradient in parts:
+        log_p, log_q = part.to(precise).log_softmax(2).unbind(1)
+        p, q = log_p.exp(), log_q.exp()
+        difference, excess = log_p - log_q, p - q
+        scale = weight * part_counted[:, 0].to(precise)
+        forward, backward = (p * difference).sum(1, keepdim=True), -(q * difference).sum(1, keepdim=True)
+        total += ((forward + backward) * scale).sum()
+        part_gradient[:, 0] = p.mul_(difference - forward).add_(excess).mul_(scale)
+        part_gradient[:, 1] = q.mul_(-difference - backward).sub_(excess).mul_(scale)
+    return total, gradient
 
 
 def perplexity(negative_log_likelihood_sum: float, tokens: int) -> float:

@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
-from seq2seq.model.attention import additive, linear
-from seq2seq.model.dropout import Dropout
-from seq2seq.model.embedding import Lookup
+from seq2seq.model.attention_scores import additive
 from seq2seq.model.interface import PointerOutput
+from seq2seq.model.layers import Dropout, Lookup, linear
 from seq2seq.model.packing import Sentences, check_length, pack_rows, source_and_target, unpack_rows
 from seq2seq.model.rnn import Encoder
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID

@@ -19,12 +19,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from seq2seq.data.batching import Batch
-from seq2seq.model.attention import Weighing, linear, merge_beam_and_heads, select_position
-from seq2seq.model.copy_mechanism import CopyHead, CopySource
-from seq2seq.model.dropout import Dropout
-from seq2seq.model.embedding import Lookup, embeddings
-from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits
-from seq2seq.model.masks import mask_to_bias
+from seq2seq.model.attention import mask_to_bias, merge_beam_and_heads
+from seq2seq.model.attention_scores import Weighing
+from seq2seq.model.hard_attention import select_position
+from seq2seq.model.interface import HardAttentionSample, Logits
+from seq2seq.model.layers import Dropout, Lookup, embeddings, linear
 from seq2seq.model.packing import Sentences, check_length, pack_rows, source_and_target, unpack, unpack_rows
 
 
@@ -162,7 +161,6 @@ class RecurrentState:
     hidden: (layers, vectors, rows, units), states of the cells: h of a GRU, h and c of an LSTM.
     output: (rows, units), vector from which the last step computed logits; input feeding passes it to the next step.
     attention: (rows, longest_source), attention weights of the last step, averaged over the heads.
-    copy_source: encoded source of the copy mechanism, if the model has one.
     """
 
     hidden: Tensor
@@ -170,18 +168,16 @@ class RecurrentState:
     source: SourceMemory
     keep_attention: bool
     attention: Tensor | None = None
-    copy_source: CopySource | None = None
 
     def select(self, rows: Tensor) -> RecurrentState:
         """See `interface.State.select`."""
         sentences = len(self.source.bias)
-        beam, flat, source, copy_source = len(self.output) // sentences, rows.flatten(), self.source, self.copy_source
+        beam, flat, source = len(self.output) // sentences, rows.flatten(), self.source
         if len(rows) != sentences:
             source = SourceMemory(*(part.index_select(0, rows[:, 0] // beam) for part in source))
-            copy_source = copy_source and copy_source.select(rows[:, 0] // beam)
         attention = None if self.attention is None else self.attention.index_select(0, flat)
         return replace(self, hidden=self.hidden.index_select(2, flat), output=self.output.index_select(0, flat),
-                       source=source, attention=attention, copy_source=copy_source)
+                       source=source, attention=attention)
 
 
 class RecurrentModel(nn.Module):
@@ -192,11 +188,11 @@ class RecurrentModel(nn.Module):
         cell: "gru" or "lstm".
         decoder_layers: number of decoder layers. The query of attention is the state of the last layer; the context is
             an input of the first layer.
-        score, normalize: see `attention.Weighing`.
-        selection: "soft", "hard" or "structured", see `attention.CrossAttention`.
+        score, normalize: see `attention_scores.Weighing`.
+        selection: "soft", "hard" (see `hard_attention`) or "structured" (see `structured_attention`).
         input_feeding: True: each step also receives the last attentional state (Luong et al. 2015, section 3.3).
         dropout: probability, applied to embeddings, between layers and before the output layer.
-        max_positions, tied_embeddings, scale_embedding, output_bias, copy: as in `Transformer`.
+        max_positions, tied_embeddings, scale_embedding, output_bias: as in `Transformer`.
     """
 
     def __init__(
@@ -204,7 +200,7 @@ class RecurrentModel(nn.Module):
         decoder_layers: int = 1, num_heads: int = 1, cell: str = "gru", score: str = "additive",
         normalize: str = "softmax", selection: str = "soft", input_feeding: bool = False, dropout: float = 0.0,
         max_positions: int = 1024, tied_embeddings: str = "all", scale_embedding: bool = True,
-        output_bias: bool = False, copy: bool = False,
+        output_bias: bool = False,
     ) -> None:
         super().__init__()
         self.d_model, self.max_positions = d_model, max_positions
@@ -227,23 +223,28 @@ class RecurrentModel(nn.Module):
         self.fed_in = linear(d_model, gates * d_model) if input_feeding else None
         self.between = nn.ModuleList(linear(d_model, gates * d_model) for _ in range(decoder_layers - 1))
         self.output = linear(d_model, d_model)
-        self.copying = CopyHead(d_model) if copy else None
 
-    def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """(source_tokens,) -> annotations (source_tokens, d_model), and the decoder's first states, (layers, vectors,
-        sentences, d_model)."""
-        memory = self.encoder(self._embed(self.source_embedding, source), sentences)
-        # tanh(W_s h_1), where h_1 is the last state of the backward direction (section A.2.2).
-        first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()
-        first = first.view(len(sentences), len(self.cells), -1, self.d_model)
-        return memory, first.permute(1, 2, 0, 3).contiguous()
-
-    def forward(self, batch: Batch) -> Logits | CopyMixture:
+    def forward(self, batch: Batch) -> Logits:
         """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
         source, target = source_and_target(batch, self.max_positions)
-        memory, hidden = self.encode(batch.source, source)
+        memory, source = self.encode(batch.source, source)
+        return self.decode(batch.target_input, target, memory, source)
+
+    def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
+        """(source_tokens,) -> annotations, (source_tokens, d_model), and the sentences they belong to."""
+        return self.encoder(self._embed(self.source_embedding, source), sentences), sentences
+
+    def _first_states(self, memory: Tensor, sentences: Sentences) -> Tensor:
+        """Compute the decoder's first states, (layers, vectors, sentences, d_model), from the annotations: tanh(W_s
+        h_1), where h_1 is the last state of the backward direction (section A.2.2)."""
+        first = self.first(self.encoder.last_backward_outputs(memory, sentences)).tanh()
+        return first.view(len(sentences), len(self.cells), -1, self.d_model).permute(1, 2, 0, 3).contiguous()
+
+    def decode(self, target_input: Tensor, target: Sentences, memory: Tensor, source: Sentences) -> Logits:
+        """(target_tokens,) -> logits, (target_tokens, vocab_size). memory, source: from `encode`."""
+        hidden = self._first_states(memory, source)
         source_memory = self.attention.start(memory, source)
-        embedded = self.embedded_in(self._embed(self.target_embedding, batch.target_input))
+        embedded = self.embedded_in(self._embed(self.target_embedding, target_input))
         padded = unpack_rows(embedded, target)                                  # (sentences, longest_target, features)
         active_rows, order = plan_active_rows(target)
         if order is not None:
@@ -267,31 +268,35 @@ class RecurrentModel(nn.Module):
         if samples:
             columns = torch.cat(samples).index_select(0, token_rows).unbind(1)
             logits = replace(logits, attention_sample=HardAttentionSample(*columns))
-        return logits if self.copying is None else self.copying(logits, memory, batch.source, target, source)
+        return logits
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> RecurrentState:
         """See `interface.Stepwise.start`."""
         check_length(longest_source, self.max_positions)
-        sentences = Sentences.from_offsets(source_offsets, longest_source, len(source))
-        memory, hidden = self.encode(source, sentences)
-        return RecurrentState(hidden, memory.new_zeros(len(sentences), self.d_model),
-                              self.attention.start(memory, sentences), keep_attention,
-                              copy_source=self.copying.start(memory, source, sentences) if self.copying else None)
+        memory, sentences = self.encode(source, Sentences.from_offsets(source_offsets, longest_source, len(source)))
+        return self.start_decoder(memory, sentences, keep_attention)
+
+    def start_decoder(self, memory: Tensor, sentences: Sentences, keep_attention: bool) -> RecurrentState:
+        """Return the state before the first step. memory, sentences: from `encode`."""
+        return RecurrentState(self._first_states(memory, sentences), memory.new_zeros(len(sentences), self.d_model),
+                              self.attention.start(memory, sentences), keep_attention)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         """See `interface.Stepwise.step`."""
+        output, after = self.step_decoder(last_tokens, state)
+        return Logits(output, self.output_weight, self.output_bias).dense(self.output_projection), after
+
+    def step_decoder(self, last_tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        """Return the input of the output layer, (rows, d_model), and the state after the step."""
         embedded = self.embedded_in(self._embed(self.target_embedding, last_tokens))
         hidden, output, weights, _ = self._advance(embedded, state.hidden, state.output, state.source)
         attention = None
         if state.keep_attention:
             attention = merge_beam_and_heads(weights).unflatten(1, (weights.shape[1], -1)).mean(1)
-        logits = Logits(self.dropout(output), self.output_weight, self.output_bias).dense(self.output_projection)
-        if self.copying is not None and state.copy_source is not None:
-            logits = self.copying.step(output, logits, state.copy_source)
-        return logits, replace(state, hidden=hidden, output=output, attention=attention)
+        return self.dropout(output), replace(state, hidden=hidden, output=output, attention=attention)
 
     def _advance(self, embedded: Tensor, hidden: Tensor, output: Tensor,
                  source: SourceMemory) -> tuple[Tensor, Tensor, Tensor, HardAttentionSample | None]:

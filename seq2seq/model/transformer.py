@@ -13,14 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
-from seq2seq.model.attention import LAYER_GAIN, CrossAttention, SelfAttention, linear
-from seq2seq.model.copy_mechanism import CopyHead
-from seq2seq.model.dropout import Dropout
-from seq2seq.model.embedding import Lookup, embeddings, sinusoids
-from seq2seq.model.hierarchical_context import HierarchicalContext, Segments
-from seq2seq.model.interface import CopyMixture, HardAttentionSample, Logits
+from seq2seq.model.attention import CrossAttention, MakeWeighing, ScaledDotProduct, SelfAttention, mask_to_bias
+from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
-from seq2seq.model.masks import mask_to_bias
+from seq2seq.model.layers import LAYER_GAIN, Dropout, Lookup, embeddings, linear, sinusoids
 from seq2seq.model.packing import Sentences, check_length, source_and_target
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -93,11 +89,11 @@ class EncoderLayer(nn.Module):
     """
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
-                 pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
+                 pre_norm: bool, weighing: MakeWeighing = ScaledDotProduct, window: int | None = None,
                  causal: bool = False) -> None:
         super().__init__()
         self.causal = causal
-        self.self_attention = SelfAttention(d_model, num_heads, score, normalize, window)
+        self.self_attention = SelfAttention(d_model, num_heads, weighing, window)
         self.feed_forward = FeedForward(d_model, feed_forward, activation)
         self.self_residual = Residual(d_model, dropout, pre_norm)
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
@@ -129,27 +125,30 @@ class EncoderLayer(nn.Module):
 
 class DecoderLayer(nn.Module):
     """Decoder layer. With post-norm: I = norm(H + masked MultiHead(H, H, H)); Z = norm(I + MultiHead(I, memory,
-    memory)); H' = norm(Z + FFN(Z)). Pre-norm: see `Residual`."""
+    memory)); H' = norm(Z + FFN(Z)). Pre-norm: see `Residual`.
+
+    cross_weighing: weights of cross-attention; None: `weighing`.
+    """
+
+    make_cross_attention: type[CrossAttention] = CrossAttention
 
     def __init__(self, d_model: int, num_heads: int, feed_forward: int, dropout: float, activation: str,
-                 pre_norm: bool, score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None,
-                 selection: str = "soft") -> None:
+                 pre_norm: bool, weighing: MakeWeighing = ScaledDotProduct, window: int | None = None,
+                 cross_weighing: MakeWeighing | None = None) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(d_model, num_heads, score, normalize, window)
-        self.cross_attention = CrossAttention(d_model, num_heads, score, normalize, selection)
+        self.self_attention = SelfAttention(d_model, num_heads, weighing, window)
+        self.cross_attention = self.make_cross_attention(d_model, num_heads, cross_weighing or weighing)
         self.feed_forward = FeedForward(d_model, feed_forward, activation)
         self.self_residual = Residual(d_model, dropout, pre_norm)
         self.cross_residual = Residual(d_model, dropout, pre_norm)
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
 
-    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences,
-                memory_sentences: Sentences) -> tuple[Tensor, HardAttentionSample | None]:
-        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model), and the attention sample,
-        which is None except in training with hard attention."""
+    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
+        """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model)"""
         hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=True))
-        attended, sample = self.cross_attention(self.cross_residual.sublayer_input(hidden), memory, sentences,
-                                                memory_sentences)
-        return self.feed_forward_residual(self.cross_residual.add(hidden, attended), self.feed_forward), sample
+        hidden = self.cross_residual(hidden, lambda inputs: self.cross_attention(inputs, memory, sentences,
+                                                                                 memory_sentences))
+        return cast(Tensor, self.feed_forward_residual(hidden, self.feed_forward))
 
     def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row.
@@ -183,22 +182,19 @@ class Transformer(nn.Module):
         scale_embedding: True to multiply embeddings by sqrt(d_model) (section 3.4).
         positions: positional encoding, "sinusoidal" or "learned".
         max_positions: maximum length of a sentence in tokens, `</s>` included.
-        score, normalize: attention weights of every layer, see `attention.Weighing`.
+        weighing: attention weights of every layer.
         window: maximum distance between query and key in self-attention; None: no limit.
-        selection: cross-attention of the last decoder layer, see `attention.CrossAttention`. Other layers: "soft".
-        copy: True to use the copy mechanism, see `copy_mechanism.CopyHead`.
-        tied_decoder_layers: True if all decoder layers are the same module.
-        context: "hierarchical": the encoder reads document context with `HierarchicalContext`. "concatenate": the
-            encoder reads document context, if any, as a part of the sentence.
     """
+
+    variant: str | None = None
+    """What distinguishes the model from a plain Transformer, as a predicate for the subject "it"; None: nothing."""
 
     def __init__(
         self, *, source_vocab_size: int, target_vocab_size: int, d_model: int, encoder_layers: int,
         decoder_layers: int, num_heads: int, feed_forward: int, dropout: float = 0.0, activation: str = "relu",
         pre_norm: bool = False, positions: str = "sinusoidal", max_positions: int = 1024,
         tied_embeddings: str = "all", scale_embedding: bool = True, output_bias: bool = False,
-        score: str = "scaled_dot", normalize: str = "softmax", window: int | None = None, selection: str = "soft",
-        copy: bool = False, tied_decoder_layers: bool = False, context: str = "concatenate",
+        weighing: MakeWeighing = ScaledDotProduct, window: int | None = None,
     ) -> None:
         super().__init__()
         self.d_model, self.num_heads, self.max_positions = d_model, num_heads, max_positions
@@ -215,67 +211,62 @@ class Transformer(nn.Module):
             self.register_buffer("target_positions", self.source_positions, persistent=False)
         self.dropout = Dropout(dropout)
         self.window = window
-        layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, score, normalize, window)
+        layer = (d_model, num_heads, feed_forward, dropout, activation, pre_norm, weighing, window)
         self.encoder = nn.ModuleList(EncoderLayer(*layer) for _ in range(encoder_layers))
-        different = 1 if tied_decoder_layers else decoder_layers
-        selections = ["soft"] * (different - 1) + [selection]
-        decoder = [DecoderLayer(*layer, each) for each in selections]
-        self.decoder = nn.ModuleList(decoder * (decoder_layers // different))
+        self.decoder = nn.ModuleList(DecoderLayer(*layer) for _ in range(decoder_layers))
         self.encoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.decoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
-        self.copying = CopyHead(d_model) if copy else None
-        self.hierarchy = HierarchicalContext(d_model, num_heads, FeedForward(d_model, feed_forward, activation), dropout
-                                             ) if context == "hierarchical" else None
+
+    def forward(self, batch: Batch) -> Logits:
+        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
+        source, target = source_and_target(batch, self.max_positions)
+        memory, source = self.encode(batch.source, source)
+        return self.decode(batch.target_input, target, memory, source)
+
+    def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
+        """(source_tokens,) -> the states that cross-attention attends to, (source_tokens, d_model), and the sentences
+        they belong to."""
+        hidden = self._embed(self.source_embedding, self.source_positions, source, sentences.positions)
+        for layer in self.encoder:
+            hidden = layer(hidden, sentences)
+        return self.encoder_norm(hidden), sentences
+
+    def decode(self, target_input: Tensor, target: Sentences, memory: Tensor, source: Sentences) -> Logits:
+        """(target_tokens,) -> logits, (target_tokens, vocab_size). memory, source: from `encode`."""
+        hidden = self._embed(self.target_embedding, self.target_positions, target_input, target.positions)
+        for layer in self.decoder:
+            hidden = layer(hidden, memory, target, source)
+        return Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias)
 
     def _embed(self, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(encodings, positions)
         return self.dropout(embedded)
-
-    def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
-        """Encode the source: (source_tokens,) -> (source_tokens, d_model)"""
-        hidden = self._embed(self.source_embedding, self.source_positions, source, sentences.positions)
-        for layer in self.encoder:
-            hidden = layer(hidden, sentences)
-        return cast(Tensor, self.encoder_norm(hidden))
-
-    def read(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
-        """Return the states that cross-attention attends to, (tokens, d_model), and the sentences they belong to.
-        With hierarchical context, these are the states of the current sentences only."""
-        if self.hierarchy is None:
-            return self.encode(source, sentences), sentences
-        segments = Segments.of(source, sentences)
-        memory: tuple[Tensor, Sentences] = self.hierarchy(self.encode(source, segments.all), segments)
-        return memory
-
-    def forward(self, batch: Batch) -> Logits | CopyMixture:
-        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
-        source, target = source_and_target(batch, self.max_positions)
-        memory, source = self.read(batch.source, source)
-        hidden = self._embed(self.target_embedding, self.target_positions, batch.target_input, target.positions)
-        sample = None
-        for layer in self.decoder:                                              # only the last layer may sample
-            hidden, sample = layer(hidden, memory, target, source)
-        logits = Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias, sample)
-        return logits if self.copying is None else self.copying(logits, memory, batch.source, target, source)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
               keep_attention: bool = False) -> TransformerState:
         """See `interface.Stepwise.start`."""
         check_length(longest_source, self.max_positions)
-        sentences = Sentences.from_offsets(source_offsets, longest_source, len(source))
-        memory, sentences = self.read(source, sentences)
+        memory, sentences = self.encode(source, Sentences.from_offsets(source_offsets, longest_source, len(source)))
+        return self.start_decoder(memory, sentences, keep_attention)
+
+    def start_decoder(self, memory: Tensor, sentences: Sentences, keep_attention: bool) -> TransformerState:
+        """Return the state before the first step. memory, sentences: from `encode`."""
         projected = [cast(DecoderLayer, layer).cross_attention.start(memory, sentences) for layer in self.decoder]
         caches = tuple(LayerCache(keys[:, :, :0], values[:, :, :0], keys, values) for keys, values in projected)
         bias = mask_to_bias(sentences.token_mask[:, None], memory.dtype, -math.inf)
-        copy_source = None if self.copying is None else self.copying.start(memory, source, sentences)
-        return TransformerState(caches, bias[:, :, :0], bias[:, None].repeat(1, self.num_heads, 1, 1), keep_attention,
-                                copy_source=copy_source)
+        return TransformerState(caches, bias[:, :, :0], bias[:, None].repeat(1, self.num_heads, 1, 1), keep_attention)
 
     @torch.no_grad()
     def step(self, last_tokens: Tensor, state: TransformerState,
              steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
         """See `interface.Stepwise.step`. steps: the step function of each layer; None: make them in this call."""
+        hidden, after = self.step_decoder(last_tokens, state, steps)
+        return Logits(hidden, self.output_weight, self.output_bias).dense(self.output_projection), after
+
+    def step_decoder(self, last_tokens: Tensor, state: TransformerState,
+                     steps: Sequence[StepFunction] | None = None) -> tuple[Tensor, TransformerState]:
+        """Return the input of the output layer, (rows, d_model), and the state after the step."""
         after = state.with_next_position()
         embedded = self.target_embedding.index_select(0, last_tokens)
         hidden = embedded.mul_(self.scale).add_(self.target_positions[state.position])
@@ -288,9 +279,4 @@ class Transformer(nn.Module):
             last = cast(DecoderLayer, self.decoder[-1])
             attention = last.cross_attention.weights(last.cross_residual.sublayer_input(before_source),
                                                      after.caches[-1].memory_keys, after.source_bias).mean(1)
-        hidden = self.decoder_norm(hidden)
-        logits = Logits(hidden, self.output_weight, self.output_bias).dense(self.output_projection)
-        if self.copying is not None and state.copy_source is not None:
-            logits = self.copying.step(hidden, logits, state.copy_source)
-        return logits, replace(after, attention=attention)
-
+        return self.decoder_norm(hidden), replace(after, attention=attention)

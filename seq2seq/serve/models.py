@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from seq2seq.alignment.align import unit_weights
 from seq2seq.devices import choose_device
 from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.protected_translation import ProtectedTranslator
@@ -21,8 +22,7 @@ from seq2seq.serve.languages import Directions
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
 from seq2seq.tokenizers.context import context_sentences, split_context
-from seq2seq.training.alignment_head import measured_aligner
-from seq2seq.translation.attention_maps import Aligner, unit_weights
+from seq2seq.training.alignment_head import Aligner, measured_aligner
 from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 
@@ -115,7 +115,7 @@ class Models:
         """Translate or align the sentences of a batch with the model of the group's direction.
 
         Return the translations of each sentence, best first, or the attention between the units of each pair (see
-        `attention_maps.unit_weights`). With sampling, the translation of a sentence does not depend on the other
+        `alignment.align.unit_weights`). With sampling, the translation of a sentence does not depend on the other
         sentences of the batch.
 
         Raises:

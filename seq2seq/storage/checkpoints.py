@@ -35,7 +35,6 @@ from seq2seq.storage.directories import (
     HEADER_KEYS,
     METADATA,
     as_json,
-    cannot_read,
     header,
     kind_of,
     read_file,
@@ -251,12 +250,10 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
         verify(current, metadata["sha256"])
         names = [name for name in TOKENIZER_FILES if name in metadata["sha256"]]
         try:
-            recipe_text = (current / RECIPE).read_bytes().decode()
-            tokenizer_files = {name: (current / name).read_bytes() for name in names}
-        except OSError as error:
-            cannot_read(current, error)
+            recipe_text = read_file(current / RECIPE).decode()
         except UnicodeDecodeError as error:
             raise DamagedError(f"{current / RECIPE} is damaged: {error}.") from error
+        tokenizer_files = {name: read_file(current / name) for name in names}
         fields = {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
         bundle = Bundle(Path(directory), {}, recipe_text, tokenizer_files, fields)
         require(bundle, read_shapes(current / MODEL))

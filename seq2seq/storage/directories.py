@@ -158,9 +158,7 @@ def read_metadata(directory: Path, kind: str, required: Iterable[str]) -> dict[s
         raise CheckpointError(f"{directory} is not a directory. A {kind} is a directory that contains {METADATA}.")
     path = path_inside(directory, METADATA)
     try:
-        metadata = parse_json(path.read_bytes())
-    except OSError as error:
-        cannot_read(path, error)
+        metadata = parse_json(read_file(path))
     except NotJson as error:
         raise DamagedError(f"{path} is damaged: it is not JSON ({error}).") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("format_version"), int):

@@ -44,15 +44,11 @@ def lock_file(descriptor: int, shared: bool = False) -> None:
         BlockingIOError: another process holds a conflicting lock.
         OSError: the file system or the operating system (Windows) does not support flock.
     """
-    if sys.platform != "win32":
-        try:
-            import fcntl
-        except ImportError:
-            pass
-        else:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            return
-    raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    try:
+        import fcntl
+    except ImportError as error:                                                # Windows
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP)) from error
+    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from seq2seq.errors import CheckpointError
 from seq2seq.languages import LANGUAGE_NAMES, language_name, subtags
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.yaml_document import write_yaml
-from seq2seq.storage.bundle_usage import bundle_usage
 
 MARK = "---\n# Written by seq2seq and renewed with the model. Remove this line to keep your changes.\n"
 """Beginning of each model card. A README.md without it belongs to the user and is never overwritten."""
@@ -45,6 +44,44 @@ OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "muon": "Muon for the matrices o
 BITS = re.compile(r"\d+")
 # Words that YAML 1.1 (PyYAML, which the hub's library uses) reads as booleans or null, not as text.
 YAML_1_1_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+INSTALL = "The commands below need seq2seq. Run them in this directory."
+TRANSLATE = """\
+On the command line:
+
+```bash
+seq2seq translate . < text.{source} > text.{target}
+```
+
+In Python:
+
+```python
+from seq2seq import Translator
+
+translator = Translator.load(".")
+for best, *_ in translator.translate(["..."]):
+    print(best.text)
+```"""
+SERVE = """\
+As a server with LibreTranslate's interface, and a page for browsers:
+
+```bash
+seq2seq serve . &
+curl -d q='...' -d source={source} -d target={target} http://127.0.0.1:5000/translate
+```
+
+In CTranslate2, Hugging Face's `transformers` or Argos Translate. Each command compares its export with this model
+on the lines of `--source`. If the other library does not support this model, the command fails and gives the reason:
+
+```bash
+seq2seq export . --to ctranslate2 --source text.{source} --output ../{name}-ctranslate2
+seq2seq export . --to huggingface --source text.{source} --output ../{name}-huggingface
+seq2seq export . --to argos --source text.{source} --output ../{name}.argosmodel
+```"""
+GENERATE = """\
+```bash
+seq2seq generate . --samples 5                 # new texts; --prompt TEXT continues a text
+seq2seq evaluate . --text text.{target}        # perplexity
+```"""
 
 
 @dataclass(frozen=True)
@@ -100,7 +137,7 @@ def model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage:
 
 
 def _model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage: Usage | None) -> str:
-    usage = usage or Usage("seq2seq", bundle_usage(recipe))
+    usage = usage or Usage("seq2seq", _usage(recipe))
     imported = metadata.get("imported_from")
     scores = _scores(metadata)
     sections = [
@@ -194,6 +231,16 @@ def _scalar(text: str) -> str:
 
 
 # Sections
+
+
+def _usage(recipe: Recipe) -> str:
+    """Return the instructions to run the model of a bundle, as Markdown."""
+    names = {"source": recipe.languages.source, "target": recipe.languages.target, "name": recipe.name}
+    if not recipe.task.has_source:
+        parts = [GENERATE]
+    else:
+        parts = [TRANSLATE, SERVE] if recipe.task.target_is_text else [TRANSLATE]
+    return "\n\n".join([INSTALL, *(part.format(**names) for part in parts)])
 
 
 def _introduction(recipe: Recipe, imported: Any) -> str:

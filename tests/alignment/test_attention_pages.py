@@ -21,14 +21,14 @@ from random_models import GERMAN, recipe_text, save_random_model, trained_tokeni
 from seq2seq.alignment.attention_page import page
 from seq2seq.alignment.attention_picture import picture
 from seq2seq.alignment.fonts import families_for
-from seq2seq.alignment.token_labels import labels, rows_and_columns
+from seq2seq.alignment.shown_maps import AttentionMapSelection, labels, rows_and_columns
 from seq2seq.cli import main
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
 from seq2seq.recipe import parse_recipe
 from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.translation.attention_maps import AttentionMapSelection, PairAttention, TokenizedLine
+from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
 
 RECIPE = recipe_text(
     290, "d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 3, feed_forward: 7, max_positions: 61",

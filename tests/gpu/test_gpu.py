@@ -148,12 +148,12 @@ def test_a_training_whose_step_cannot_be_captured_goes_on_without_graphs(toy_rec
         assert numbers.isfinite().all().item()                                  # the host waits
 
     def encode_and_wait(model, *arguments):
-        encoded = encode(model, *arguments)
+        encoded, sentences = encode(model, *arguments)
         if waits_in == "forward pass":
             waiting(encoded)
         elif encoded.requires_grad:
             encoded.register_hook(waiting)                                      # the decoder's gradients exist already
-        return encoded
+        return encoded, sentences
 
     monkeypatch.setattr(Transformer, "encode", encode_and_wait)
     assert losses(recipe, tmp_path / "none") == expected

@@ -15,7 +15,8 @@ from seq2seq.inference.eager import (
     quantised,
 )
 from seq2seq.inference.engines import load_engine
-from seq2seq.model.attention import Weighing
+from seq2seq.model import build_recurrent_model, build_transformer
+from seq2seq.model.attention_scores import Weighing
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.pointer_network import PointerNetwork
 from seq2seq.model.rnn import RecurrentModel
@@ -103,7 +104,7 @@ SIZES = {"source_vocab_size": 23, "target_vocab_size": 23, "d_model": 16}
 
 
 def transformer(**choice):
-    return Transformer(**SIZES, encoder_layers=1, decoder_layers=2, num_heads=2, feed_forward=24, **choice)
+    return build_transformer(**SIZES, encoder_layers=1, decoder_layers=2, num_heads=2, feed_forward=24, **choice)
 
 
 MODELS = {
@@ -115,7 +116,7 @@ MODELS = {
     "copying": lambda: transformer(copy=True),
     "rnn": lambda: RecurrentModel(**SIZES), "rnn, hard": lambda: RecurrentModel(**SIZES, selection="hard"),
     "rnn, lstm": lambda: RecurrentModel(**SIZES, cell="lstm", input_feeding=True),
-    "rnn, copying": lambda: RecurrentModel(**SIZES, copy=True),
+    "rnn, copying": lambda: build_recurrent_model(**SIZES, copy=True),
     "language model": lambda: LanguageModel(vocab_size=23, d_model=16, layers=2, num_heads=2, feed_forward=24),
     "pointer": lambda: PointerNetwork(source_vocab_size=23, d_model=16),
 }

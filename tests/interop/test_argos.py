@@ -18,7 +18,7 @@ pytest.importorskip("ctranslate2", reason="the extra interop is not installed")
 from seq2seq.cli import main
 from seq2seq.errors import FormatError
 from seq2seq.interop import argos, ctranslate2
-from seq2seq.interop.parity import read_exportable
+from seq2seq.interop.exporting import read_exportable
 from tests.marian_models import GERMAN
 
 FOLDER = "translate-de_en-1_0"

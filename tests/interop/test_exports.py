@@ -8,8 +8,8 @@ import torch
 from seq2seq.cli import main
 from seq2seq.errors import FormatError
 from seq2seq.interop import ctranslate2, huggingface_export
+from seq2seq.interop.exporting import Difference, Parity, Tolerance, compare, development_lines, require
 from seq2seq.interop.huggingface_import import import_model
-from seq2seq.interop.parity import Difference, Parity, Tolerance, compare, development_lines, require
 from seq2seq.recipe import parse_recipe
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.translation.line_translator import PairScore

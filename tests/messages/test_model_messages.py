@@ -7,7 +7,7 @@ import torch
 from catalogue import Catalogue
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.model.embedding import embeddings
+from seq2seq.model.layers import embeddings
 from seq2seq.model.pointer_network import PointerNetwork
 from seq2seq.recipe import TokenizerSection, TrainingSection
 from seq2seq.search.phrase_spelling import PhraseSpeller

@@ -5,23 +5,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from seq2seq.model import weighing_of
 from seq2seq.model.attention import (
     CrossAttention,
+    ScaledDotProduct,
     SelfAttention,
-    Weighing,
     _padded_attention,
     _PlainAttention,
     attention,
     attention_mask,
     runs_packed,
-    select_position,
 )
+from seq2seq.model.attention_scores import Weighing
+from seq2seq.model.hard_attention import HardCrossAttention, select_position
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import FeedForward
 
 HEADS, HEAD_SIZE = 3, 5
 D_MODEL = HEADS * HEAD_SIZE
-SCALED_DOT = Weighing(HEADS, HEAD_SIZE)
+SCALED_DOT = ScaledDotProduct(HEADS, HEAD_SIZE)
 QUERY_LENGTHS, KEY_LENGTHS = (2, 7, 1, 3), (5, 3, 2, 11)
 
 
@@ -250,7 +252,7 @@ def test_additive_scores_computed_in_blocks_equal_those_computed_at_once(monkeyp
     inputs = [query, keys, *weighing.parameters()]
     at_once = weighing(query, keys, bias)
     expected = torch.autograd.grad(at_once, inputs, arriving)
-    monkeypatch.setattr("seq2seq.model.attention.MAX_ADDITIVE_ELEMENTS", 2 * HEADS * 3 * 3 * HEAD_SIZE)
+    monkeypatch.setattr("seq2seq.model.attention_scores.MAX_ADDITIVE_ELEMENTS", 2 * HEADS * 3 * 3 * HEAD_SIZE)
     in_parts = weighing(query, keys, bias)
     torch.testing.assert_close(in_parts, at_once, rtol=0, atol=1e-12)
     for gradient, other in zip(torch.autograd.grad(in_parts, inputs, arriving), expected, strict=True):
@@ -270,12 +272,13 @@ def test_masked_positions_have_weight_zero(score, normalize, selection):
     torch.manual_seed(1)
     sentences, memory_sentences = sentences_of(QUERY_LENGTHS), sentences_of(KEY_LENGTHS)
     hidden, memory = torch.randn(13, D_MODEL, dtype=torch.float64), torch.randn(21, D_MODEL, dtype=torch.float64)
-    cross = CrossAttention(D_MODEL, HEADS, score, normalize, selection).double()
+    kind = HardCrossAttention if selection == "hard" else CrossAttention
+    cross = kind(D_MODEL, HEADS, weighing_of(score, "structured" if selection == "structured" else normalize)).double()
     weights = cross.weights_of(hidden, memory, sentences, memory_sentences)
     assert weights.shape == (4, HEADS, 7, 11)
     beyond = ~memory_sentences.token_mask[:, None, None].expand_as(weights)
     assert weights[beyond].eq(0).all() and weights.sum() > 0
-    own = SelfAttention(D_MODEL, HEADS, score, normalize, window=2).double()
+    own = SelfAttention(D_MODEL, HEADS, weighing_of(score, normalize), window=2).double()
     weights = own.weights_of(hidden, sentences, causal=True)
     for row in range(7):
         assert weights[1, :, row, row + 1 :].eq(0).all() and weights[1, :, row, : max(0, row - 2)].eq(0).all()
@@ -307,13 +310,15 @@ def test_without_sampling_hard_attention_takes_the_most_probable_position():
 
 def test_hard_attention_attends_to_one_position_per_head():
     torch.manual_seed(1)
-    layer = CrossAttention(D_MODEL, HEADS, selection="hard").double().eval()
+    layer, samples = HardCrossAttention(D_MODEL, HEADS).double().eval(), []
     layer.output = torch.nn.Identity()
     hidden, memory = torch.randn(2, D_MODEL, dtype=torch.float64), torch.randn(5, D_MODEL, dtype=torch.float64)
-    output, sample = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)))
+    output = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)), samples)
     values = layer.key_value(memory)[:, D_MODEL:].view(5, HEADS, HEAD_SIZE)
     best = layer.weights_of(hidden, memory, sentences_of((2,)), sentences_of((5,)))[0].argmax(-1)   # (heads, queries)
     for query in range(2):
         for head in range(HEADS):
             torch.testing.assert_close(output.view(2, HEADS, HEAD_SIZE)[query, head], values[best[head, query], head])
-    assert sample is None and layer.train()(hidden, memory, sentences_of((2,)), sentences_of((5,)))[1] is not None
+    assert not samples
+    layer.train()(hidden, memory, sentences_of((2,)), sentences_of((5,)), samples)
+    assert len(samples) == 1

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 
 from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, Shape, gather
-from seq2seq.model import consistency, divergence
+from seq2seq.model import consistency
 from seq2seq.model import loss as cross_entropy
 from seq2seq.model.consistency import loss_of_passes
 from seq2seq.model.interface import Logits
-from seq2seq.model.loss import smoothed_cross_entropy
+from seq2seq.model.loss import divergence_gradient, smoothed_cross_entropy
 from seq2seq.model.transformer import Transformer
 
 TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
@@ -20,7 +20,7 @@ TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
                 autouse=True)
 def chunks(request, monkeypatch):
     monkeypatch.setattr(cross_entropy, "MAX_CHUNK_ROWS", request.param[0])
-    monkeypatch.setattr(divergence, "CACHED_ELEMENTS", request.param[1])
+    monkeypatch.setattr(cross_entropy, "PAIRED_ELEMENTS", request.param[1])
 
 
 def two_passes(dtype=torch.float64, bias=True):
@@ -84,7 +84,7 @@ def test_two_equal_passes_have_the_loss_of_one():
 
 def test_the_divergence_is_that_of_two_coins():
     coins = torch.tensor([[0.9, 0.1], [0.6, 0.4]], dtype=torch.float64).log()
-    value, _ = divergence.divergence_gradient(coins, torch.tensor([True, True]), 1.0)
+    value, _ = divergence_gradient(coins, torch.tensor([True, True]), 1.0)
     assert value.item() == pytest.approx(0.226289 + 0.311239, abs=1e-6)         # KL(p || q) + KL(q || p) in nats
 
 

@@ -10,6 +10,7 @@ from seq2seq.model import build_model
 from seq2seq.model.attention_weights import attention_maps
 from seq2seq.model.hierarchical_context import Segments
 from seq2seq.model.packing import Sentences
+from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection
 from seq2seq.tokenizers.context import SEPARATOR_ID as SEP
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -63,21 +64,22 @@ def attend(query, keys, values, heads):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_gives_nearly_the_same_states(model, dtype):
     batch = batch_of()
-    expected, _ = model.float().read(batch.source, sentences_of(batch))
-    found, _ = model.to(dtype).read(batch.source, sentences_of(batch))
+    expected, _ = model.float().encode(batch.source, sentences_of(batch))
+    found, _ = model.to(dtype).encode(batch.source, sentences_of(batch))
     assert found.isfinite().all() and (found.float() - expected).abs().max() < 0.1
 
 
 @torch.no_grad()
 def test_the_states_are_those_of_the_equations(model):
     batch, layer = batch_of(), model.hierarchy
-    memory, current = model.read(batch.source, sentences_of(batch))
+    memory, current = model.encode(batch.source, sentences_of(batch))
     for number, source in enumerate(SOURCES):
         ids, sentences = [*source, END_ID], []
         while SEP in ids:
             sentences.append(ids[:ids.index(SEP) + 1])
             ids = ids[ids.index(SEP) + 1:]
-        encoded = [model.encode(torch.tensor(each), Sentences.from_offsets(torch.tensor([0, len(each)]), len(each)))
+        encoded = [Transformer.encode(model, torch.tensor(each),
+                                      Sentences.from_offsets(torch.tensor([0, len(each)]), len(each)))[0]
                    for each in (*sentences, ids)]
         *context, last = encoded
         for position, hidden in enumerate(last):

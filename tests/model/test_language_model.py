@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.model import build_model
-from seq2seq.model.embedding import sinusoids
+from seq2seq.model import build_model, weighing_of
 from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.layers import sinusoids
 from seq2seq.recipe import ModelSection
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
@@ -25,11 +25,11 @@ OF_ATTENTION = [{"window": 3}, {"score": "additive"}, {"score": "bilinear"}, {"n
 every_choice = pytest.mark.parametrize("choice", CHOICES, ids=str)
 
 
-def make_language_model(**options):
+def make_language_model(score="scaled_dot", normalize="softmax", **options):
     torch.manual_seed(1)
     sizes = {"vocab_size": VOCAB_SIZE, "d_model": 14, "layers": 3, "num_heads": 2, "feed_forward": 17,
              "max_positions": 13}
-    model = LanguageModel(**(sizes | options)).double()
+    model = LanguageModel(weighing=weighing_of(score, normalize), **(sizes | options)).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)

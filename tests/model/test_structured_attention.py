@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from seq2seq.model.attention import CrossAttention, Weighing
+from seq2seq.model.attention_scores import Weighing
 from seq2seq.model.structured_attention import chain_marginals
 
 
@@ -86,4 +86,3 @@ def test_only_the_attention_over_the_source_of_the_last_layer_is_structured(make
     kinds = [layer.cross_attention.weighing.normalize for layer in model.decoder]
     assert kinds == ["softmax", "softmax", "structured"]
     assert all(layer.self_attention.weighing.normalize == "softmax" for layer in model.decoder)
-    assert not CrossAttention(8, 2, selection="structured").hard

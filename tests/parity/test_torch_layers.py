@@ -94,5 +94,5 @@ def test_the_decoder_layer_equals_that_of_torch(pre_norm, activation):
     expected = theirs(
         padded(hidden, TARGET_LENGTHS), padded(memory, SOURCE_LENGTHS), tgt_mask=future, tgt_is_causal=True,
         tgt_key_padding_mask=padding(TARGET_LENGTHS), memory_key_padding_mask=padding(SOURCE_LENGTHS))
-    output, _ = ours(hidden, memory, sentences_of(TARGET_LENGTHS), sentences_of(SOURCE_LENGTHS))
+    output = ours(hidden, memory, sentences_of(TARGET_LENGTHS), sentences_of(SOURCE_LENGTHS))
     assert_equal_with_gradients(output, expected[~padding(TARGET_LENGTHS)], [hidden, memory])

@@ -7,11 +7,12 @@ import pytest
 import torch
 from toy import RECIPE, write_corpus
 
+from seq2seq.alignment.align import unit_weights
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.errors import RecipeError
 from seq2seq.model.attention_weights import attention_maps
 from seq2seq.recipe import load_recipe
-from seq2seq.training.alignment_head import best_aligner, measured_aligner, put_head_first
+from seq2seq.training.alignment_head import Aligner, best_aligner, measured_aligner, put_head_first
 from seq2seq.training.guided_alignment import (
     CHECKSUMS,
     FILES,
@@ -21,7 +22,6 @@ from seq2seq.training.guided_alignment import (
     piece_links,
 )
 from seq2seq.training.run import start_training, train
-from seq2seq.translation.attention_maps import Aligner, unit_weights
 from seq2seq.translation.translator import Translator
 
 # The model of conftest.py has 2 encoder and 3 decoder layers with 2 heads.

@@ -4,8 +4,8 @@ import pytest
 from dying import killed_at_operation
 
 from seq2seq.errors import FormatError
-from seq2seq.interop import parity
-from seq2seq.interop.parity import Parity, Tolerance, write_checked_export
+from seq2seq.interop import exporting
+from seq2seq.interop.exporting import Parity, Tolerance, write_checked_export
 from seq2seq.storage import atomic
 
 
@@ -13,7 +13,7 @@ from seq2seq.storage import atomic
 def export_of(monkeypatch):
     """Function that writes an export with the given contents, without another library."""
     equal = Parity(1, 1, 0.0, 0.0, [])
-    monkeypatch.setattr(parity, "compare", lambda ours, theirs, lines: equal)
+    monkeypatch.setattr(exporting, "compare", lambda ours, theirs, lines: equal)
 
     def export(output, value, name="model"):
         return write_checked_export(output, "it", lambda directory: (directory / name).write_text(value),

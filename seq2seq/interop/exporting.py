@@ -1,4 +1,4 @@
-"""Parity check: an export must give the same results in the other library as the original model in seq2seq."""
+"""What all exports share: reading the model, its card, and the check that the other library gives the same results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.data.corpus import read_texts, validation_pairs
-from seq2seq.errors import FormatError, UserError
+from seq2seq.errors import CheckpointError, FormatError, UserError
 from seq2seq.files import NotJson, parse_json
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
@@ -26,12 +26,12 @@ from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recip
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.directions import language_token
 from seq2seq.storage.atomic import make_directories, recover, replace_directory
-from seq2seq.storage.checkpoints import README, recipe_path, resolve_model_path
-from seq2seq.storage.model_card import is_own_card
-from seq2seq.tokenizers.context import in_context
+from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_path, resolve_model_path
+from seq2seq.storage.directories import read_shapes
+from seq2seq.storage.model_card import Sizes, Usage, is_own_card, model_card
+from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.training.alignment_head import measured_aligner, put_head_first
-from seq2seq.translation.attention_maps import Aligner
+from seq2seq.training.alignment_head import Aligner, measured_aligner, put_head_first
 from seq2seq.translation.line_translator import PairScore, Translation
 from seq2seq.translation.translator import Translator
 
@@ -296,6 +296,35 @@ def _read_report(export: Path) -> dict[str, Any]:
     except (OSError, NotJson):
         return {}
     return report if isinstance(report, dict) else {}
+
+
+def write_card(directory: Path, path: Path, exportable: Exportable, library: str, usage: str, weights: Path,
+               number_format: str) -> None:
+    """Write the README of an export: the card of the original model with other instructions.
+
+    Args:
+        directory: directory of the export. path: the original model, a bundle or a run.
+        library: library that runs the export, as `library_name` on the Hugging Face hub.
+        usage: instructions to run the export, as Markdown.
+        weights: file of the exported weights. number_format: number format of these weights.
+    """
+    bundle = resolve_model_path(path)
+    original = Sizes.of_tensors(read_shapes(bundle / MODEL))
+    sizes = Sizes(original.parameters, weights.stat().st_size, (number_format,), original.vocabularies)
+    note = (f"Exported by seq2seq, which compared the results of this model with those of the original: see {REPORT}."
+            f"{exportable.note and f' {exportable.note}'}")
+    if count := exportable.recipe.data.context:
+        mark = CONTEXT_SEPARATOR
+        note += (f" The model reads up to {count} preceding sentences of the document before each sentence. Write "
+                 f"{mark} after each of them: `It rains.{mark} It is wet.` Write {mark} before the first sentence of a "
+                 f"document, too: `{mark} It rains.`")
+    shown = Usage(library, usage, note, lossless=number_format == "float32")
+    try:
+        card = model_card(exportable.recipe, bundle_metadata(bundle), sizes, shown)
+    except CheckpointError as error:
+        console.warn(f"{bundle}: the card of the export shows no scores and counts: {error}")
+        card = model_card(exportable.recipe, {}, sizes, shown)
+    (directory / README).write_text(card, encoding="utf-8")
 
 
 def kept_card(export: Path) -> str:

@@ -1,11 +1,57 @@
-"""Embedding matrices, embedding lookup and sinusoidal positional encoding."""
+"""Layers that all models share: linear layers, dropout, embeddings and sinusoidal positional encoding."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+# Gain of the Glorot initialisation of Transformer layers. PyTorch and fairseq also use 1/sqrt(2) for query, key and
+# value. With a gain of 1 for them, training needed hundreds of steps more to reach the same loss. Here the output
+# projection and the feed-forward sublayer also have a gain of 1/sqrt(2). At the start of training, each sublayer then
+# adds less to the residual stream, and a post-norm Transformer learns faster (benchmarks/README.md, "Learning").
+LAYER_GAIN = 2**-0.5
+
+
+def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> nn.Linear:
+    """Return a linear layer with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
+
+    fused: number of matrices stacked in the weight. Each matrix is initialised like the weight of a separate layer.
+    gain: factor by which the bounds of the uniform distribution are multiplied.
+    """
+    layer = nn.Linear(inputs, outputs)
+    for matrix in layer.weight.detach().chunk(fused):
+        nn.init.xavier_uniform_(matrix, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Dropout(nn.Module):
+    """Dropout (Srivastava et al. 2014) with 16-bit random numbers on CPUs.
+
+    In training, the layer sets elements to zero with `probability` and divides the others by 1 - probability.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(…) -> (…), any shape."""
+        if not self.training or self.probability == 0:
+            return hidden
+        if hidden.is_cuda:
+            return F.dropout(hidden, self.probability)
+        # With 16 random bits per element, the probability is a multiple of 1/65,536. PyTorch's 53 random bits take ten
+        # times as long to generate.
+        words = torch.empty((hidden.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        bits = words.view(torch.int16)[: hidden.numel()].view(hidden.shape)
+        dropped = round(self.probability * 65536)
+        # The factors have the dtype of `hidden`. A boolean mask would have to be converted in forward and in backward.
+        factors = torch.ge(bits, dropped - 32768, out=torch.empty_like(hidden)).mul_(65536 / (65536 - dropped))
+        return hidden * factors
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
