@@ -20,7 +20,7 @@ import numpy as np
 from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER, belongs_to_letter
+from seq2seq.languages import SPACELESS_CHARACTER, belongs_to_letter
 
 MAX_TAGS, MAX_DEPTH, MAX_CELLS = 200, 30, 4_000_000
 """Limits that bound the time: tags of a sentence, depth of nested elements, and source units times translation units
