@@ -1,50 +1,66 @@
-"""Languages: normalisation of their codes, of which ISO 639 has up to three per language, and their names.
+"""Languages: codes and names, scripts, spacing, and the tokenisation of BLEU and TER.
 
 Packages and servers use BCP 47 codes in the form that clients of LibreTranslate's interface expect: zh-Hans, pt-BR, nb.
 """
 
 from __future__ import annotations
 
-# Codes of each language, separated by colons: ISO 639-1, then ISO 639-2/T (also 639-3), then ISO 639-2/B if it differs.
-_ISO_639 = """
-aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara as:asm av:ava ay:aym az:aze ba:bak be:bel bg:bul bh:bih
-bi:bis bm:bam bn:ben bo:bod:tib br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre cs:ces:cze cu:chu cv:chv cy:cym:wel
-da:dan de:deu:ger dv:div dz:dzo ee:ewe el:ell:gre en:eng eo:epo es:spa et:est eu:eus:baq fa:fas:per ff:ful fi:fin
-fj:fij fo:fao fr:fra:fre fy:fry ga:gle gd:gla gl:glg gn:grn gu:guj gv:glv ha:hau he:heb hi:hin ho:hmo hr:hrv ht:hat
-hu:hun hy:hye:arm hz:her ia:ina id:ind ie:ile ig:ibo ii:iii ik:ipk io:ido is:isl:ice it:ita iu:iku ja:jpn jv:jav
-ka:kat:geo kg:kon ki:kik kj:kua kk:kaz kl:kal km:khm kn:kan ko:kor kr:kau ks:kas ku:kur kv:kom kw:cor ky:kir la:lat
-lb:ltz lg:lug li:lim ln:lin lo:lao lt:lit lu:lub lv:lav mg:mlg mh:mah mi:mri:mao mk:mkd:mac ml:mal mn:mon mr:mar
-ms:msa:may mt:mlt my:mya:bur na:nau nb:nob nd:nde ne:nep ng:ndo nl:nld:dut nn:nno no:nor nr:nbl nv:nav ny:nya oc:oci
-oj:oji om:orm or:ori os:oss pa:pan pi:pli pl:pol ps:pus pt:por qu:que rm:roh rn:run ro:ron:rum ru:rus rw:kin sa:san
-sc:srd sd:snd se:sme sg:sag sh:hbs si:sin sk:slk:slo sl:slv sm:smo sn:sna so:som sq:sqi:alb sr:srp ss:ssw st:sot
-su:sun sv:swe sw:swa ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi
-ty:tah ug:uig uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:yid yo:yor za:zha zh:zho:chi zu:zul
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+
+# Codes and English name of each language, separated by colons: the code, which is ISO 639-1 if there is one, then ISO
+# 639-2/T (also 639-3), then ISO 639-2/B if it differs. The name, with _ for spaces, is missing for some rare languages.
+_LANGUAGES = """
+aa:aar ab:abk ae:ave af:afr:Afrikaans ak:aka am:amh:Amharic an:arg:Aragonese ar:ara:Arabic as:asm:Assamese ast:Asturian
+av:ava ay:aym:Aymara az:aze:Azerbaijani ba:bak:Bashkir be:bel:Belarusian bg:bul:Bulgarian bh:bih bi:bis bm:bam:Bambara
+bn:ben:Bengali bo:bod:tib:Tibetan br:bre:Breton bs:bos:Bosnian ca:cat:Catalan ce:che:Chechen ceb:Cebuano ch:cha
+ckb:Central_Kurdish co:cos:Corsican cr:cre cs:ces:cze:Czech cu:chu cv:chv:Chuvash cy:cym:wel:Welsh da:dan:Danish
+de:deu:ger:German dsb:Lower_Sorbian dv:div:Divehi dz:dzo:Dzongkha ee:ewe:Ewe el:ell:gre:Greek en:eng:English
+eo:epo:Esperanto es:spa:Spanish et:est:Estonian eu:eus:baq:Basque fa:fas:per:Persian ff:ful:Fulah fi:fin:Finnish
+fj:fij:Fijian fo:fao:Faroese fr:fra:fre:French fy:fry:Western_Frisian ga:gle:Irish gd:gla:Scottish_Gaelic
+gl:glg:Galician gn:grn:Guarani gsw:Swiss_German gu:guj:Gujarati gv:glv:Manx ha:hau:Hausa haw:Hawaiian he:heb:Hebrew
+hi:hin:Hindi ho:hmo hr:hrv:Croatian hsb:Upper_Sorbian ht:hat:Haitian_Creole hu:hun:Hungarian hy:hye:arm:Armenian hz:her
+ia:ina:Interlingua id:ind:Indonesian ie:ile:Interlingue ig:ibo:Igbo ii:iii ik:ipk io:ido:Ido is:isl:ice:Icelandic
+it:ita:Italian iu:iku:Inuktitut ja:jpn:Japanese jv:jav:Javanese ka:kat:geo:Georgian kab:Kabyle kg:kon:Kongo
+ki:kik:Kikuyu kj:kua kk:kaz:Kazakh kl:kal:Kalaallisut km:khm:Khmer kn:kan:Kannada ko:kor:Korean kr:kau:Kanuri
+ks:kas:Kashmiri ku:kur:Kurdish kv:kom:Komi kw:cor:Cornish ky:kir:Kyrgyz la:lat:Latin lb:ltz:Luxembourgish lg:lug:Ganda
+li:lim:Limburgish lij:Ligurian ln:lin:Lingala lo:lao:Lao lt:lit:Lithuanian lu:lub lv:lav:Latvian mai:Maithili
+mg:mlg:Malagasy mh:mah:Marshallese mi:mri:mao:Maori mk:mkd:mac:Macedonian ml:mal:Malayalam mn:mon:Mongolian
+mr:mar:Marathi ms:msa:may:Malay mt:mlt:Maltese my:mya:bur:Burmese na:nau nb:nob:Norwegian nd:nde nds:Low_German
+ne:nep:Nepali ng:ndo nl:nld:dut:Dutch nn:nno:Norwegian_Nynorsk no:nor nr:nbl:South_Ndebele nso:Northern_Sotho
+nv:nav:Navajo ny:nya:Chichewa oc:oci:Occitan oj:oji om:orm:Oromo or:ori:Odia os:oss:Ossetian pa:pan:Punjabi
+pap:Papiamento pi:pli pl:pol:Polish ps:pus:Pashto pt:por:Portuguese pt-BR:Portuguese_(Brazil) qu:que:Quechua
+rm:roh:Romansh rn:run:Rundi ro:ron:rum:Romanian ru:rus:Russian rw:kin:Kinyarwanda sa:san:Sanskrit sc:srd:Sardinian
+scn:Sicilian sd:snd:Sindhi se:sme:Northern_Sami sg:sag:Sango sh:hbs:Serbo-Croatian si:sin:Sinhala sk:slk:slo:Slovak
+sl:slv:Slovenian sm:smo:Samoan sn:sna:Shona so:som:Somali sq:sqi:alb:Albanian sr:srp:Serbian ss:ssw:Swati
+st:sot:Southern_Sotho su:sun:Sundanese sv:swe:Swedish sw:swa:Swahili szl:Silesian ta:tam:Tamil te:tel:Telugu
+tg:tgk:Tajik th:tha:Thai ti:tir:Tigrinya tk:tuk:Turkmen tl:tgl:Tagalog tn:tsn:Tswana to:ton:Tongan tr:tur:Turkish
+ts:tso:Tsonga tt:tat:Tatar tw:twi:Twi ty:tah:Tahitian ug:uig:Uyghur uk:ukr:Ukrainian ur:urd:Urdu uz:uzb:Uzbek
+ve:ven:Venda vec:Venetian vi:vie:Vietnamese vo:vol wa:wln:Walloon war:Waray wo:wol:Wolof xh:xho:Xhosa yi:yid:Yiddish
+yo:yor:Yoruba yue:Cantonese za:zha:Zhuang zh:zho:chi:Chinese zh-Hans:Chinese zh-Hant:Chinese_(traditional) zu:zul:Zulu
 """
-_TWO_LETTERS = {three: two for two, *others in (entry.split(":") for entry in _ISO_639.split()) for three in others}
+_ENTRIES = [entry.split(":") for entry in _LANGUAGES.split()]
+_TWO_LETTERS = {three: two for two, *others in _ENTRIES for three in others if three.islower()}
+
+LANGUAGE_NAMES = {code: others[-1].replace("_", " ") for code, *others in _ENTRIES if others[-1][0].isupper()}
+"""English name of each language by its code."""
 
 # ISO 639-3 codes of Chinese languages. In ISO 639-1, zh stands for all of them.
 _CHINESE = {"cmn", "yue", "wuu", "lzh"}
 
-# English names of languages with a two-letter code, and some native names: lower case, one word each.
-_NAMES = """
-afrikaans:af albanian:sq amharic:am arabic:ar armenian:hy assamese:as aymara:ay azerbaijani:az bambara:bm bashkir:ba
-basque:eu belarusian:be bengali:bn bosnian:bs breton:br bulgarian:bg burmese:my catalan:ca chechen:ce chichewa:ny
-chinese:zh chuvash:cv cornish:kw corsican:co croatian:hr czech:cs danish:da dansk:da deutsch:de divehi:dv dutch:nl
-dzongkha:dz english:en espanol:es español:es esperanto:eo estonian:et faroese:fo farsi:fa fijian:fj finnish:fi
-flemish:nl francais:fr français:fr french:fr frisian:fy fulah:ff gaelic:gd galician:gl georgian:ka german:de greek:el
-guarani:gn gujarati:gu haitian:ht hausa:ha hebrew:he hindi:hi hungarian:hu icelandic:is igbo:ig indonesian:id
-inuktitut:iu irish:ga italian:it italiano:it japanese:ja javanese:jv kannada:kn kashmiri:ks kazakh:kk khmer:km
-kikuyu:ki kinyarwanda:rw kirghiz:ky kongo:kg korean:ko kurdish:ku kyrgyz:ky laotian:lo latin:la latvian:lv lingala:ln
-lithuanian:lt luxembourgish:lb macedonian:mk magyar:hu malagasy:mg malay:ms malayalam:ml maltese:mt mandarin:zh
-maori:mi marathi:mr moldovan:ro mongolian:mn nederlands:nl nepali:ne nihongo:ja norsk:no norwegian:no occitan:oc
-odia:or oriya:or oromo:om ossetian:os pashto:ps persian:fa polish:pl polski:pl portugues:pt portuguese:pt português:pt
-punjabi:pa quechua:qu romanian:ro romansh:rm rundi:rn russian:ru samoan:sm sango:sg sanskrit:sa sardinian:sc
-serbian:sr shona:sn sindhi:sd sinhala:si sinhalese:si slovak:sk slovene:sl slovenian:sl somali:so sotho:st spanish:es
-sundanese:su suomi:fi svenska:sv swahili:sw swati:ss swedish:sv tagalog:tl tahitian:ty tajik:tg tamil:ta tatar:tt
-telugu:te thai:th tibetan:bo tigrinya:ti tonga:to tsonga:ts tswana:tn turkish:tr turkmen:tk ukrainian:uk urdu:ur
-uyghur:ug uzbek:uz venda:ve vietnamese:vi walloon:wa welsh:cy wolof:wo xhosa:xh yiddish:yi yoruba:yo zulu:zu
+# Other English names and some native names: lower case, one word each.
+_OTHER_NAMES = """
+dansk:da deutsch:de espanol:es español:es farsi:fa flemish:nl francais:fr français:fr frisian:fy gaelic:gd haitian:ht
+italiano:it kirghiz:ky laotian:lo magyar:hu mandarin:zh moldovan:ro nederlands:nl nihongo:ja norsk:no norwegian:no
+oriya:or polski:pl portugues:pt português:pt sinhalese:si slovene:sl sotho:st suomi:fi svenska:sv tonga:to
 """
-_CODES = dict(entry.split(":") for entry in _NAMES.split())
+# Names that are three-letter codes, such as `ewe`, are left out.
+_CODES = {name.lower(): code for code, name in LANGUAGE_NAMES.items()
+          if len(code) == 2 and name.lower() not in _TWO_LETTERS}
+_CODES |= dict(entry.split(":") for entry in _OTHER_NAMES.split())
 # Country codes that are not language codes in ISO 639-1, with the language that is probably meant. Country codes that
 # are also language codes, such as `se` (Sweden, but also Northern Sami) or `kr` (Korea, but also Kanuri), are left out.
 _COUNTRIES = {"by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": "el", "il": "he", "ir": "fa",
@@ -54,30 +70,6 @@ _COUNTRIES = {"by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": 
 _ALIASES = {"zh": "zh-Hans", "zh-cn": "zh-Hans", "zh-sg": "zh-Hans", "zh-my": "zh-Hans", "zt": "zh-Hant",
             "zh-tw": "zh-Hant", "zh-hk": "zh-Hant", "zh-mo": "zh-Hant", "pb": "pt-BR", "no": "nb", "iw": "he",
             "in": "id", "ji": "yi", "mo": "ro", "fil": "tl"}
-# Code and English name of each language, with _ for spaces.
-_LIST = """
-af:Afrikaans am:Amharic an:Aragonese ar:Arabic as:Assamese ast:Asturian ay:Aymara az:Azerbaijani ba:Bashkir
-be:Belarusian bg:Bulgarian bm:Bambara bn:Bengali bo:Tibetan br:Breton bs:Bosnian ca:Catalan ce:Chechen ceb:Cebuano
-ckb:Central_Kurdish co:Corsican cs:Czech cv:Chuvash cy:Welsh da:Danish de:German dsb:Lower_Sorbian dv:Divehi
-dz:Dzongkha ee:Ewe el:Greek en:English eo:Esperanto es:Spanish et:Estonian eu:Basque fa:Persian ff:Fulah fi:Finnish
-fj:Fijian fo:Faroese fr:French fy:Western_Frisian ga:Irish gd:Scottish_Gaelic gl:Galician gn:Guarani gsw:Swiss_German
-gu:Gujarati gv:Manx ha:Hausa haw:Hawaiian he:Hebrew hi:Hindi hr:Croatian hsb:Upper_Sorbian ht:Haitian_Creole
-hu:Hungarian hy:Armenian ia:Interlingua id:Indonesian ie:Interlingue ig:Igbo io:Ido is:Icelandic it:Italian
-iu:Inuktitut ja:Japanese jv:Javanese ka:Georgian kab:Kabyle kg:Kongo ki:Kikuyu kk:Kazakh kl:Kalaallisut km:Khmer
-kn:Kannada ko:Korean kr:Kanuri ks:Kashmiri ku:Kurdish kv:Komi kw:Cornish ky:Kyrgyz la:Latin lb:Luxembourgish lg:Ganda
-li:Limburgish lij:Ligurian ln:Lingala lo:Lao lt:Lithuanian lv:Latvian mai:Maithili mg:Malagasy mh:Marshallese mi:Maori
-mk:Macedonian ml:Malayalam mn:Mongolian mr:Marathi ms:Malay mt:Maltese my:Burmese nb:Norwegian nds:Low_German
-ne:Nepali nl:Dutch nn:Norwegian_Nynorsk nr:South_Ndebele nso:Northern_Sotho nv:Navajo ny:Chichewa oc:Occitan om:Oromo
-or:Odia os:Ossetian pa:Punjabi pap:Papiamento pl:Polish ps:Pashto pt:Portuguese pt-BR:Portuguese_(Brazil) qu:Quechua
-rm:Romansh rn:Rundi ro:Romanian ru:Russian rw:Kinyarwanda sa:Sanskrit sc:Sardinian scn:Sicilian sd:Sindhi
-se:Northern_Sami sg:Sango sh:Serbo-Croatian si:Sinhala sk:Slovak sl:Slovenian sm:Samoan sn:Shona so:Somali sq:Albanian
-sr:Serbian ss:Swati st:Southern_Sotho su:Sundanese sv:Swedish sw:Swahili szl:Silesian ta:Tamil te:Telugu tg:Tajik
-th:Thai ti:Tigrinya tk:Turkmen tl:Tagalog tn:Tswana to:Tongan tr:Turkish ts:Tsonga tt:Tatar tw:Twi ty:Tahitian
-ug:Uyghur uk:Ukrainian ur:Urdu uz:Uzbek ve:Venda vec:Venetian vi:Vietnamese wa:Walloon war:Waray wo:Wolof xh:Xhosa
-yi:Yiddish yo:Yoruba yue:Cantonese za:Zhuang zh:Chinese zh-Hans:Chinese zh-Hant:Chinese_(traditional) zu:Zulu
-"""
-LANGUAGE_NAMES = dict(entry.split(":") for entry in _LIST.split())
-"""Name of each language by its code, with _ for spaces."""
 
 
 def subtags(code: str) -> list[str]:
@@ -124,9 +116,124 @@ def canonical(code: str) -> str:
     return "-".join([parts[0], *(part.title() if len(part) == 4 else part.upper() for part in parts[1:])])
 
 
+def resolve(code: str, known: Iterable[str]) -> str | None:
+    """Return the language of `known`, which are canonical codes, that matches a code; None if no language matches.
+
+    If the code has no region, a language with any region matches: `en-US` for `en`. If the region of the code is not
+    known, the region is ignored: `de` for `de-AT`. Codes with different scripts never match.
+    """
+    languages = list(known)
+    wanted = canonical(code)
+    if wanted in languages:
+        return wanted
+    main = wanted.split("-")[0]
+    same = [language for language in sorted(languages, key=len) if language.split("-")[0] == main]
+    return next((one for one in same if "" in (_script(one), _script(wanted)) or _script(one) == _script(wanted)), None)
+
+
+def _script(code: str) -> str:
+    return next((part for part in code.split("-")[1:] if len(part) == 4), "")
+
+
 def language_name(code: str) -> str:
     """Return the English name of a language, with its script or region if the code has one; `code` if unknown."""
     if code in LANGUAGE_NAMES:
-        return LANGUAGE_NAMES[code].replace("_", " ")
+        return LANGUAGE_NAMES[code]
     main, _, rest = code.partition("-")
     return f"{language_name(main)} ({rest})" if rest and main in LANGUAGE_NAMES else code
+
+
+# Spacing and evaluation
+
+_SENTENCES_WITHOUT_SPACES = {"zh", "ja"}
+_WORDS_WITHOUT_SPACES = _SENTENCES_WITHOUT_SPACES | {"th", "lo", "km", "my", "bo", "dz"}
+
+
+def has_spaceless_words(language: str) -> bool:
+    """Return True if a language is written without spaces between words."""
+    return main_language(language) in _WORDS_WITHOUT_SPACES
+
+
+def has_spaceless_sentences(language: str) -> bool:
+    """Return True if a language is written without spaces between sentences. In Thai, only a space separates them."""
+    return main_language(language) in _SENTENCES_WITHOUT_SPACES
+
+
+def bleu_tokenizer(language: str) -> str:
+    """Return the name of sacreBLEU's tokeniser for this language: 13a for languages with spaces between words, `char`
+    for Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha, and special ones for Chinese, Japanese and Korean."""
+    special = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+    return special.get(main_language(language), "char" if has_spaceless_words(language) else "13a")
+
+
+# Scripts
+
+SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+"""Scripts without spaces between words, for a character class of a regular expression: Thai, Lao, Burmese, Khmer, kana
+and Han."""
+SPACELESS_CHARACTER = re.compile(f"[{SPACELESS}\u0f00-\u0fff]")
+"""Character of SPACELESS or of Tibetan, which has no spaces between words, either. In Tibetan, the units of a text are
+not letters but syllables, because a TSHEG ends each syllable."""
+TSHEG = "\u0f0b\u0f0c"
+
+
+@cache
+def spaceless_cluster() -> str:
+    """Return a regular expression of a character of SPACELESS with the characters that are written around it.
+
+    These are combining marks, the letters that a virama stacks in Khmer and Burmese (ឆ្កែ), the vowels of Thai and Lao
+    that precede their consonant (เด็ก), and their vowel am (น้ำ). A line break or a tag must not divide a cluster.
+    """
+    return (f"[\u0e40-\u0e44\u0ec0-\u0ec4]*[{SPACELESS}]"
+            f"(?:[{combining_marks()}\u0e33\u0eb3]|(?<=[\u1039\u17d2])[{SPACELESS}])*")
+
+
+@cache
+def combining_marks() -> str:
+    """Return the characters of `belongs_to_letter`, for a character class of a regular expression."""
+    return "".join(filter(belongs_to_letter, map(chr, range(0x300, 0x20000))))
+
+
+def belongs_to_letter(character: str) -> bool:
+    """Return True if the character belongs to the letter before it.
+
+    These characters are combining marks, for example the vowel signs of Hindi, and the zero-width joiner and
+    non-joiner, which occur in Persian words. For Python's `\\w`, they are not part of a word.
+    """
+    return not character.isascii() and (character in "\u200c\u200d" or unicodedata.category(character)[0] == "M")
+
+
+# Languages by script. A letter's script is the first word of its Unicode name. All other languages use LATIN.
+_SCRIPTS = {
+    "CYRILLIC": "ab ba be bg ce cv kk kv ky mk mn os ru sr tg tt uk", "ARABIC": "ar ckb fa ps sd ug ur",
+    "CJK": "zh ja yue", "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "GREEK": "el", "HEBREW": "he yi",
+    "DEVANAGARI": "hi mai mr ne sa", "BENGALI": "as bn", "GURMUKHI": "pa", "GUJARATI": "gu", "ORIYA": "or",
+    "TAMIL": "ta", "TELUGU": "te", "KANNADA": "kn", "MALAYALAM": "ml", "SINHALA": "si", "THAI": "th", "LAO": "lo",
+    "TIBETAN": "bo dz", "MYANMAR": "my", "GEORGIAN": "ka", "ARMENIAN": "hy", "ETHIOPIC": "am ti", "KHMER": "km",
+}
+_OTHER_THAN_LATIN = frozenset(" ".join(_SCRIPTS.values()).split())
+# Frequent characters that differ between simplified and traditional Chinese.
+_SIMPLIFIED = re.compile("[们这个国来时说对会为么过还发学后开样没经从现电长关无间"
+                         "问东车见书马儿门万与业两严丰临义习乡买乱争云亚产亲亿仅]")
+_TRADITIONAL = re.compile("[們這個國來時說對會為麼過還發學後開樣沒經從現電長關無間"
+                          "問東車見書馬兒門萬與業兩嚴豐臨義習鄉買亂爭雲亞產親億僅]")
+
+
+def script_shares(text: str, languages: Iterable[str]) -> dict[str, float]:
+    """Return, for each language, the share of the text's letters that belong to a script of this language."""
+    counts: Counter[str] = Counter(unicodedata.name(character, "").partition(" ")[0]
+                                   for character in text if character.isalpha())
+    shares = {}
+    for code in languages:
+        main = main_language(code)
+        letters = sum(count for script, count in counts.items() if main in _SCRIPTS.get(script, "").split()
+                      or script == "LATIN" and main not in _OTHER_THAN_LATIN)
+        # Japanese text contains kana besides kanji. For text without kana, Chinese is more probable.
+        kanji_alone = main == "ja" and not (counts["HIRAGANA"] or counts["KATAKANA"])
+        shares[code] = letters / max(1, counts.total()) * (0.5 if kanji_alone else 1)
+    return shares
+
+
+def is_traditional_chinese(text: str) -> bool:
+    """Return True if Chinese text has more traditional than simplified characters."""
+    return len(_TRADITIONAL.findall(text)) > len(_SIMPLIFIED.findall(text))

@@ -17,7 +17,7 @@ import numpy as np
 
 from seq2seq.data.pair_quality import LengthModel
 from seq2seq.data.word_alignment import UNKNOWN, TranslationModel
-from seq2seq.tokenizers.scripts import SPACELESS, combining_marks
+from seq2seq.languages import SPACELESS, combining_marks
 
 Texts = tuple[str, str]
 

@@ -17,12 +17,11 @@ from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.results import CorpusReport, SideReport, percentiles
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.corpus import Pair, read_pairs
-from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import BLOCK_PAIRS, cleaned, within_max_pieces
 from seq2seq.data.resampled_epochs import sampled
 from seq2seq.errors import UserError
-from seq2seq.languages import main_language
+from seq2seq.languages import has_spaceless_words, main_language
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.context import shortened, split_context
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
@@ -129,7 +128,7 @@ class CorpusReader:
             if self.tokenizers and (pieces := sum(self.pieces[side].values())):
                 words, characters = (sum(length * count for length, count in counts[side].items())
                                      for counts in (self.words, self.characters))
-                if main_language(self._language(side)) not in SPACELESS:
+                if not has_spaceless_words(self._language(side)):
                     report.pieces_a_word = pieces / max(words, 1)
                 report.characters_a_piece = characters / pieces
                 report.unknown = sum(self.pieces[side][piece] for piece in _unknown_ids(self._tokenizer(side))) / pieces

@@ -7,9 +7,8 @@ from typing import Any
 
 from seq2seq.check.results import CorpusReport
 from seq2seq.data.damaged_text import RESTORE_WORDS
-from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
-from seq2seq.languages import code_for, main_language
+from seq2seq.languages import code_for, has_spaceless_words, main_language
 from seq2seq.recipe import Languages, Recipe, TrainingSection
 
 MAX_OVERLAP_SHARE = 0.01
@@ -154,7 +153,7 @@ def add_epoch_warnings(section: TrainingSection, training: Mapping[str, Any], wa
 def add_word_warnings(recipe: Recipe, warnings: list[str]) -> None:
     """Append a warning if whole words are the vocabulary of a language that is written without spaces."""
     spaceless = [language for language in (recipe.languages.source, recipe.languages.target)
-                 if language and main_language(language) in SPACELESS]
+                 if language and has_spaceless_words(language)]
     if recipe.tokenizer.type == "words" and spaceless and recipe.tokenizer_model is None:
         warnings.append(f"tokenizer.type: words treats a whole line of {' and '.join(spaceless)} as one word, because "
                         "there are no spaces between words. Use unigram, or put spaces between the words.")

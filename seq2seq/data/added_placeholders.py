@@ -7,7 +7,7 @@ from collections import Counter
 from random import Random
 
 from seq2seq.data.modifiers import SentencePair, Texts
-from seq2seq.tokenizers.scripts import combining_marks
+from seq2seq.languages import combining_marks
 
 # A number, or a word of letters that are not Chinese or Japanese: 用Python写 has the word Python. Combining marks,
 # such as accents in NFD text, belong to their letters.

@@ -8,7 +8,7 @@ from random import Random
 
 from seq2seq.data.line_splitting import Span, word_spans
 from seq2seq.data.modifiers import Link, SentencePair, Texts
-from seq2seq.tokenizers.scripts import belongs_to_letter
+from seq2seq.languages import belongs_to_letter
 from seq2seq.tokenizers.term_markers import annotate
 
 TAGGED_WORDS = (1, 1, 2, 3, 4, 5)

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from seq2seq.languages import main_language
-from seq2seq.tokenizers import scripts
+from seq2seq.languages import (
+    SPACELESS,
+    TSHEG,
+    combining_marks,
+    has_spaceless_sentences,
+    has_spaceless_words,
+    spaceless_cluster,
+)
 
-# Codes of languages written without spaces between sentences, and of those written without spaces between words. In
-# Thai, only a space separates a sentence from the next one.
-SENTENCES_WITHOUT_SPACES = {"zh", "ja"}
-SPACELESS = SENTENCES_WITHOUT_SPACES | {"th", "lo", "km", "my", "bo", "dz"}
 # Marks that end a sentence if white space follows. The last ones are Armenian, Arabic (question mark, full stop),
 # Devanagari (danda, double danda), Burmese, Ethiopic (full stop, question mark) and Khmer (two).
 SENTENCE_MARKS = ".!?…\u0589\u061f\u06d4\u0964\u0965\u104b\u1362\u1367\u17d4\u17d5"
@@ -30,7 +32,7 @@ Span = tuple[int, int]
 def word_spans(text: str, language: str) -> list[Span]:
     """Return the span of each word of a line. Words are separated by white space; in a language without spaces, each
     character is a word."""
-    word = r"\S" if main_language(language) in SPACELESS else r"\S+"
+    word = r"\S" if has_spaceless_words(language) else r"\S+"
     return [match.span() for match in re.finditer(word, text)]
 
 
@@ -42,9 +44,9 @@ def alignment_units(text: str) -> list[Span]:
 
 @cache
 def _unit() -> re.Pattern[str]:
-    letters = rf"[^\W{scripts.SPACELESS}]+"
-    word = rf"{letters}(?:[{scripts.combining_marks()}]+(?:{letters})?)*[{scripts.TSHEG}]?"
-    return re.compile(rf"{scripts.spaceless_cluster()}|{word}|[^\w\s]")
+    letters = rf"[^\W{SPACELESS}]+"
+    word = rf"{letters}(?:[{combining_marks()}]+(?:{letters})?)*[{TSHEG}]?"
+    return re.compile(rf"{spaceless_cluster()}|{word}|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -147,12 +149,12 @@ def _join_segments(segments: list[str], fits: Callable[[str], bool]) -> Iterator
 def join_translations(parts: list[tuple[str, str]], target_language: str) -> str:
     """Join the translations of the parts of a line.
 
-    If the target language is in SENTENCES_WITHOUT_SPACES, spaces between parts are removed. In other languages, a space
-    is inserted between two parts if the source line has no white space there. Other white space is kept.
+    If the target language has no spaces between sentences, spaces between parts are removed. In other languages, a
+    space is inserted between two parts if the source line has no white space there. Other white space is kept.
 
     parts: translation of each part, and the white space after the part in the source line.
     """
-    spaceless = main_language(target_language) in SENTENCES_WITHOUT_SPACES
+    spaceless = has_spaceless_sentences(target_language)
     joined = ""
     for number, (translation, gap) in enumerate(parts):
         joined += translation

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from seq2seq.languages import main_language
-from seq2seq.tokenizers import scripts
+from seq2seq.languages import combining_marks, main_language
 
 Texts = tuple[str, str]
 """Source and target text."""
@@ -69,7 +68,7 @@ def in_title_case(text: str, language: str) -> str:
 
 @cache
 def _word_begin() -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w'’{scripts.combining_marks()}])[^\W\d_]")
+    return re.compile(rf"(?<![\w'’{combining_marks()}])[^\W\d_]")
 
 
 def without_final_stop(text: str, language: str = "") -> str:

@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 from seq2seq.documents.words import MIN_STEM, lemmas, lower_case, same_word, words
 from seq2seq.errors import UserError
-from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
+from seq2seq.languages import SPACELESS_CHARACTER
 
 MAX_BYTES = 50_000_000
 KEEP = frozenset(["do not translate", "dnt", "keep"])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from seq2seq.data.line_splitting import Span
 from seq2seq.errors import UserError
-from seq2seq.tokenizers.scripts import SPACELESS
+from seq2seq.languages import SPACELESS
 
 _NAME = r"[A-Za-z_][\w.-]{0,80}"
 _BRACED = r"\{(?:[^{}\n]|\{(?:[^{}\n]|\{(?:[^{}\n]|\{[^{}\n]*+\})*+\})*+\})*+\}"

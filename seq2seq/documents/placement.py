@@ -20,7 +20,7 @@ import numpy as np
 from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER, belongs_to_letter
+from seq2seq.languages import SPACELESS_CHARACTER, belongs_to_letter
 
 Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
 """Function that takes pairs of a sentence and its translation, and returns the attention weights of each pair (see

@@ -14,12 +14,10 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from seq2seq import console
 from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.damaged_text import RESTORE_WORDS, is_split_into_subwords
-from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.languages import main_language
-from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
+from seq2seq.languages import SPACELESS_CHARACTER, bleu_tokenizer, has_spaceless_sentences, main_language
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
@@ -52,14 +50,6 @@ class Score:
     sacreBLEU's tokens. For a perplexity: the sum of -log p in nats, the number of units, and the number of lines."""
     precision: str | None = None
     """Number format of the model (fp32, bf16, fp16, int8), which is not part of the signature; None if unknown."""
-
-
-def bleu_tokenizer(language: str) -> str:
-    """Return the name of sacreBLEU's tokeniser for this language: 13a for languages with spaces between words, `char`
-    for Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha, and special ones for Chinese, Japanese and Korean."""
-    code = main_language(language)
-    special = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-    return special.get(code, "char" if code in SPACELESS else "13a")
 
 
 def corpus_scores(
@@ -283,7 +273,7 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
         return CHRF()
     if metric == "ter":
         # TER would treat a sentence without spaces as one word. These options split the sentence into characters.
-        by_character = main_language(language) in ("zh", "ja")
+        by_character = has_spaceless_sentences(language)
         return TER(normalized=by_character, asian_support=by_character)
     if metric != "bleu":
         raise OptionError(f"there is no metric {metric!r}. Use one of {', '.join((*METRICS, 'exact'))}.")

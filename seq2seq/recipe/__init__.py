@@ -8,34 +8,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seq2seq.recipe.base_section import Section
-    from seq2seq.recipe.data_section import Cleaning, Corpus, Data, Languages
+    from seq2seq.recipe.data_section import Cleaning, Corpus, Languages
     from seq2seq.recipe.decoding_section import DecodingOptions, DecodingSection
     from seq2seq.recipe.loading import load_recipe, parse_recipe, read_decoding_overrides
     from seq2seq.recipe.messages import decoding_with
     from seq2seq.recipe.model_section import ModelSection
-    from seq2seq.recipe.recipe_differences import KEYS_WITHOUT_EFFECT, MAY_CHANGE_ON_RESUME, Difference, differences
+    from seq2seq.recipe.recipe_differences import KEYS_WITHOUT_EFFECT, Difference, differences
     from seq2seq.recipe.reference_page import recipe_reference, recipe_schema
     from seq2seq.recipe.schema import Recipe
-    from seq2seq.recipe.task import Metric, Task
+    from seq2seq.recipe.task import Task
     from seq2seq.recipe.tokenizer_section import TokenizerSection
     from seq2seq.recipe.training_section import Average, Teachers, TrainingSection
 
 _MODULES = {
-    "Average": "training_section", "Cleaning": "data_section", "Corpus": "data_section", "Data": "data_section",
+    "Average": "training_section", "Cleaning": "data_section", "Corpus": "data_section",
     "DecodingOptions": "decoding_section", "DecodingSection": "decoding_section", "Difference": "recipe_differences",
-    "KEYS_WITHOUT_EFFECT": "recipe_differences", "Languages": "data_section", "Metric": "task",
-    "MAY_CHANGE_ON_RESUME": "recipe_differences", "Task": "task", "ModelSection": "model_section", "Recipe": "schema",
-    "Section": "base_section", "Teachers": "training_section", "TokenizerSection": "tokenizer_section",
-    "TrainingSection": "training_section",
+    "KEYS_WITHOUT_EFFECT": "recipe_differences", "Languages": "data_section", "Task": "task",
+    "ModelSection": "model_section", "Recipe": "schema", "Teachers": "training_section",
+    "TokenizerSection": "tokenizer_section", "TrainingSection": "training_section",
     "decoding_with": "messages", "differences": "recipe_differences", "load_recipe": "loading",
     "parse_recipe": "loading", "read_decoding_overrides": "loading", "recipe_reference": "reference_page",
     "recipe_schema": "reference_page",
 }
-__all__ = ["KEYS_WITHOUT_EFFECT", "MAY_CHANGE_ON_RESUME", "Average", "Cleaning", "Corpus", "Data", "DecodingOptions",
-           "DecodingSection", "Difference", "Languages", "Metric", "ModelSection", "Recipe", "Section", "Task",
-           "Teachers", "TokenizerSection", "TrainingSection", "decoding_with", "differences", "load_recipe",
-           "parse_recipe", "read_decoding_overrides", "recipe_reference", "recipe_schema"]
+__all__ = ["KEYS_WITHOUT_EFFECT", "Average", "Cleaning", "Corpus", "DecodingOptions", "DecodingSection", "Difference",
+           "Languages", "ModelSection", "Recipe", "Task", "Teachers", "TokenizerSection", "TrainingSection",
+           "decoding_with", "differences", "load_recipe", "parse_recipe", "read_decoding_overrides",
+           "recipe_reference", "recipe_schema"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from seq2seq.recipe.combinations import combinations_page
 from seq2seq.recipe.recipe_differences import may_change_on_resume
 from seq2seq.recipe.schema import Recipe
 
@@ -40,11 +41,12 @@ def recipe_reference() -> str:
     return "\n".join([*text, ""])
 
 
-def write_reference(directory: Path) -> None:
-    """Write `recipe.schema.json` and `REFERENCE.md` to a directory."""
+def write_reference(recipes: Path, docs: Path) -> None:
+    """Write `recipe.schema.json` and `REFERENCE.md` to a directory, and `combinations.md` to another one."""
     schema = json.dumps(recipe_schema(), indent=2, ensure_ascii=False)
-    (directory / "recipe.schema.json").write_text(f"{schema}\n", encoding="utf-8")
-    (directory / "REFERENCE.md").write_text(recipe_reference(), encoding="utf-8")
+    (recipes / "recipe.schema.json").write_text(f"{schema}\n", encoding="utf-8")
+    (recipes / "REFERENCE.md").write_text(recipe_reference(), encoding="utf-8")
+    (docs / "combinations.md").write_text(combinations_page(), encoding="utf-8")
 
 
 def _sections(schema: dict[str, Any]) -> dict[str, list[str]]:

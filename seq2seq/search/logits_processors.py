@@ -15,8 +15,8 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
+from seq2seq.languages import belongs_to_letter
 from seq2seq.search.options import Hypotheses, LogitsProcessor
-from seq2seq.tokenizers.scripts import belongs_to_letter
 from seq2seq.tokenizers.tokenizer import END_ID
 
 

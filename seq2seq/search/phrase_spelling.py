@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from string import capwords
 from unicodedata import normalize
 
-from seq2seq.data.line_splitting import SPACELESS
 from seq2seq.errors import RequestError
-from seq2seq.languages import main_language
+from seq2seq.languages import has_spaceless_words
 from seq2seq.search.candidate_selection import RequiredPhrase
 from seq2seq.search.logits_processors import Phrase, decode_pieces, forbid_phrases
 from seq2seq.search.options import LogitsProcessor
@@ -27,7 +26,7 @@ class PhraseSpeller:
     def __init__(self, tokenizer: Vocabulary, language: str, ignore_case: bool) -> None:
         """tokenizer: tokenizer of the target. language: code of the target language."""
         self.tokenizer, self.ignore_case = tokenizer, ignore_case
-        self.spaceless = main_language(language) in SPACELESS
+        self.spaceless = has_spaceless_words(language)
 
     def required_phrase(self, phrase: str, line: int | None = None, whole_words: bool = True) -> RequiredPhrase:
         """Return the constraint for a required phrase.

@@ -17,8 +17,8 @@ from seq2seq.documents.translate_document import model_recipe
 from seq2seq.errors import UserError
 from seq2seq.languages import canonical
 from seq2seq.recipe import DecodingSection
+from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
-from seq2seq.serve.languages import Directions
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
 from seq2seq.tokenizers.context import context_sentences, split_context

@@ -16,10 +16,10 @@ from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.placement import Align
 from seq2seq.documents.registry import parse
 from seq2seq.errors import CorpusError, RequestError, UserError
-from seq2seq.languages import language_name
+from seq2seq.languages import language_name, resolve
 from seq2seq.serve.detection import Detected, Detector
+from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import ApiError, invalid
-from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, SearchOptions
 from seq2seq.serve.scheduler import Scheduler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
+from seq2seq.languages import SPACELESS_CHARACTER
 from seq2seq.tokenizers.vocabulary import Vocabulary
 
 TERM_TARGET = "⦅"

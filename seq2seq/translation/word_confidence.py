@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seq2seq.data.line_splitting import SPACELESS
-from seq2seq.languages import main_language
+from seq2seq.languages import has_spaceless_words
 from seq2seq.model.interface import Stepwise
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Vocabulary
 
@@ -68,7 +67,7 @@ def words_of(target: Sequence[int], log_probabilities: Sequence[float], tokenize
         language: code of the target language.
     """
     words = []
-    for begin, end in _spans(tokenizer.pieces(target), main_language(language) in SPACELESS):
+    for begin, end in _spans(tokenizer.pieces(target), has_spaceless_words(language)):
         text = tokenizer.decode([target[begin:end]])[0].strip()
         if text:
             words.append(Word(text, math.exp(sum(log_probabilities[begin:end]) / (end - begin))))

@@ -24,8 +24,8 @@ from seq2seq.data.modifiers import (
 )
 from seq2seq.data.pair_augmenter import MODIFIERS, PairAugmenter
 from seq2seq.data.robustness_slices import robustness_slices
+from seq2seq.languages import belongs_to_letter
 from seq2seq.recipe.data_section import Augmentation
-from seq2seq.tokenizers.scripts import belongs_to_letter
 from seq2seq.tokenizers.term_markers import annotate
 
 LINKS = [(0, 0), (1, 1), (2, 2), (3, 4), (4, 3)]

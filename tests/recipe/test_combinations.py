@@ -62,11 +62,12 @@ NEEDED = {
     "two vocabularies": {"model.tied_embeddings": "none"},
     **dict.fromkeys(("temperature", "top-k", "top-p", "min-p"), {"decoding.sampling": True}),
 }
-# Features that nothing but the table treats in a special way, and two that need a model that fits.
+# Features that are loaded with all others, but not trained with them: variants of a feature that is trained, features
+# that are the default, and those that take values from another model.
 NOT_TRAINED = {
     "transformer", "dot", "bilinear", "feed-forward", "silu", "pre-norm", "one embedding", "output bias", "no dropout",
     "no context", "upper_case", "placeholders", "unigram", "another tokenizer", "fine-tuning", "label smoothing",
-    "search", "temperature", "top-k", "top-p", "min-p", "three embeddings"}
+    "search", "temperature", "top-k", "top-p", "min-p", "three embeddings", "lstm", "tags"}
 UNSUITABLE = {("pointer", "translated text")}
 """Pairs that need another model in `translated_by`."""
 FORMS_OF_CORPORA = {("pointer", "directions"), ("language model", "directions"), ("language model", "tag"),

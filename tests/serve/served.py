@@ -5,7 +5,7 @@ import time
 from contextlib import contextmanager
 
 from seq2seq.serve.app import create_app
-from seq2seq.serve.languages import Directions
+from seq2seq.serve.directions import Directions
 from seq2seq.serve.server import create_server, listen
 from seq2seq.serve.service import Service
 from seq2seq.translation.line_translator import Translation

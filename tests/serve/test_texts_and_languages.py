@@ -1,4 +1,4 @@
-"""Sentences of plain text, language codes and directions, language identification, keys and limits."""
+"""Sentences of plain text, directions, language identification, keys and limits."""
 
 import unicodedata
 
@@ -7,11 +7,10 @@ import pytest
 from seq2seq.data import language_identification
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.plain_text import PlainTextDocument
-from seq2seq.languages import canonical, language_name
 from seq2seq.serve import detection
 from seq2seq.serve.detection import Detector
+from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import ApiError, SlowdownError
-from seq2seq.serve.languages import Directions, resolve
 from seq2seq.serve.limits import Limits, read_keys
 
 # Sentences
@@ -41,29 +40,7 @@ def test_sentences_are_joined_as_the_target_language_requires():
     assert divided("一。二。").join(["One.", "Two."], "en").decode() == "One. Two."
 
 
-# Languages
-
-
-@pytest.mark.parametrize(("code", "expected"), [
-    ("de", "de"), ("DE", "de"), ("deu", "de"), ("zh", "zh-Hans"), ("zho_Hans", "zh-Hans"), ("zh-Hant-TW", "zh-Hant"),
-    ("zt", "zh-Hant"), ("pb", "pt-BR"), ("pt_br", "pt-BR"), ("no", "nb"), ("yue", "yue"), ("cmn", "zh-Hans"),
-    ("sr-latn", "sr-Latn"), ("en-us", "en-US"), ("iw", "he"), ("gsw", "gsw")])
-def test_codes_are_those_of_the_interface(code, expected):
-    assert canonical(code) == expected and canonical(expected) == expected
-
-
-@pytest.mark.parametrize(("code", "served", "expected"), [
-    ("de-AT", ["de"], "de"), ("en", ["de", "en-US"], "en-US"), ("zh-TW", ["zh-Hans"], None), ("zh", ["zh-Hant"], None),
-    ("zh-TW", ["zh-Hans", "zh-Hant"], "zh-Hant"), ("pt", ["pt-BR"], "pt-BR"), ("pt-PT", ["pt-BR", "pt"], "pt"),
-    ("zz", ["de"], None), ("", ["de"], None), ("-", ["de"], None), ("sr", ["sr-Latn"], "sr-Latn"),
-    ("d" * 1000, ["de"], None), ("de_DE.UTF-8", ["de"], "de")])
-def test_codes_of_clients_are_matched_with_the_served_languages(code, served, expected):
-    assert resolve(code, served) == expected
-
-
-def test_languages_have_names():
-    assert [language_name(code) for code in ("de", "zh-Hans", "zh-Hant", "pt-BR", "en-US", "xx", "xx-YY")] == [
-        "German", "Chinese", "Chinese (traditional)", "Portuguese (Brazil)", "English (US)", "xx", "xx-YY"]
+# Directions
 
 
 def test_the_shortest_chain_of_models_is_chosen():

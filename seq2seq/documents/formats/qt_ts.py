@@ -14,7 +14,7 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
-from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
+from seq2seq.languages import SPACELESS_CHARACTER
 
 _KEY = re.compile(r"(?<!&)&(?=[^\W_])(?!\w{1,31};)(?!(?<=\w&)[A-Z])")
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from seq2seq.data.line_splitting import SENTENCE_MARKS, SPACELESS, alignment_units
+from seq2seq.data.line_splitting import SENTENCE_MARKS, alignment_units
 from seq2seq.documents.block import Block, DocumentError, Tag, is_translatable, pair_tags
 from seq2seq.documents.formats.plain_text import one_line
 from seq2seq.documents.inline import find_core, shift_tags
 from seq2seq.documents.spans import decode_text, encode_text
-from seq2seq.languages import main_language
+from seq2seq.languages import has_spaceless_words
 
 MAX_GAP = 3.0
 """Longest pause in seconds between two cues of a block."""
@@ -92,7 +92,7 @@ class _SubtitleDocument:
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `block.Document.render`."""
-        spaceless = main_language(target_language) in SPACELESS
+        spaceless = has_spaceless_words(target_language)
         parts, last = [], 0
         for cues, old, new in zip(self._groups, self.blocks, translations, strict=True):
             if (new.text, new.tags) == (old.text, old.tags):

@@ -1,31 +1,12 @@
-"""The languages of a server, and the directions between them."""
+"""The translation directions of a server, and paths of several directions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from seq2seq.languages import canonical, language_name
-
-
-def resolve(code: str, served: Iterable[str]) -> str | None:
-    """Return the served language that matches a client's language code; None if no language matches.
-
-    If the code has no region, a language with any region matches: `en-US` for `en`. If the region of the code is not
-    served, the region is ignored: `de` for `de-AT`. Codes with different scripts never match.
-    """
-    languages = list(served)
-    wanted = canonical(code)
-    if wanted in languages:
-        return wanted
-    main = wanted.split("-")[0]
-    same = [language for language in sorted(languages, key=len) if language.split("-")[0] == main]
-    return next((one for one in same if "" in (_script(one), _script(wanted)) or _script(one) == _script(wanted)), None)
-
-
-def _script(code: str) -> str:
-    return next((part for part in code.split("-")[1:] if len(part) == 4), "")
+from seq2seq.languages import language_name
 
 
 @dataclass(frozen=True)

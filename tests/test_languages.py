@@ -1,0 +1,88 @@
+"""Tests of codes and names of languages, and of what depends on the language."""
+
+import pytest
+
+from seq2seq.data.language_identification import is_installed
+from seq2seq.languages import (
+    _ENTRIES,
+    _TWO_LETTERS,
+    bleu_tokenizer,
+    canonical,
+    code_for,
+    language_name,
+    resolve,
+    same_code,
+    subtags,
+)
+
+
+@pytest.mark.parametrize(("code", "parts"), [
+    ("en", ["en"]), ("ENG", ["en"]), ("eng-US", ["en", "us"]), ("zho_Hant_TW", ["zh", "hant", "tw"]), ("gsw", ["gsw"]),
+    ("ger", ["de"]), ("fre", ["fr"]), ("chi", ["zh"]), ("cmn", ["cmn"]), ("enm", ["enm"]), ("", [""]),
+])
+def test_a_code_is_its_parts_with_the_language_in_two_letters(code, parts):
+    assert subtags(code) == parts
+
+
+def test_same_codes_differ_in_letters_alone():
+    assert same_code("deu-AT", "de_at") and not same_code("de-AT", "de") and not same_code("nn", "nb")
+
+
+def test_the_table_has_the_codes_of_the_standard():
+    """ISO 639-2 as of 2023 gives 184 languages a two-letter code, and 20 of them two three-letter codes. `sh` was
+    withdrawn, but is still in use."""
+    codes = [[code for code in entry if code.islower()] for entry in _ENTRIES]
+    entries = [[two, *others] for two, *others in codes if others]
+    assert [two for two, *_ in entries] == sorted({two for two, *_ in entries})
+    assert len(entries) == 184 + 1
+    assert sum(len(others) == 2 for _, *others in entries) == 20
+    assert len(_TWO_LETTERS) == 185 + 20
+    assert all(len(two) == 2 and {len(three) for three in others} == {3} for two, *others in entries)
+
+
+@pytest.mark.parametrize(("name", "code"), [
+    ("japanese", "ja"), ("Japanese", "ja"), ("JP", "ja"), ("german-AT", "de"), ("deutsch", "de"), ("cz", "cs"),
+    ("portuguese", "pt"), ("ja", None), ("deu", None), ("zh_Hant", None), ("gsw", None), ("numbers", None),
+    ("order", None), ("xx", None), ("kr", None), ("", None),
+])
+def test_a_name_of_a_language_has_its_code_and_codes_have_none(name, code):
+    assert code_for(name) == code
+
+
+@pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
+def test_the_language_table_agrees_with_lingua():
+    import lingua
+
+    for language in lingua.Language.all():
+        assert _TWO_LETTERS[language.iso_code_639_3.name.lower()] == language.iso_code_639_1.name.lower()
+        assert code_for(language.name) in (None, language.iso_code_639_1.name.lower())
+
+
+@pytest.mark.parametrize(("code", "expected"), [
+    ("de", "de"), ("DE", "de"), ("deu", "de"), ("zh", "zh-Hans"), ("zho_Hans", "zh-Hans"), ("zh-Hant-TW", "zh-Hant"),
+    ("zt", "zh-Hant"), ("pb", "pt-BR"), ("pt_br", "pt-BR"), ("no", "nb"), ("yue", "yue"), ("cmn", "zh-Hans"),
+    ("sr-latn", "sr-Latn"), ("en-us", "en-US"), ("iw", "he"), ("gsw", "gsw")])
+def test_codes_are_those_of_the_interface(code, expected):
+    assert canonical(code) == expected and canonical(expected) == expected
+
+
+@pytest.mark.parametrize(("code", "served", "expected"), [
+    ("de-AT", ["de"], "de"), ("en", ["de", "en-US"], "en-US"), ("zh-TW", ["zh-Hans"], None), ("zh", ["zh-Hant"], None),
+    ("zh-TW", ["zh-Hans", "zh-Hant"], "zh-Hant"), ("pt", ["pt-BR"], "pt-BR"), ("pt-PT", ["pt-BR", "pt"], "pt"),
+    ("zz", ["de"], None), ("", ["de"], None), ("-", ["de"], None), ("sr", ["sr-Latn"], "sr-Latn"),
+    ("d" * 1000, ["de"], None), ("de_DE.UTF-8", ["de"], "de")])
+def test_codes_of_clients_are_matched_with_the_served_languages(code, served, expected):
+    assert resolve(code, served) == expected
+
+
+def test_languages_have_names():
+    assert [language_name(code) for code in ("de", "zh-Hans", "zh-Hant", "pt-BR", "en-US", "xx", "xx-YY")] == [
+        "German", "Chinese", "Chinese (traditional)", "Portuguese (Brazil)", "English (US)", "xx", "xx-YY"]
+
+
+def test_the_tokeniser_follows_the_language():
+    languages = ["de", "zh", "zh-CN", "zh_Hant", "zho_Hans", "cmn", "ja", "jpn_Jpan", "ko", "ZH", "zza", "jam", "th",
+                 "lo", "khm_Khmr", "my", "bod_Tibt", "dz"]
+    assert [bleu_tokenizer(language) for language in languages] == [
+        "13a", *["zh"] * 5, "ja-mecab", "ja-mecab", "ko-mecab", "zh", "13a", "13a", *["char"] * 6,
+    ]  # fmt: skip
