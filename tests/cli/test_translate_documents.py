@@ -1,4 +1,4 @@
-"""`seq2seq translate` and `Translator.translate_document` on documents."""
+"""`seq2seq translate` and `translate_document` on documents."""
 
 import io
 import json
@@ -10,8 +10,9 @@ import pptx
 import pytest
 from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
-from seq2seq import Translator, translate_document
+from seq2seq import Translator, TranslatorPool, translate_document
 from seq2seq.cli import main
+from seq2seq.documents.translate_document import protected
 from seq2seq.errors import UserError
 from seq2seq.translation import text_io
 from seq2seq.translation import translator as translator_module
@@ -101,6 +102,9 @@ def test_standard_output_workers_and_the_python_interface_give_the_same_bytes(ru
     assert run(model, tmp_path / "page.html", "--workers", "2")[1] == out
     assert translate_document(translator, tmp_path / "page.html") == out
     assert translate_document(translator, PAGE, "html", beam_size=2) == out
+    assert translate_document(protected(translator), PAGE, "html") == out
+    with TranslatorPool(model, 2) as pool:
+        assert translate_document(pool, PAGE, "html") == out
 
 
 def test_lines_of_a_file_with_the_ending_of_a_document_can_be_translated(run, model, tmp_path):
