@@ -165,6 +165,9 @@ Workers = Annotated[int, typer.Option(
     "the number in --threads. Several workers are faster than one worker with many threads. In int8 the workers share "
     "one copy of the model; otherwise each worker is a process with its own copy.",
     rich_help_panel=MACHINE)]
+BeamSize = Annotated[int | None, typer.Option(
+    metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",
+    show_default="the recipe's", rich_help_panel=SEARCH)]
 Temperature = Annotated[float | None, typer.Option(
     metavar="X", help="Softmax temperature. A value below 1 sharpens the distribution, a value above 1 flattens "
     "it.",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import MACHINE, SEARCH, Device, Precision, Threads, examples
+from seq2seq.cli.options import MACHINE, SEARCH, BeamSize, Device, Precision, Threads, examples
 from seq2seq.errors import UserError
 
 LIMITS = "Limits"
@@ -56,9 +56,7 @@ def serve(
         show_default="not accepted")] = None,
     log_text: Annotated[bool, typer.Option(
         "--log-text", help="Write texts and translations to the log.")] = False,
-    beam_size: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",
-        show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    beam_size: BeamSize = None,
     safety_net: Annotated[bool | None, typer.Option(
         help="Retry faulty translations, such as loops. A retry delays the other "
         "sentences of its batch.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
@@ -82,10 +80,10 @@ def serve(
         raise UserError(f"seq2seq serve needs packages that are not installed: {', '.join(missing)}. Install the "
                         "extra: pip install 'seq2seq-mt[serve]'")
     from seq2seq.serve import server
+    from seq2seq.serve.api import Settings
     from seq2seq.serve.limits import Limits, read_keys
     from seq2seq.serve.models import MachineOptions, Models, named_files
     from seq2seq.serve.service import Service
-    from seq2seq.serve.settings import Settings
 
     limits = Limits(read_keys(api_keys) if api_keys else {}, require_key, requests_per_minute)
     settings = Settings(character_limit, max_request_bytes, suggestions, log_text)

@@ -23,6 +23,7 @@ from seq2seq.cli.options import (
     MODELS,
     SAMPLING,
     SEARCH,
+    BeamSize,
     DecodingSettings,
     Device,
     Model,
@@ -37,6 +38,7 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.data.parallel_text import require_as_many_lines
+from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of, parse
 from seq2seq.errors import UserError
 from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from seq2seq.signals import StopRequest, stopping_by_signal
@@ -98,8 +100,8 @@ def translate(
         "tells its format (see --document); - is standard input.",
         show_default="standard input")] = None,
     document: Annotated[str | None, typer.Option(
-        metavar="FORMAT", show_default="by the ending of INPUT's name", help="Format of a document: html, markdown, "
-        "srt, vtt, ass, po, xliff, ts, properties, android, json, docx, pptx, odt, tmx or text (paragraphs). Only the "
+        metavar="FORMAT", show_default="by the ending of INPUT's name", help="Format of a document: "
+        f"{', '.join(name for name in FORMATS if name != 'text')} or text (paragraphs). Only the "
         "text of the document is translated. lines: INPUT has one sentence per line, whatever its name.")] = None,
     target_language: TargetLanguage = None,
     max_line_bytes: Annotated[int, typer.Option(
@@ -120,9 +122,7 @@ def translate(
     word_confidence: Annotated[bool, typer.Option(
         "--word-confidence", help="Add the model's confidence in each word to the JSONL: the geometric mean of the "
         "probabilities of the word's pieces (subwords).", rich_help_panel=FORMAT)] = False,
-    beam_size: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",
-        show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+    beam_size: BeamSize = None,
     length_penalty: Annotated[float | None, typer.Option(
         metavar="X", min=0, help="Exponent of the length penalty, a divisor of the log-probability. A larger exponent "
         "prefers longer translations.",
@@ -193,7 +193,6 @@ def translate(
     if fusion is None:
         overrides.refuse_without_effect("fusion_weight", "there is no language model. Add --fusion LM.")
     from seq2seq.documents.divided_document import DividedDocument
-    from seq2seq.documents.registry import parse
     from seq2seq.documents.translate_document import model_recipe, protected, read_document
     from seq2seq.translation.requests import growing_blocks, requests_of
 
@@ -275,8 +274,6 @@ def input_format(path: Path | None, format: str | None) -> str | None:
     Raises:
         UserError: according to its name, the file is a compressed document, or a document of another format.
     """
-    from seq2seq.documents.registry import SUFFIXES, format_of
-
     if format is None and path is not None:
         if path.suffix.lower() in OTHER_SUFFIXES or path.suffix in COMPRESSED_SUFFIXES and format_of(path.stem):
             raise UserError(f"{path}: {path.suffix} documents cannot be translated. Convert or decompress it to one of "

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import PurePath
 
 from seq2seq.documents.block import Document, DocumentError
-from seq2seq.documents.formats.android import AndroidDocument
-from seq2seq.documents.formats.html import HtmlDocument
-from seq2seq.documents.formats.json_strings import JsonDocument
-from seq2seq.documents.formats.markdown import MarkdownDocument
-from seq2seq.documents.formats.office import DocxDocument, OdtDocument, PptxDocument
-from seq2seq.documents.formats.plain_text import PlainTextDocument
-from seq2seq.documents.formats.po import PoDocument
-from seq2seq.documents.formats.properties import PropertiesDocument
-from seq2seq.documents.formats.qt_ts import TsDocument
-from seq2seq.documents.formats.subtitles import AssDocument, SrtDocument, VttDocument
-from seq2seq.documents.formats.tmx import TmxDocument
-from seq2seq.documents.formats.xliff import XliffDocument
 from seq2seq.errors import UserError
 from seq2seq.files import compression_of
 
-FORMATS: dict[str, Callable[[bytes], Document]] = {
-    "html": HtmlDocument, "markdown": MarkdownDocument, "text": PlainTextDocument, "srt": SrtDocument,
-    "vtt": VttDocument, "ass": AssDocument, "po": PoDocument, "xliff": XliffDocument, "ts": TsDocument,
-    "properties": PropertiesDocument, "android": AndroidDocument, "json": JsonDocument, "docx": DocxDocument,
-    "pptx": PptxDocument, "odt": OdtDocument,
+# Class and file suffixes of each format. A class is imported on first use, because the help of the command line needs
+# only the names. `.txt` is no suffix of `text`, because such files usually have a sentence per line. `.xml` is left
+# out, because it does not tell the format of the contents.
+_TABLE = {
+    "html": ("seq2seq.documents.formats.html.HtmlDocument", ".html .htm .xhtml"),
+    "markdown": ("seq2seq.documents.formats.markdown.MarkdownDocument", ".md .markdown"),
+    "text": ("seq2seq.documents.formats.plain_text.PlainTextDocument", ""),
+    "srt": ("seq2seq.documents.formats.subtitles.SrtDocument", ".srt"),
+    "vtt": ("seq2seq.documents.formats.subtitles.VttDocument", ".vtt"),
+    "ass": ("seq2seq.documents.formats.subtitles.AssDocument", ".ass .ssa"),
+    "po": ("seq2seq.documents.formats.po.PoDocument", ".po .pot"),
+    "xliff": ("seq2seq.documents.formats.xliff.XliffDocument", ".xlf .xliff"),
+    "ts": ("seq2seq.documents.formats.qt_ts.TsDocument", ".ts"),
+    "properties": ("seq2seq.documents.formats.properties.PropertiesDocument", ".properties"),
+    "android": ("seq2seq.documents.formats.android.AndroidDocument", ""),
+    "json": ("seq2seq.documents.formats.json_strings.JsonDocument", ".json .arb"),
+    "docx": ("seq2seq.documents.formats.office.DocxDocument", ".docx"),
+    "pptx": ("seq2seq.documents.formats.office.PptxDocument", ".pptx"),
+    "odt": ("seq2seq.documents.formats.office.OdtDocument", ".odt .odp .ods"),
+    "tmx": ("seq2seq.documents.formats.tmx.TmxDocument", ".tmx"),
 }
+FORMATS = tuple(_TABLE)
+"""Names of the formats."""
 OFFICE = ("docx", "pptx", "odt")
 """Formats whose files are ZIP archives."""
-SUFFIXES = {
-    ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown", ".srt": "srt",
-    ".vtt": "vtt", ".ass": "ass", ".ssa": "ass", ".po": "po", ".pot": "po", ".xlf": "xliff", ".xliff": "xliff",
-    ".ts": "ts", ".properties": "properties", ".json": "json", ".arb": "json", ".docx": "docx", ".pptx": "pptx",
-    ".odt": "odt", ".odp": "odt", ".ods": "odt", ".tmx": "tmx",
-}
-"""Format of each file suffix. `.txt` is left out, because such files usually have a sentence per line. `.xml` is left
-out, because it does not tell the format of the contents."""
+SUFFIXES = {suffix: name for name, (_, suffixes) in _TABLE.items() for suffix in suffixes.split()}
+"""Format of each file suffix."""
 
 
 def format_of(name: str) -> str | None:
@@ -49,19 +48,21 @@ def parse(data: bytes, format: str, name: str, source_language: str, target_lang
     """Parse a document.
 
     Args:
-        format: one of FORMATS, or tmx. name: name of the document, for messages.
+        format: one of FORMATS. name: name of the document, for messages.
     Raises:
         DocumentError: the document is malformed, compressed or too large; the message begins with its name and the
             place.
         UserError: there is no such format.
     """
-    formats = {**FORMATS, "tmx": lambda data: TmxDocument(data, source_language, target_language)}
-    if format not in formats:
-        raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(formats)}.")
+    if format not in FORMATS:
+        raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(FORMATS)}.")
     if format not in OFFICE and (kind := compression_of(data)):
         raise DocumentError(f"{name}: the document begins like {kind} data. Decompress it, or name its format.")
+    module, _, class_name = _TABLE[format][0].rpartition(".")
+    read = getattr(import_module(module), class_name)
     try:
-        return formats[format](data)
+        document: Document = read(data, source_language, target_language) if format == "tmx" else read(data)
     except DocumentError as error:
         separator = ":" if str(error).startswith("line ") else ": "
         raise DocumentError(f"{name}{separator}{str(error).removeprefix('line ')}") from error
+    return document

@@ -1,4 +1,4 @@
-"""Endpoints of LibreTranslate's interface."""
+"""Endpoints of LibreTranslate's interface, and the settings of a server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import codecs
 import json
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.background import BackgroundTask
@@ -15,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from seq2seq.errors import UserError
 from seq2seq.languages import language_name
 from seq2seq.serve.errors import ApiError, SlowdownError, invalid
 from seq2seq.serve.files import (
@@ -29,8 +32,7 @@ from seq2seq.serve.files import (
 )
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.parameters import flag, number, read_parameters, text, texts
-from seq2seq.serve.service import AUTO, Service, TranslatedDocument, TranslatedText
-from seq2seq.serve.settings import Settings
+from seq2seq.serve.service import AUTO, Service, Translated
 
 logger = logging.getLogger("seq2seq.serve")
 Result = TypeVar("Result")
@@ -39,6 +41,32 @@ PATH_HEADER = "X-Translation-Path"
 """Response header that lists the languages of a translation: `de,en,fr` for German to French through English."""
 MAX_SUGGESTION_BYTES = 64 * 2**20
 """Maximum size of the file to which suggestions are appended."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the HTTP interface.
+
+    character_limit: maximum number of characters of a request; 0: unlimited. max_request_bytes: maximum size of a
+    request's body. suggestions: file to which suggestions are appended; None means that suggestions are refused.
+    log_text: if True, users' texts are written to the log.
+
+    Raises:
+        UserError: the file of suggestions cannot be written.
+    """
+
+    character_limit: int = 0
+    max_request_bytes: int = 8 * 2**20
+    suggestions: Path | None = None
+    log_text: bool = False
+
+    def __post_init__(self) -> None:
+        if self.suggestions is not None:
+            try:
+                self.suggestions.open("a", encoding="utf-8").close()
+            except OSError as error:
+                raise UserError(f"{self.suggestions} cannot be written: {error.strerror}. Choose another file for "
+                                "--suggestions.") from error
 
 
 class Api:
@@ -75,11 +103,11 @@ class Api:
         found = await unless_disconnected(request, self.service.translate(
             q, source, target, format, alternatives, confidence, text(parameters, "glossary", "")))
         self.log_texts(q, found)
-        fields: dict[str, list[Any]] = {"translatedText": [one.text for one in found]}
+        fields: dict[str, list[Any]] = {"translatedText": [one.versions[0] for one in found]}
         if source.lower() == AUTO:
             fields["detectedLanguage"] = [one.detected.as_json() for one in found if one.detected]
         if alternatives > 0:
-            fields["alternatives"] = [one.alternatives for one in found]
+            fields["alternatives"] = [one.versions[1:] for one in found]
         if confidence:
             fields["confidence"] = [one.words for one in found]
         answer = fields if is_list else {name: values[0] for name, values in fields.items()}
@@ -124,7 +152,7 @@ class Api:
             lambda content: self.require_short([content])))
         if self.settings.log_text:
             logger.info("%s %r", ",".join(found.path), safe_name(name))
-        key = self.files.add(translated_name(name, found.path[-1]), found.documents[0])
+        key = self.files.add(translated_name(name, found.path[-1]), found.versions[0])
         url = str(request.url_for("download_file", name=key))
         return JSONResponse({"translatedFileUrl": url}, headers=path_header([found]))
 
@@ -201,14 +229,14 @@ class Api:
         if limit and characters > limit:
             raise invalid(f"request ({characters}) exceeds text limit ({limit})")
 
-    def log_texts(self, q: list[str], found: list[TranslatedText]) -> None:
+    def log_texts(self, q: list[str], found: list[Translated[str]]) -> None:
         """If `Settings.log_text` is set, write texts and translations to the log."""
         if self.settings.log_text:
             for one, translated in zip(q, found, strict=True):
-                logger.info("%s %r -> %r", ",".join(translated.path), one, translated.text)
+                logger.info("%s %r -> %r", ",".join(translated.path), one, translated.versions[0])
 
 
-def path_header(found: Sequence[TranslatedText | TranslatedDocument]) -> Mapping[str, str]:
+def path_header(found: Sequence[Translated[Any]]) -> Mapping[str, str]:
     """Return the header PATH_HEADER, which lists the distinct language paths of the translations."""
     return {PATH_HEADER: "; ".join(dict.fromkeys(",".join(one.path) for one in found))}
 

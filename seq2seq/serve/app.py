@@ -1,10 +1,13 @@
-"""The ASGI application: routes, cross-origin requests, error responses, the size limit of requests, and the log."""
+"""The ASGI application: routes, the web page for translation, cross-origin requests, error responses, the size limit of
+requests, and the log."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 import traceback
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,22 +15,33 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from seq2seq.console import escape_control_characters
-from seq2seq.serve.api import PATH_HEADER, Api
+from seq2seq.serve.api import PATH_HEADER, Api, Settings
 from seq2seq.serve.deepl import DeepLApi
 from seq2seq.serve.documentation import documentation_routes
 from seq2seq.serve.errors import ApiError
 from seq2seq.serve.limits import Limits
-from seq2seq.serve.page import page_routes
 from seq2seq.serve.service import Service
-from seq2seq.serve.settings import Settings
 
 logger = logging.getLogger("seq2seq.serve")
 
 UNKNOWN_ENDPOINT = "other"
 """Name under which the metrics count all requests whose path is not an endpoint."""
+FOLDER = Path(__file__).parent / "page"
+MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".json": "application/json",
+               ".svg": "image/svg+xml"}
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+                               "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+"""Headers of all files of the page. With no-cache, browsers keep a file, but check by ETag at each visit if it has
+changed."""
 
 
 def create_app(service: Service, limits: Limits | None = None, settings: Settings | None = None,
@@ -54,6 +68,25 @@ def create_app(service: Service, limits: Limits | None = None, settings: Setting
         lifespan=lifespan,
         exception_handlers={ApiError: _answer_api_error, HTTPException: _answer_http_error},
     )
+
+
+def page_routes() -> list[Route]:
+    """Read all files of the page and return their routes, so that no request can choose a path on the disk."""
+    files = sorted(path for path in FOLDER.iterdir() if path.suffix in MEDIA_TYPES)
+    return [_route("/" if path.name == "index.html" else f"/page/{path.name}", path) for path in files]
+
+
+def _route(address: str, path: Path) -> Route:
+    content = path.read_bytes()
+    headers = {**PAGE_HEADERS, "ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"'}
+
+    async def send(request: Request) -> Response:
+        known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+        if headers["ETag"] in known:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=MEDIA_TYPES[path.suffix])
+
+    return Route(address, send)
 
 
 def _answer_api_error(request: Request, error: Exception) -> Response:

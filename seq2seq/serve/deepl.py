@@ -41,7 +41,7 @@ class DeepLApi:
         found = await unless_disconnected(request, self.api.service.translate(
             q, source, target, "html" if markup else "text", glossary=text(parameters, "glossary_id", "")))
         self.api.log_texts(q, found)
-        translations = [{"detected_source_language": one.path[0].split("-")[0].upper(), "text": one.text,
+        translations = [{"detected_source_language": one.path[0].split("-")[0].upper(), "text": one.versions[0],
                          "billed_characters": len(original)} for original, one in zip(q, found, strict=True)]
         return JSONResponse({"translations": translations}, headers=path_header(found))
 

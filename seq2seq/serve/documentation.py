@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from seq2seq import __version__
-from seq2seq.serve.service import FORMATS
+from seq2seq.serve.service import TEXT_FORMATS
 
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 _TEXTS = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
@@ -26,7 +26,7 @@ _GLOSSARY: Parameter = ("glossary", {"type": "string"}, False, "Name of a glossa
 _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
     ("post", "/translate", "Translate a text or a list of texts.", [
         ("q", _TEXTS, True, "The text, or a list of texts. Each line is translated separately."), _SOURCE, _TARGET,
-        ("format", {"type": "string", "enum": list(FORMATS), "default": "text"}, False, "Format of the texts."),
+        ("format", {"type": "string", "enum": list(TEXT_FORMATS), "default": "text"}, False, "Format of the texts."),
         _GLOSSARY,
         ("alternatives", _NUMBER, False, "Number of further translations of each text, at most 10."),
         ("confidence", _FLAG, False, "Also return the words of the translation, each with its confidence."), _KEY],

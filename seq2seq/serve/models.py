@@ -30,7 +30,7 @@ Fingerprint = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class RequestOptions:
     """Options of a request that change the search. Only sentences with equal options can be in one batch.
 
     n_best: number of translations of each sentence. word_confidence: if True, the confidence of each word is computed.
@@ -50,7 +50,7 @@ class Group:
 
     source: str
     target: str
-    options: SearchOptions | None = SearchOptions()
+    options: RequestOptions | None = RequestOptions()
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _fingerprint(path: Path) -> Fingerprint | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _decoding(section: DecodingSection, machine: MachineOptions, options: SearchOptions) -> dict[str, Any]:
+def _decoding(section: DecodingSection, machine: MachineOptions, options: RequestOptions) -> dict[str, Any]:
     """Return decoding options for a request. They override the `decoding` section of the model's recipe."""
     n_best, beam_size = options.n_best, machine.beam_size or section.beam_size
     safety_net = section.safety_net if machine.safety_net is None else machine.safety_net

@@ -1,26 +1,28 @@
-"""The running server: uvicorn, signals, and the check for models whose files changed."""
+"""The running server: uvicorn, its HTTP protocol, signals, and the check for models whose files changed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from seq2seq.console import escape_control_characters
 from seq2seq.errors import UserError
+from seq2seq.serve.api import Settings
 from seq2seq.serve.app import create_app
-from seq2seq.serve.http_protocol import HttpProtocol
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.service import Service
-from seq2seq.serve.settings import Settings
 
 logger = logging.getLogger("seq2seq.serve")
 
@@ -30,6 +32,8 @@ STOP_SECONDS = 60
 """Maximum time after a stop signal to finish the requests in progress."""
 MAX_HEADER_BYTES = 512 * 1024
 """Maximum size of a request's first line and headers. It is large, because some clients send text in the query."""
+IDLE_SECONDS = 30
+"""Time after which a connection is closed if its client has not sent a complete request head."""
 
 
 def application(service: Service, limits: Limits, settings: Settings, reload_seconds: float = RELOAD_SECONDS,
@@ -80,6 +84,39 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"The server cannot listen on {host}:{port}: {error.strerror}. Choose another --host or "
                         "--port.") from error
     return listening
+
+
+class HttpProtocol(H11Protocol):
+    """HTTP/1.1 on one connection. Unlike in uvicorn, errors are JSON, and silent connections are closed."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:                # type: ignore[override]
+        """Start the timeout for the first request."""
+        super().connection_made(transport)
+        self._limit_silence()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle received data. If the request head is not complete yet, start the timeout for the rest of it."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._limit_silence()
+
+    def send_400_response(self, msg: str) -> None:
+        """Close a connection that received invalid HTTP. Unless a response has begun, send status 400 first."""
+        # If a response has begun, h11 raises LocalProtocolError, which uvicorn's own method does not catch.
+        with contextlib.suppress(h11.LocalProtocolError):
+            body = json.dumps({"error": "Invalid request: the request is not valid HTTP"}).encode()
+            headers = [("content-type", "application/json"), ("connection", "close"),
+                       ("content-length", str(len(body)))]
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True                                      # drops the application's response
+            self.cycle.message_event.set()
+        self.transport.close()
+
+    def _limit_silence(self) -> None:
+        if self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(IDLE_SECONDS, self.timeout_keep_alive_handler)
 
 
 def create_server(app: ASGIApp) -> uvicorn.Server:

@@ -7,27 +7,26 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from seq2seq.documents import registry
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.placement import Align
-from seq2seq.documents.registry import parse
+from seq2seq.documents.registry import FORMATS, OFFICE, parse
 from seq2seq.errors import CorpusError, RequestError, UserError
 from seq2seq.languages import language_name, resolve
 from seq2seq.serve.detection import Detected, Detector
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.metrics import Metrics
-from seq2seq.serve.models import Group, Models, SearchOptions
+from seq2seq.serve.models import Group, Models, RequestOptions
 from seq2seq.serve.scheduler import Scheduler
 from seq2seq.tokenizers.context import in_context
 from seq2seq.translation.line_translator import Translation
 
 AUTO = "auto"
-FORMATS = tuple(format for format in registry.FORMATS if format not in registry.OFFICE)
+TEXT_FORMATS = tuple(format for format in FORMATS if format not in (*OFFICE, "tmx"))
 """Formats of texts in a request. Uploaded files may also be Office documents and translation memories."""
 MAX_ALTERNATIVES = 10
 """Maximum number of alternatives of a translation. A client that asks for more gets this number."""
@@ -38,25 +37,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class TranslatedText:
-    """Translation of one text of a request.
+class Translated(Generic[T]):
+    """Translation of a text or document of a request.
 
-    alternatives: other translations, all different. words: words of the translation with their confidence, if
-    requested. detected: detected language of the text, if the client named none. path: languages from source to target.
+    versions: best translation, then alternatives, all different. path: languages from source to target. words: words of
+    the best translation with their confidence, if requested. detected: detected language, if the client named none.
     """
 
-    text: str
-    path: tuple[str, ...]
-    alternatives: list[str]
-    words: list[dict[str, Any]]
-    detected: Detected | None
-
-
-@dataclass(frozen=True)
-class TranslatedDocument:
-    """Translated document. documents: best translation, then alternatives. For other fields see `TranslatedText`."""
-
-    documents: list[bytes]
+    versions: list[T]
     path: tuple[str, ...]
     words: list[dict[str, Any]]
     detected: Detected | None
@@ -116,45 +104,45 @@ class Service:
         return path
 
     async def translate(self, texts: Sequence[str], source: str, target: str, format: str = "text",
-                        alternatives: int = 0, confidence: bool = False, glossary: str = "") -> list[TranslatedText]:
+                        alternatives: int = 0, confidence: bool = False, glossary: str = "") -> list[Translated[str]]:
         """Translate the texts of a request.
 
         Args:
             source: code as the client sent it, or `auto`. target: code as the client sent it.
-            format: one of FORMATS.
+            format: one of TEXT_FORMATS.
             alternatives: number of further translations of each text.
             confidence: if True, the confidence of each word is returned, too.
             glossary: name of the glossary to use, or "".
         Raises:
             ApiError: a language, direction or glossary is not served, a text is malformed, or the queue is full.
         """
-        if format not in FORMATS:
+        if format not in TEXT_FORMATS:
             raise ApiError(400, f"{format[:30]} format is not supported")
         # The byte order mark says that these bytes are UTF-8, whatever encoding the text itself declares.
         mark = "" if format in ("text", "json") else "\ufeff"
         contents = [(mark + text.removeprefix(mark)).encode("utf-8", "replace") for text in texts]
-        options = SearchOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
+        options = RequestOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
                                 confidence, glossary, format != "text")
         translated = await self._translate(contents, source, target, format, options)
-        return [TranslatedText(one.documents[0].decode().removeprefix(mark), one.path,
-                               [text.decode().removeprefix(mark) for text in one.documents[1:]],
-                               one.words, one.detected) for one in translated]
+        return [Translated([text.decode().removeprefix(mark) for text in one.versions], one.path, one.words,
+                           one.detected) for one in translated]
 
     async def translate_document(self, contents: bytes, format: str, name: str, source: str, target: str,
-                                 glossary: str, check: Callable[[str], None]) -> TranslatedDocument:
+                                 glossary: str, check: Callable[[str], None]) -> Translated[bytes]:
         """Translate a file.
 
         Args:
-            format: see `formats.registry.parse`. name: name of the file, for messages.
+            format: see `registry.parse`. name: name of the file, for messages.
             check: function that gets the text of the document, and raises ApiError if this text is too long.
         Raises:
             ApiError: see `translate`.
         """
-        return (await self._translate([contents], source, target, format, SearchOptions(1, False, glossary, True),
+        return (await self._translate([contents], source, target, format, RequestOptions(1, False, glossary, True),
                                       name, check))[0]
 
-    async def _translate(self, contents: Sequence[bytes], source: str, target: str, format: str, options: SearchOptions,
-                         name: str = "q", check: Callable[[str], None] = lambda text: None) -> list[TranslatedDocument]:
+    async def _translate(self, contents: Sequence[bytes], source: str, target: str, format: str,
+                         options: RequestOptions, name: str = "q", check: Callable[[str], None] = lambda text: None,
+                         ) -> list[Translated[bytes]]:
         arrival = time.monotonic()
         fixed = None if source.lower() == AUTO else self.path(source, target)
         self.language(target)
@@ -183,7 +171,7 @@ class Service:
         found = await self._translate_sentences(sentences, paths, options, arrival)
         self.metrics.count_texts(len(contents), sum(len(document.content) for document in documents))
 
-        def finish() -> list[TranslatedDocument]:
+        def finish() -> list[Translated[bytes]]:
             return [_translated(document, [found[path][text] for text in texts], path, options, one,
                                 partial(self._align, path, arrival))
                     for document, texts, path, one in zip(documents, sentences, paths, detected, strict=True)]
@@ -199,7 +187,7 @@ class Service:
         return self.scheduler.submit(Group(path[0], path[1], None), pairs, arrival, admitted=True).result()
 
     async def _translate_sentences(self, texts: Sequence[Sequence[str]], paths: Sequence[tuple[str, ...]],
-                                   options: SearchOptions, arrival: float,
+                                   options: RequestOptions, arrival: float,
                                    ) -> dict[tuple[str, ...], dict[str, list[Translation]]]:
         """Translate each distinct sentence once, and return the translations by language path and sentence.
 
@@ -218,13 +206,13 @@ class Service:
         return {path: dict(zip(sentences, result, strict=True))
                 for (path, sentences), result in zip(by_path.items(), results, strict=True)}
 
-    async def _follow(self, path: tuple[str, ...], sentences: list[str], options: SearchOptions, arrival: float,
+    async def _follow(self, path: tuple[str, ...], sentences: list[str], options: RequestOptions, arrival: float,
                       ) -> list[list[Translation]]:
         """Translate sentences by the models along a path. Only the last model gives n-best lists and confidence."""
         n_best: list[list[Translation]] = []
         for hop in range(len(path) - 1):
             last = hop == len(path) - 2
-            group = Group(path[hop], path[hop + 1], options if last else SearchOptions())
+            group = Group(path[hop], path[hop + 1], options if last else RequestOptions())
             future = self.scheduler.submit(group, sentences, arrival, admitted=hop > 0)
             try:
                 n_best = await asyncio.wrap_future(future)
@@ -235,9 +223,9 @@ class Service:
 
 
 def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], path: tuple[str, ...],
-                options: SearchOptions, detected: Detected | None, align: Align) -> TranslatedDocument:
+                options: RequestOptions, detected: Detected | None, align: Align) -> Translated[bytes]:
     if len(path) == 1:
-        return TranslatedDocument([document.join(document.sentences, path[-1])], path, [], detected)
+        return Translated([document.join(document.sentences, path[-1])], path, [], detected)
 
     def joined(rank: int) -> bytes:
         """Join the translations of one rank. A sentence with fewer translations contributes its best one."""
@@ -247,4 +235,4 @@ def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], 
     different = list(dict.fromkeys(joined(rank) for rank in range(min(ranks, options.n_best))))
     words = [{"text": word.text, "confidence": round(word.confidence, 4)}
              for best, *_ in n_best for word in best.words] if options.word_confidence else []
-    return TranslatedDocument(different, path, words, detected)
+    return Translated(different, path, words, detected)

@@ -12,6 +12,7 @@ from random_models import recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.cli import main
 from seq2seq.cli import serve as command
+from seq2seq.serve.api import Settings
 from seq2seq.serve.app import create_app
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.limits import Limits, read_keys
@@ -19,7 +20,6 @@ from seq2seq.serve.models import MachineOptions, Models, named_files
 from seq2seq.serve.scheduler import Scheduler
 from seq2seq.serve.server import listen
 from seq2seq.serve.service import Service
-from seq2seq.serve.settings import Settings
 
 catalogue = Catalogue("server")
 

@@ -7,9 +7,9 @@ import requests
 from served import serving
 
 from seq2seq.serve import files
+from seq2seq.serve.api import Settings
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.files import FileStore, translated_name
-from seq2seq.serve.settings import Settings
 
 
 def upload(url, name, contents, **parameters):

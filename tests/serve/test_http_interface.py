@@ -10,9 +10,9 @@ import pytest
 import requests
 from served import EchoModels, serving, wait_until
 
+from seq2seq.serve.api import Settings
 from seq2seq.serve.files import SUFFIXES
 from seq2seq.serve.limits import Limits
-from seq2seq.serve.settings import Settings
 
 WAYS = ("json", "data", "params", "files")
 in_every_way = pytest.mark.parametrize("way", WAYS)

@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 from served import serving
 
+from seq2seq.serve.api import Settings
 from seq2seq.serve.limits import Limits
-from seq2seq.serve.settings import Settings
 
 PATHS = ["/translate", "/detect", "/languages", "/translate_file", "/download_file/x.txt", "/suggest",
          "/frontend/settings", "/health", "/spec", "/docs", "/metrics", "/v2/translate", "/v2/languages", "/", "//",
@@ -155,7 +155,7 @@ def test_a_request_that_is_never_completed_times_out(monkeypatch):
 
 @pytest.mark.parametrize("data", [b"", b"POST /transl", b"POST /translate HTTP/1.1\r\nHost: a\r\n"])
 def test_a_silent_connection_is_closed(monkeypatch, data):
-    monkeypatch.setattr("seq2seq.serve.http_protocol.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("seq2seq.serve.server.IDLE_SECONDS", 0.05)
     with serving() as (url, _, _), socket.create_connection(
             ("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as connection:
         connection.sendall(data)

@@ -22,8 +22,8 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
+from seq2seq.serve.app import FOLDER, page_routes
 from seq2seq.serve.models import Group, MachineOptions, Models
-from seq2seq.serve.page import FOLDER, page_routes
 
 ATTACK = "<script>window.attacked=1</script><img src=x onerror='window.attacked=1'>"
 

@@ -7,12 +7,12 @@ import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 from served import wait_until
 
+from seq2seq.serve.api import Settings
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.limits import Limits
-from seq2seq.serve.models import Group, MachineOptions, Models, SearchOptions
+from seq2seq.serve.models import Group, MachineOptions, Models, RequestOptions
 from seq2seq.serve.server import application
 from seq2seq.serve.service import Service
-from seq2seq.serve.settings import Settings
 from seq2seq.storage.checkpoints import MODEL
 from seq2seq.storage.directories import METADATA
 from seq2seq.translation.line_translator import Translation
@@ -58,7 +58,7 @@ def test_models_are_found_by_their_direction(save):
 def test_alternatives_and_confidence_fit_the_decoding_of_any_recipe(save, decoding):
     models = Models.load([save(recipe=recipe_text(283, SIZES, decoding))], MACHINE)
     for n_best in (1, 3):
-        group = Group("de", "en", SearchOptions(n_best, word_confidence=True))
+        group = Group("de", "en", RequestOptions(n_best, word_confidence=True))
         alone = models.translate(group, ["ein Hund"])
         assert 1 <= len(alone[0]) <= n_best and alone[0][0].words
         together = models.translate(group, ["Katze", "ein Hund"])[1]

@@ -160,14 +160,14 @@ def test_equal_sentences_of_a_document_have_their_own_contexts(translator):
 
 
 def test_a_server_translates_a_text_in_context_and_texts_apart(folder, translator):
-    from seq2seq.serve.models import Group, SearchOptions
+    from seq2seq.serve.models import Group, RequestOptions
     from seq2seq.tokenizers.context import in_context
 
     models = Models.load([folder / "run"], MachineOptions("cpu", "fp32"))
     assert models.context(("en", "de")) == 2
     expected = results(translator.translate(DOCUMENTS[0])) + results(translator.translate(DOCUMENTS[1]))
     batch = [*in_context(DOCUMENTS[0], 2), *in_context(DOCUMENTS[1], 2)]
-    assert results(models.translate(Group("en", "de", SearchOptions()), batch)) == expected
+    assert results(models.translate(Group("en", "de", RequestOptions()), batch)) == expected
 
 
 def test_the_validation_loss_leaves_out_blank_lines_and_shortens_long_contexts(folder):
