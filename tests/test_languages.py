@@ -31,7 +31,7 @@ def test_same_codes_differ_in_letters_alone():
 def test_the_table_has_the_codes_of_the_standard():
     """ISO 639-2 as of 2023 gives 184 languages a two-letter code, and 20 of them two three-letter codes. `sh` was
     withdrawn, but is still in use."""
-    codes = [[code for code in entry if code.islower()] for entry in _ENTRIES]
+    codes = [[two, *(code for code in others if code.islower())] for two, *others in _ENTRIES]
     entries = [[two, *others] for two, *others in codes if others]
     assert [two for two, *_ in entries] == sorted({two for two, *_ in entries})
     assert len(entries) == 184 + 1
