@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
     from seq2seq.training.trainer import train
     from seq2seq.translation.generation import generate
-    from seq2seq.translation.line_translator import Translation
     from seq2seq.translation.requests import Request
-    from seq2seq.translation.translator import Translator
+    from seq2seq.translation.translator import Translation, Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
 __version__ = "0.1.0"
@@ -31,7 +30,7 @@ if sys.platform == "linux":
 # recipes nor the help of the command line need torch.
 _MODULES = {
     "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "translation.requests",
-    "Translation": "translation.line_translator", "Translator": "translation.translator",
+    "Translation": "translation.translator", "Translator": "translation.translator",
     "TranslatorPool": "translation.worker_processes", "UserError": "errors", "corpus_scores": "evaluation.scores",
     "evaluate_tests": "evaluation.scores", "generate": "translation.generation", "load_recipe": "recipe",
     "rescore": "evaluation.rescoring", "train": "training.trainer",

@@ -18,7 +18,7 @@ CORE = ["recipe", "tokenizers", "storage", "data", "model", "search", "inference
 CHAPTERS = [*CORE, "check", "alignment", "interop", "documents", "serve", "cli"]
 TOP_LEVEL_MODULES = {"errors", "console", "signals", "devices", "languages", "files"}
 # Imports of the core from what is around it that are still to be removed.
-TO_REMOVE = {(("evaluation", "report_page"), "documents"), (("translation", "translator"), "documents")}
+TO_REMOVE = {(("evaluation", "report_page"), "documents")}
 WITHOUT_TORCH = ["recipe", "tokenizers", "errors", "console", "signals", "languages", "files"]
 ALSO_WITHOUT_TORCH = [("storage", "atomic"), ("storage", "locks"), ("storage", "links"), ("data", "corpus"),
                       ("data", "tmx"), ("data", "parallel_text"), ("data", "cleaning"), ("data", "number_agreement"),

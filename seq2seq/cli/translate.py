@@ -44,8 +44,7 @@ from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resum
 
 if TYPE_CHECKING:
     from seq2seq.recipe import DecodingSection
-    from seq2seq.translation.line_translator import Translation
-    from seq2seq.translation.translator import Translator
+    from seq2seq.translation.translator import Translation, Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
 TORCHRUN_STOP_SECONDS = 15
@@ -349,9 +348,6 @@ def _checked_decoding(translator: Translator | TranslatorPool, overrides: Decodi
                                         "decoding.diverse_groups=N.")
     if not (requiring or decoding.require or decoding.forbid):
         overrides.refuse_without_effect("ignore_case", "no phrases are given. Add --require FILE or --forbid TEXT.")
-    if requiring and (decoding.sampling or decoding.diverse_groups > 1):
-        raise UserError("--require works only with beam search in a single group. Remove either --require, or both "
-                        "--sampling and decoding.diverse_groups.")
     return decoding
 
 

@@ -11,8 +11,7 @@ from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.evaluation.scores import Score, evaluate_tests
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.context import split_context
-from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import Translation, Translator
 
 
 def adherence(glossary: Glossary, sources: Sequence[str], translations: Sequence[str]) -> dict[str, Score]:

@@ -25,8 +25,8 @@ from seq2seq.documents.translation import Align
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
-from seq2seq.translation.line_translator import LineTranslator, ReportProgress, Translation
 from seq2seq.translation.requests import Request, number_requests
+from seq2seq.translation.translator import ReportProgress, Translation, Translator
 from seq2seq.translation.word_confidence import Word
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ProtectedTranslator:
     translate again if terms are lost; False to only report it.
     """
 
-    translator: LineTranslator | TranslatorPool
+    translator: Translator | TranslatorPool
     placeholders: Placeholders = Placeholders()
     glossary: Glossary | None = None
     terms_inline: bool = False
@@ -69,7 +69,7 @@ class ProtectedTranslator:
 
     def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
-        """Return the best translations of each line; see `LineTranslator.translate`."""
+        """Return the best translations of each line; see `Translator.translate`."""
         marked = []
         for request in number_requests(lines, 0, self.translator.context):
             forced = "\n".join((request.prefix, *request.required, *decoding.get("require", ())))

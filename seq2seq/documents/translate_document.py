@@ -23,9 +23,8 @@ from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
 from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
 from seq2seq.training.alignment_head import measured_aligner
 from seq2seq.translation.attention_maps import unit_weights
-from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.text_io import Input
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import ReportProgress, Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 OTHER_SUFFIXES = frozenset([".pdf", ".doc", ".xls", ".xlsx", ".ppt", ".epub", ".rtf", ".mobi"])

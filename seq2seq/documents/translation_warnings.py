@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from seq2seq import console
 from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
-from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.text_io import Line, LineWarnings
+from seq2seq.translation.translator import Translation
 
 
 class TranslationWarnings:

@@ -13,9 +13,9 @@ from seq2seq.errors import CorpusError, OptionError
 from seq2seq.files import parse_json
 from seq2seq.recipe import DecodingSection, decoding_with
 from seq2seq.tokenizers.context import in_context, with_last_sentences
-from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.scoring import pair_scores, scorable_pairs
 from seq2seq.translation.text_io import Input
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import Translation, Translator
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
 def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]]) -> list[float]:
     if not translator.task.has_source:
         pairs = [("", target) for _, target in pairs]
-    scorable = set(translator.scorable_pairs(pairs))
+    scorable = set(scorable_pairs(translator, pairs))
     for pair in pairs:
         if pair not in scorable:
             raise CorpusError(f"the translation {pair[1][:60]!r}, or its source, has more pieces than a model accepts "
                               f"({translator.max_positions - 1}). Remove this line.")
-    return [score.log_probability for score in translator.score(pairs)]
+    return [score.log_probability for score in pair_scores(translator, pairs)]
 
 
 def read_n_best(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]:

@@ -30,8 +30,7 @@ from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.storage.checkpoints import bundle_metadata, recipe_path, resolve_model_path
 from seq2seq.storage.directories import read_metadata
 from seq2seq.tokenizers.context import split_context
-from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import Translation, Translator
 
 MAX_VALIDATION = 2_000
 """Maximum number of validation pairs that the confidence is calibrated on."""

@@ -26,7 +26,8 @@ from seq2seq.interop.parity import (
 from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
-from seq2seq.translation.line_translator import PairScore, Translation
+from seq2seq.translation.scoring import PairScore
+from seq2seq.translation.translator import Translation
 
 # In fp32, the results of both libraries differ only by rounding, because they add numbers in different orders.
 TOLERANCE = Tolerance(1e-3, 0.99, each=True)

@@ -32,8 +32,8 @@ from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.alignment_head import measured_aligner, put_head_first
 from seq2seq.translation.attention_maps import Aligner
-from seq2seq.translation.line_translator import PairScore, Translation
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.scoring import PairScore, pair_scores, scorable_pairs
+from seq2seq.translation.translator import Translation, Translator
 
 REPORT = "parity.json"
 FILES_KEY = "files"
@@ -250,9 +250,9 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
                               batch_tokens=ours.decoding.batch_tokens).model_dump()
     our_texts, their_texts = (
         [best.text for best, *_ in translator.translate(lines, **options)] for translator in (ours, theirs))
-    pairs = ours.scorable_pairs(list(zip(lines, our_texts, strict=True)))
+    pairs = scorable_pairs(ours, list(zip(lines, our_texts, strict=True)))
     score_gaps = [(abs(our_score.log_probability - their_score.log_probability), our_score.tokens)
-                  for our_score, their_score in zip(ours.score(pairs), theirs.score(pairs), strict=True)]
+                  for our_score, their_score in zip(pair_scores(ours, pairs), theirs.score(pairs), strict=True)]
     triples = zip(lines, our_texts, their_texts, strict=True)
     differences = [Difference(number, *triple, _gap(ours, *triple))
                    for number, triple in enumerate(triples, start=1) if triple[1] != triple[2]]
@@ -262,8 +262,8 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
 
 
 def _gap(ours: Translator, source: str, our_text: str, their_text: str) -> float | None:
-    pairs = ours.scorable_pairs([(source, our_text), (source, their_text)])
-    scores = [score.log_probability / score.tokens**ours.decoding.length_penalty for score in ours.score(pairs)]
+    pairs = scorable_pairs(ours, [(source, our_text), (source, their_text)])
+    scores = [score.log_probability / score.tokens**ours.decoding.length_penalty for score in pair_scores(ours, pairs)]
     return scores[0] - scores[1] if len(scores) == 2 else None
 
 

@@ -23,7 +23,7 @@ from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, SearchOptions
 from seq2seq.serve.scheduler import Scheduler
 from seq2seq.tokenizers.context import in_context
-from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.translator import Translation
 
 AUTO = "auto"
 FORMATS = tuple(format for format in registry.FORMATS if format not in registry.OFFICE)

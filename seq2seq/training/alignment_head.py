@@ -20,6 +20,7 @@ from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 from seq2seq.training.guided_alignment import guided_layer
 from seq2seq.translation.attention_maps import Aligner, compute_pair_attention
+from seq2seq.translation.scoring import scorable_pairs
 from seq2seq.translation.translator import Translator
 
 MAX_PAIRS = 300
@@ -49,7 +50,7 @@ def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[t
 def best_aligner(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Aligner | None:
     """Return the head and step whose links agree best with a statistical aligner (lowest alignment error rate).
     Return None if the model has no cross-attention, or if the statistical aligner links no words."""
-    pairs = translator.scorable_pairs(pairs)
+    pairs = scorable_pairs(translator, pairs)
     texts = [[text[begin:end] for begin, end in alignment_units(text)] for pair in pairs for text in pair]
     words = list(zip(texts[::2], texts[1::2], strict=True))
     statistical = WordAligner(words)

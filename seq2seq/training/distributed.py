@@ -24,9 +24,8 @@ from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
 from seq2seq.training.lost_ranks import watch_ranks
-from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, equal_shares, number_requests
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import ReportProgress, Translation, Translator
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

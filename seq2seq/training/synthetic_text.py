@@ -29,9 +29,8 @@ from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
-from seq2seq.translation.line_translator import ReportProgress
 from seq2seq.translation.requests import Request, growing_blocks, number_requests
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import ReportProgress, Translator
 
 Item = TypeVar("Item")
 

@@ -20,7 +20,7 @@ from seq2seq.translation.output_faults import faults, lost_numbers, lost_urls
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
 Search = Callable[[Sequence[Part], SearchSetup], list[list[PartTranslation]]]
-"""See `LineTranslator.search_parts`."""
+"""See `Translator.search_parts`."""
 
 RETRIES: dict[str, dict[str, Any]] = {
     "loop": {"no_repeat_ngram": 3},

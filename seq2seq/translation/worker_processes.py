@@ -24,9 +24,8 @@ import torch
 from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, DecodingSection, decoding_with
 from seq2seq.signals import signal_name
-from seq2seq.translation.line_translator import ReportProgress, Translation
 from seq2seq.translation.requests import Request, equal_shares, growing_blocks, number_requests
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import ReportProgress, Translation, Translator
 
 
 class TranslatorPool:

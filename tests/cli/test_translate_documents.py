@@ -1,4 +1,4 @@
-"""`seq2seq translate` and `Translator.translate_document` on documents."""
+"""`seq2seq translate` and `translate_document` on documents."""
 
 import io
 import json
@@ -12,6 +12,7 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 
 from seq2seq import Translator
 from seq2seq.cli import main
+from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import UserError
 from seq2seq.translation import text_io
 from seq2seq.translation import translator as translator_module
@@ -90,7 +91,7 @@ def test_documents_of_each_format_are_translated_by_their_name(run, model, trans
     code, out, err = run(model, tmp_path / name, "--output", tmp_path / f"out-{name}")
     assert (code, out) == (0, b"") and "is translated as" in err
     found = (tmp_path / f"out-{name}").read_bytes()
-    assert found == translator.translate_document(tmp_path / name)
+    assert found == translate_document(translator, tmp_path / name)
     assert found != documents()[name]
 
 
@@ -99,8 +100,8 @@ def test_standard_output_workers_and_the_python_interface_give_the_same_bytes(ru
     (tmp_path / "page.html").write_bytes(PAGE)
     _, out, _ = run(model, tmp_path / "page.html")
     assert run(model, tmp_path / "page.html", "--workers", "2")[1] == out
-    assert translator.translate_document(tmp_path / "page.html") == out
-    assert translator.translate_document(PAGE, "html", beam_size=2) == out
+    assert translate_document(translator, tmp_path / "page.html") == out
+    assert translate_document(translator, PAGE, "html", beam_size=2) == out
 
 
 def test_lines_of_a_file_with_the_ending_of_a_document_can_be_translated(run, model, tmp_path):

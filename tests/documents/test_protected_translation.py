@@ -14,8 +14,8 @@ from seq2seq.documents.glossary import Glossary, occurrences
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.errors import RequestError
-from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.requests import Request, number_requests
+from seq2seq.translation.translator import Translation
 from seq2seq.translation.word_confidence import Word
 
 

@@ -12,7 +12,7 @@ from seq2seq.interop.huggingface_import import import_model
 from seq2seq.interop.parity import Difference, Parity, Tolerance, compare, development_lines, require
 from seq2seq.recipe import parse_recipe
 from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.translation.line_translator import PairScore
+from seq2seq.translation.scoring import PairScore, pair_scores
 from seq2seq.translation.translator import Translator
 from tests.exportable_models import BASE, make_bundle
 from tests.marian_models import GERMAN, make
@@ -245,7 +245,7 @@ def test_an_export_is_refused_if_nothing_was_compared_or_a_score_is_nan(bundle):
         translate = ours.translate
 
         def score(self, pairs):
-            first, *others = ours.score(pairs)
+            first, *others = pair_scores(ours, pairs)
             return [first, *(PairScore(float("nan"), other.tokens) for other in others)]
 
     with pytest.raises(FormatError, match="differ by at most nan"):

@@ -17,10 +17,9 @@ from seq2seq.recipe import DecodingSection
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
 from seq2seq.tokenizers.whole_words import Words
 from seq2seq.translation.generation import generate
-from seq2seq.translation.line_translator import Translation
 from seq2seq.translation.requests import Request
 from seq2seq.translation.search_setup import SearchSetup
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import Translation, Translator
 
 CATALOGUE = Catalogue("translation")
 RECIPE = recipe_text(

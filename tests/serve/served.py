@@ -8,7 +8,7 @@ from seq2seq.serve.app import create_app
 from seq2seq.serve.languages import Directions
 from seq2seq.serve.server import create_server, listen
 from seq2seq.serve.service import Service
-from seq2seq.translation.line_translator import Translation
+from seq2seq.translation.translator import Translation
 from seq2seq.translation.word_confidence import Word
 
 DIRECTIONS = (("de", "en"), ("en", "fr"), ("fr", "br"), ("zh-Hans", "en"))

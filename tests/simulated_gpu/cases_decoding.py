@@ -8,6 +8,7 @@ from simulation import SimulatedGPU
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.generation import generate
 from seq2seq.translation.requests import Request
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 
 VOCAB_SIZE = 290
@@ -89,7 +90,7 @@ def test_fusion_with_a_language_model(models, options):
 
 
 def test_scores_of_given_translations(models):
-    found, expected = on_both(lambda device: Translator.load(models / "first", device, "fp32").score(PAIRS))
+    found, expected = on_both(lambda device: pair_scores(Translator.load(models / "first", device, "fp32"), PAIRS))
     assert [each.log_probability for each in found] == pytest.approx([each.log_probability for each in expected],
                                                                      abs=1e-3)
 

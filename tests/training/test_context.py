@@ -25,6 +25,7 @@ from seq2seq.training.trainer import train
 from seq2seq.training.validation import Validation
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.requests import Request
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -190,7 +191,7 @@ def test_the_score_of_a_line_is_that_of_its_translation_in_context(folder, trans
     texts = [number for number, line in enumerate(LINES) if line]
     assert [scores[number] for number in texts] == pytest.approx([best[number].log_probability for number in texts],
                                                                  abs=1e-4)
-    alone = translator.score([(LINES[2], best[2].text)])[0].log_probability
+    alone = pair_scores(translator, [(LINES[2], best[2].text)])[0].log_probability
     assert alone != pytest.approx(scores[2], abs=1e-4)
     rescored = rescore(LINES, [[one, one] if one.text else [one] for one in best], [(translator, 1.0)])
     assert [rescored[number][0].log_probabilities[0] for number in texts] == pytest.approx(

@@ -25,6 +25,7 @@ from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.generation import generate
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 
 SENTENCES = """\
@@ -197,7 +198,7 @@ def test_a_language_model_memorises_twenty_sentences_and_generates_them(tmp_path
     # One of twenty sentences costs log 20 = 3.0 nats, its beginning decides the rest; a mean of 13 pieces or so.
     assert scores["perplexity"]["value"] < 1.5
     assert bundle.metadata["validation"] == {"loss": pytest.approx(math.log(scores["perplexity"]["value"]), abs=1e-4)}
-    found = translator.score([("", line) for line in SENTENCES])
+    found = pair_scores(translator, [("", line) for line in SENTENCES])
     assert max(-score.log_probability for score in found) < math.log(20) + 2
     # As probable as all of them together are: 20 sentences of which the model gives nothing away.
     assert sum(math.exp(score.log_probability) for score in found) > 0.8
@@ -340,7 +341,7 @@ def test_without_test_sets_evaluate_requires_text(run, trained, tmp_path):
 
 
 def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
-    expected = [score.log_probability for score in translator.score([("", line) for line in SENTENCES])]
+    expected = [score.log_probability for score in pair_scores(translator, [("", line) for line in SENTENCES])]
     code, out, _ = run("score", trained, "valid.en")
     assert [float(line) for line in out.splitlines()] == pytest.approx(expected, abs=1e-3)
     _, out, _ = run("score", trained, "valid.en", "--format", "jsonl")

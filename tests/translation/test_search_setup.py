@@ -27,6 +27,7 @@ from seq2seq.tokenizers.tokenizer import END_ID, Tokenizer, Tokenizers
 from seq2seq.tokenizers.whole_words import Words
 from seq2seq.translation import worker_processes
 from seq2seq.translation.requests import Request
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.search_setup import SearchSetup
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.word_confidence import log_probabilities, words_of
@@ -445,8 +446,8 @@ def test_confidence_is_the_geometric_mean_of_the_probabilities_of_pieces(exact):
                for texts in (["the cat runs", "", "a x\u00e9 dog"], ["a dog"])]
     found = log_probabilities(exact.model, *source, targets)
     for line, texts, scores in zip(GERMAN, (["the cat runs", "", "a x\u00e9 dog"], ["a dog"]), found, strict=False):
-        assert [sum(each) for each in scores] \
-            == pytest.approx([pair.log_probability for pair in exact.score([(line, text) for text in texts])], abs=1e-5)
+        expected = [pair.log_probability for pair in pair_scores(exact, [(line, text) for text in texts])]
+        assert [sum(each) for each in scores] == pytest.approx(expected, abs=1e-5)
     words = words_of(targets[0][2], found[0][2], exact.tokenizers.target, "en")
     assert [word.text for word in words] == ["a", "x\u00e9", "dog"]
     assert math.prod(word.confidence ** size for word, size in
