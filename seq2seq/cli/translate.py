@@ -197,7 +197,7 @@ def translate(
     )
     from seq2seq.documents.translation_warnings import TranslationWarnings
     from seq2seq.translation.output_inputs import output_inputs
-    from seq2seq.translation.requests import growing_blocks, requests_of
+    from seq2seq.translation.sources import constrained_sources, growing_blocks
 
     path, output = file_or_standard(input), file_or_standard(output)
     if world_size > 1:
@@ -232,15 +232,15 @@ def translate(
         keep = parsed or glossary or placeholder or decoding.safety_net and recipe.task.target_is_text
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
-        requests = stop.interruptible(requests_of(lines, prefixes, phrases, translator.context))
+        sources = stop.interruptible(constrained_sources(lines, prefixes, phrases, translator.context))
         stop.message = how_to_resume(unfinished)
         warnings = TranslationWarnings(lines.name, parsed.places if parsed else None, recipe.language_tokens)
-        blocks = unfinished.pending(growing_blocks(requests, 1 if lines.live else BLOCK_LINES * workers))
+        blocks = unfinished.pending(growing_blocks(sources, 1 if lines.live else BLOCK_LINES * workers))
         first = list(islice(blocks, 1))                     # skips finished blocks, which would distort the rate
         skipped = unfinished.skipped_lines
         with bar("translating", lines, unfinished.output, skipped) as advance:
             for block in chain(first, blocks):
-                found = (safe if keep else translator).translate([request for _, request in block], progress=advance,
+                found = (safe if keep else translator).translate([source for _, source in block], progress=advance,
                                                                  **overrides.values)
                 translated = [(line, n_best) for (line, _), n_best in zip(block, found, strict=True)]
                 unfinished.write("".join(

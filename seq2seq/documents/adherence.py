@@ -10,7 +10,9 @@ from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.evaluation.scores import Score, evaluate_tests
 from seq2seq.recipe import Recipe
-from seq2seq.tokenizers.context import split_context
+from seq2seq.tokenizers.context import parse_context
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.translator import Translation, Translator
 
 
@@ -41,11 +43,11 @@ class GlossaryEvaluation:
         self._translator = translator
         self._results: list[dict[str, Score]] = []
 
-    def translate(self, lines: Sequence[str], **options: Any) -> list[list[Translation]]:
+    def translate(self, lines: Sequence[str | Source], **options: Any) -> list[list[Translation]]:
         """Translate a test set; see `ProtectedTranslator.translate`."""
         n_best = self._translator.translate(lines, **options)
         assert self._translator.glossary is not None
-        texts = [split_context(line)[1] for line in lines] if self._translator.translator.context else lines
+        texts = [parse_context(line).text if self._translator.translator.context else as_line(line) for line in lines]
         scores = adherence(self._translator.glossary, texts, [best.text for best, *_ in n_best])
         if not scores:
             console.warn("no source contains a term of the glossary, so adherence to the glossary is not scored")

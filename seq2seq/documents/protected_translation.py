@@ -3,7 +3,7 @@
 A sentence is first translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
 translation lost or invented a placeholder, the sentence is translated again with a number in place of each placeholder,
 because models copy numbers. If the translation lacks terms, these become required phrases of another search
-(`Request.required`). If placeholders are still wrong, the sentence is translated without placeholders, and they are
+(`Source.required`). If placeholders are still wrong, the sentence is translated without placeholders, and they are
 inserted into the translation by word alignment.
 """
 
@@ -24,8 +24,9 @@ from seq2seq.documents.sentences import is_translatable
 from seq2seq.documents.translation import Align
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingOptions
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
-from seq2seq.translation.requests import Request, number_requests
+from seq2seq.translation.sources import number_sources
 from seq2seq.translation.translator import ReportProgress, Translation, Translator
 from seq2seq.translation.word_confidence import Word
 
@@ -45,7 +46,7 @@ class _Line:
     """Line with its terms and placeholders. forced: placeholders in the text that the translation must contain, such as
     its prefix."""
 
-    request: Request
+    request: Source
     terms: list[FoundTerm]
     has_placeholders: bool
     forced: Counter[str]
@@ -67,18 +68,18 @@ class ProtectedTranslator:
     align: Align | None = None
     retries: bool = True
 
-    def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
+    def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """Return the best translations of each line; see `Translator.translate`."""
         marked = []
-        for request in number_requests(lines, 0, self.translator.context):
+        for request in number_sources(lines, 0, self.translator.context):
             forced = "\n".join((request.prefix, *request.required, *decoding.get("require", ())))
             marked.append(_Line(request, self.glossary.find(request.text) if self.glossary else [],
                                 bool(self.placeholders.spans(request.text)), self.placeholders.counts(forced)))
         found = self.translator.translate([self._first_request(line) for line in marked], progress=progress, **decoding)
         return self._checked(marked, found, decoding)
 
-    def _first_request(self, line: _Line) -> Request:
+    def _first_request(self, line: _Line) -> Source:
         if line.has_placeholders and not is_translatable(self._without_placeholders(line.request.text)[0]):
             return replace(line.request, text="")                               # nothing to translate
         if line.terms and self.terms_inline:
@@ -231,7 +232,7 @@ class ProtectedTranslator:
             return n_best
         return [replace(one, lost_terms=self._lost_terms(line, one.text)) for one in n_best]
 
-    def _retry(self, requests: Sequence[Request], decoding: DecodingOptions) -> list[list[Translation]]:
+    def _retry(self, requests: Sequence[Source], decoding: DecodingOptions) -> list[list[Translation]]:
         """Return the translations of each request; an empty list for a request whose constraints cannot be met."""
         if not requests:
             return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seq2seq import console
-from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
+from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.translation.text_io import Line, LineWarnings
 from seq2seq.translation.translator import Translation
 

@@ -23,6 +23,7 @@ from seq2seq.tokenizers.scripts import SPACELESS_CHARACTER
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
+    from seq2seq.translation.scoring import Pair
     from seq2seq.translation.translator import Translation, Translator
 
 Translate = Callable[..., "list[list[Translation]]"]
@@ -125,7 +126,7 @@ def warn_if_without_spaces(paths: Sequence[Path], references: Sequence[Sequence[
 
 
 def score_pairs(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS,
+    translator: "Translator", pairs: "Sequence[Pair]", metrics: Sequence[str] = METRICS,
     translate: Translate | None = None, language: str | None = None,
 ) -> dict[str, Score]:
     """Return the scores of a model on sentence pairs.
@@ -150,7 +151,7 @@ def score_pairs(
 
 
 def perplexities(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = tuple(PERPLEXITY_UNITS)
+    translator: "Translator", pairs: "Sequence[Pair]", metrics: Sequence[str] = tuple(PERPLEXITY_UNITS)
 ) -> dict[str, Score]:
     """Return the perplexities of the targets, which are exp of the mean -log p per piece, word or character.
 

@@ -25,7 +25,9 @@ from seq2seq.interop.parity import (
 )
 from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
+from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.scoring import PairScore
 from seq2seq.translation.translator import Translation
 
@@ -156,7 +158,7 @@ class MarianTranslator:
         self.token = _token(exportable)
 
     @torch.no_grad()
-    def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
+    def translate(self, lines: Sequence[Source], **decoding: Any) -> list[list[Translation]]:
         """See `Translator.translate`. Of `decoding`, only beam_size, length_penalty, max_length, min_length and
         no_repeat_ngram are used. All scores in the result are 0."""
         beam_size = decoding["beam_size"]
@@ -173,7 +175,7 @@ class MarianTranslator:
         return translations
 
     @torch.no_grad()
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+    def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
         """See `Translator.score`."""
         scores = [PairScore(0.0, 0)] * len(pairs)
         for indices in _batches([source for source, _ in pairs]):
@@ -188,11 +190,11 @@ class MarianTranslator:
                 scores[index] = PairScore(row[: len(ids)].sum().item(), len(ids))
         return scores
 
-    def _encoded(self, lines: Sequence[str]) -> Any:
-        return self.tokenizer([self.token + line for line in lines], return_tensors="pt", padding=True)
+    def _encoded(self, lines: Sequence[Source]) -> Any:
+        return self.tokenizer([self.token + as_line(line) for line in lines], return_tensors="pt", padding=True)
 
 
-def _batches(lines: Sequence[str]) -> list[list[int]]:
+def _batches(lines: Sequence[Source]) -> list[list[int]]:
     """Return the line indices in batches, sorted by line length to reduce padding."""
-    order = sorted(range(len(lines)), key=lambda index: len(lines[index]))
+    order = sorted(range(len(lines)), key=lambda index: len(as_line(lines[index])))
     return [order[begin : begin + BATCH_SIZE] for begin in range(0, len(order), BATCH_SIZE)]

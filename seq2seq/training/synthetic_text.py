@@ -27,9 +27,10 @@ from seq2seq.recipe.decoding_section import SAMPLING_KEYS, SINGLE_SAMPLE
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file, sync
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.directories import crc32_of, read_metadata
+from seq2seq.tokenizers.source import Source
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, with_translated_text, write_sources
-from seq2seq.translation.requests import Request, growing_blocks, number_requests
+from seq2seq.translation.sources import growing_blocks, number_sources
 from seq2seq.translation.translator import ReportProgress, Translator
 
 Item = TypeVar("Item")
@@ -101,7 +102,7 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup
     """
     if not group.is_main:
         models: Sequence[Path] = _from_main_rank(group)
-        blocks: Sequence[list[Request]]
+        blocks: Sequence[list[Source]]
         if models:
             translator = _load(spec, recipe, models, group)
             while blocks := _from_main_rank(group):
@@ -137,7 +138,7 @@ def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGr
     return translator
 
 
-def _translate_on_all_ranks(blocks: Sequence[list[Request]], translator: Translator, group: ProcessGroup,
+def _translate_on_all_ranks(blocks: Sequence[list[Source]], translator: Translator, group: ProcessGroup,
                             options: dict[str, Any], progress: ReportProgress | None = None) -> list[list[str]]:
     """Return the translations of each block. Each rank translates whole blocks, because rounding depends on the lines
     of a block."""
@@ -220,7 +221,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
                           f"({'sampling' if spec.samples else 'searching'})")
     with open(part, "ab", opener=open_without_links) as file, console.progress("translating", total, done) as advance:
         # The context of a line is the same whether the translation is resumed or not.
-        requests = number_requests(_lines(spec, text), 0, translator.context)
+        requests = number_sources(_lines(spec, text), 0, translator.context)
         # With `begin`, a resumed translation has the same blocks as an uninterrupted one. Blocks affect bf16 rounding.
         blocks = growing_blocks(islice(requests, done, None), BLOCK_LINES, done)
         while turn := _from_main_rank(group, list(islice(blocks, group.world_size))):

@@ -24,7 +24,9 @@ from seq2seq.data.line_splitting import Span, alignment_units, word_spans
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.attention_weights import KINDS, Kind, attention_maps
-from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
+from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.scoring import scorable_pairs
 from seq2seq.translation.translator import ReportProgress, Translator
 
@@ -196,8 +198,9 @@ def _number_range(noun: str, count: int) -> str:
 
 
 @torch.inference_mode()
-def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, str]], kinds: Collection[Kind] = KINDS,
-                           cross_layer: int | None = None) -> Iterator[tuple[int, PairAttention]]:
+def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | Source, str]],
+                           kinds: Collection[Kind] = KINDS, cross_layer: int | None = None
+                           ) -> Iterator[tuple[int, PairAttention]]:
     """Run the model on the pairs with teacher forcing, and yield (index of the pair, its texts and attention maps).
 
     The longest pairs come first, so the indices are not in ascending order.
@@ -212,9 +215,14 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, st
     if not pairs:
         return
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)
-    sides = [[text for text, _ in pairs], [text for _, text in pairs]]
-    ids = [tokenizer.encode(texts) for tokenizer, texts in zip(tokenizers, sides, strict=True)]
-    spans = [tokenizer.spans(texts) for tokenizer, texts in zip(tokenizers, sides, strict=True)]
+    sides = [[as_line(source) for source, _ in pairs], [target for _, target in pairs]]
+    sources = [translator.source(source) for source, _ in pairs]
+    ids = [tokenizers[0].encode(sources), tokenizers[1].encode(sides[1])]
+    spans = [tokenizers[0].spans(sources), tokenizers[1].spans(sides[1])]
+    for index, (line, source) in enumerate(zip(sides[0], sources, strict=True)):
+        # The spans of a language token or an empty context that the translator adds are empty.
+        added = len(as_line(source)) - len(line)
+        spans[0][index] = [(max(0, begin - added), max(0, end - added)) for begin, end in spans[0][index]]
     corpus = EncodedCorpus(EncodedSide.from_lists(ids[0]), EncodedSide.from_lists(ids[1]))
 
     def tokenized(side: int, index: int) -> TokenizedLine:

@@ -15,7 +15,6 @@ from typing import Any
 
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
-from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
 from seq2seq.translation.output_faults import faults, lost_numbers, lost_urls
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
@@ -71,8 +70,7 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
 
 
 def _with_faults(part: Part, n_best: list[PartTranslation], languages: Languages) -> list[PartTranslation]:
-    token = LANGUAGE_TOKEN.match(part.text)
-    source = part.text[token.end():] if token else part.text
+    source = part.source.text
     return [replace(translation, faults=faults(source, translation.text, languages.source or "", languages.target))
             for translation in n_best]
 
@@ -97,7 +95,8 @@ def _with_lost_phrases(part: Part, translation: str, retry: SearchSetup) -> Part
     The added phrases may match within a word: 1980 matches in "1980s". Numbers with separators are not added, because
     languages write them differently. If more than `MAX_REQUIRED` phrases were lost, none is added.
     """
-    lost = [*lost_urls(part.text, translation), *filter(str.isdecimal, lost_numbers(part.text, translation))]
+    source = part.source.text
+    lost = [*lost_urls(source, translation), *filter(str.isdecimal, lost_numbers(source, translation))]
     if len(lost) > MAX_REQUIRED:
         return part
     required = list(part.required)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,8 +13,11 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.errors import CorpusError
 from seq2seq.model.loss import negative_log_likelihood
+from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.whole_words import position_fault
 from seq2seq.translation.translator import ReportProgress, Translator
+
+Pair = TypeVar("Pair", bound=tuple[str | Source, str])
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class PairScore:
 
 
 @torch.inference_mode()
-def pair_scores(translator: Translator, pairs: Sequence[tuple[str, str]], progress: ReportProgress | None = None
+def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportProgress | None = None
                 ) -> list[PairScore]:
     """Return log p(target | source) of given translations, by teacher forcing. In an ensemble, only the first model
     computes the scores.
@@ -35,10 +39,10 @@ def pair_scores(translator: Translator, pairs: Sequence[tuple[str, str]], progre
         CorpusError: a target of a pointer network contains something other than positions of its source.
     """
     for source, target in () if translator.task.target_is_text else pairs:
-        if fault := position_fault(source, target):
+        if fault := position_fault(as_source(source).text, target):
             raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")
     corpus = EncodedCorpus(
-        EncodedSide.from_lists(translator.encode_texts([source for source, _ in pairs])),
+        EncodedSide.from_lists(translator.encode([source for source, _ in pairs])),
         EncodedSide.from_lists(translator.tokenizers.target.encode([target for _, target in pairs])),
     )
     scores: list[PairScore] = [PairScore(0.0, 0)] * len(pairs)
@@ -54,8 +58,8 @@ def pair_scores(translator: Translator, pairs: Sequence[tuple[str, str]], progre
     return scores
 
 
-def scorable_pairs(translator: Translator, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def scorable_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs that `pair_scores` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
-    sides = (translator.encode_texts([source for source, _ in pairs]),
+    sides = (translator.encode([source for source, _ in pairs]),
              translator.tokenizers.target.encode([target for _, target in pairs], torch.get_num_threads()))
     return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < translator.max_positions]

@@ -27,12 +27,14 @@ from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, Task, decoding_with
 from seq2seq.recipe.directions import language_token
 from seq2seq.search.beam import NoHypothesis, search
-from seq2seq.tokenizers.context import shortened
+from seq2seq.tokenizers.context import parse_context, shortened
+from seq2seq.tokenizers.language_token import with_language
+from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.output_faults import FAULTS
-from seq2seq.translation.requests import Request, growing_blocks, line_progress, number_requests
 from seq2seq.translation.retry_faulty_lines import retry_faulty
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
+from seq2seq.translation.sources import growing_blocks, line_progress, number_sources
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
 
 ReportProgress = Callable[[int], None]
@@ -74,7 +76,8 @@ class Translator:
     a longer line is translated in several parts. device: device of the model. task: task of the model. context: number
     of previous sentences that the model reads with each line (`data.context`). engine: model that runs the search.
     other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
-    fusion. directory: path from which the model was loaded; None: it was not loaded from a file.
+    fusion. directory: path from which the model was loaded; None: it was not loaded from a file. language: language
+    token of lines that have none; "": none.
     """
 
     tokenizers: Tokenizers
@@ -88,6 +91,7 @@ class Translator:
     other_engines: tuple[Engine, ...] = ()
     language_model: Engine | None = None
     directory: Path | None = None
+    language: str = ""
 
     @property
     def precision(self) -> str:
@@ -153,18 +157,17 @@ class Translator:
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
-        tokenizers = tokenizers.with_context() if recipe.data.context else tokenizers
         translator = Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces, device,
                                 recipe.task, recipe.data.context, load_engine(model, precision, device))
         return translator.towards(recipe.languages) if recipe.language_tokens else translator
 
     def towards(self, languages: Languages) -> Translator:
-        """Return a translator for another direction of the same model. If the model has language tokens, the translator
-        adds the token of the target language to each source that does not begin with a language token."""
-        tokenizers = self.tokenizers.with_language_token(language_token(languages.target))
-        return replace(self, languages=languages, tokenizers=tokenizers)
+        """Return a translator for another direction of the same model. If the model has language tokens, a source
+        without a language gets the token of the target language."""
+        token = language_token(languages.target)
+        return replace(self, languages=languages, language=token if self.tokenizers.source.has_piece(token) else "")
 
-    def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
+    def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """Return the best translations of each line, best first, at least one per line.
 
@@ -173,7 +176,7 @@ class Translator:
         one translation. If the model uses context (`data.context`), a blank line ends a document.
 
         Args:
-            lines: texts of any length without line ends, or `Request`s for lines that have their own constraints.
+            lines: texts of any length without line ends, or `Source`s for lines that have their own constraints.
             progress: function that is called from time to time with the number of lines finished since its last call.
             decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
         Raises:
@@ -183,20 +186,20 @@ class Translator:
             TypeError: `lines` is a single text.
         """
         setup = self._search_setup(decoding)
-        requests = list(number_requests(lines, 0, self.context))
-        if not self.context and any(request.context is not None for request in requests):
+        sources = list(map(self.source, number_sources(lines, 0, self.context)))
+        if not self.context and any(source.context is not None for source in sources):
             raise OptionError("a line has a context, but the model was trained without data.context. Omit the context.")
-        split_lines = self._split_lines([request.text for request in requests])
-        parts = [part for request, line in zip(requests, split_lines, strict=True)
-                 for part in setup.parts(request, line.texts)]
-        report = line_progress([len(line.texts) for line in split_lines], progress)
+        divided = self._divide(sources)
+        parts = [part for source, line in zip(sources, divided, strict=True)
+                 for part in setup.parts(source, line.texts)]
+        report = line_progress([len(line.texts) for line in divided], progress)
         translations = self.search_parts(parts, setup, report)
         if setup.decoding.safety_net and self.task.target_is_text:
             translations = retry_faulty(parts, translations, setup, self.languages, self.search_parts)
         remaining = iter(translations)
-        return [self._join_parts(line, list(islice(remaining, len(line.texts))), setup) for line in split_lines]
+        return [self._join_parts(line, list(islice(remaining, len(line.texts))), setup) for line in divided]
 
-    def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
+    def translate_stream(self, lines: Iterable[str | Source], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
         """Yield the result of `translate` for each line of an input of any length, in order.
@@ -207,7 +210,7 @@ class Translator:
             results.
         """
         self._search_setup(decoding)
-        blocks = growing_blocks(number_requests(lines, 0, self.context), block_lines)
+        blocks = growing_blocks(number_sources(lines, 0, self.context), block_lines)
         return chain.from_iterable(self.translate(block, progress=progress, **decoding) for block in blocks)
 
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
@@ -219,7 +222,7 @@ class Translator:
             RequestError: no hypothesis satisfies the constraints of a line.
             CheckpointError: the model's logits are NaN.
         """
-        sources = EncodedSide.from_lists(self.encode_texts([part.context + part.text for part in parts]))
+        sources = EncodedSide.from_lists(self.encode([part.source for part in parts]))
         translations: list[list[PartTranslation]] = [[] for _ in parts]
         batch_tokens = setup.decoding.batch_tokens * 2 // max(2, setup.beam_size)
         for indices in batches_in_order(sources.lengths, batch_tokens) if parts else ():
@@ -267,9 +270,20 @@ class Translator:
     def _words(self, target: list[int], scores: list[float]) -> tuple[Word, ...]:
         return words_of(target, scores, self.tokenizers.target, self.languages.target)
 
-    def encode_texts(self, sources: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each source. If a source with context is too long, its oldest sentences are dropped."""
+    def source(self, line: str | Source) -> Source:
+        """Return a line as the model reads it. A language token or a context at the beginning of the text becomes a
+        field of the source. A source without language gets that of the translator, one without context an empty one."""
+        source = with_language(as_source(line), self.tokenizers.source.has_piece, self.language)
+        if not self.context:
+            return source
+        source = parse_context(source)
+        return replace(source, context=source.context or ())
+
+    def encode(self, lines: Sequence[str | Source]) -> list[list[int]]:
+        """Return the ids of source lines. If a line with its context is too long, the context loses its oldest
+        sentences."""
         encode = partial(self.tokenizers.source.encode, threads=torch.get_num_threads())
+        sources = list(map(self.source, lines))
         return encode(shortened(sources, encode, self.max_pieces) if self.context else sources)
 
     def _search_setup(self, decoding: DecodingOptions) -> SearchSetup:
@@ -286,23 +300,23 @@ class Translator:
         return SearchSetup(decoding_with(self.decoding, decoding), self.tokenizers.target, self.languages.target,
                            self.context)
 
-    def _split_lines(self, lines: Sequence[str]) -> list[DividedLine]:
-        texts = [line.strip() for line in lines]
-        encoded = self.tokenizers.source.encode(texts, torch.get_num_threads())
-        short = {text for text, ids in zip(texts, encoded, strict=True) if len(ids) <= self.max_pieces}
-        for text, ids in zip(texts, encoded, strict=True):
+    def _divide(self, sources: Sequence[Source]) -> list[DividedLine]:
+        """Split each line into texts that fit the model. The context does not count, because it is shortened."""
+        alone = [replace(source, text=source.text.strip(), context=source.context and ()) for source in sources]
+        encoded = self.tokenizers.source.encode(alone, torch.get_num_threads())
+        for source, ids in zip(alone, encoded, strict=True):
             if not self.task.target_is_text and len(ids) > self.max_pieces:
-                raise CorpusError(f"the line that begins with '{text[:30]}' has {len(ids):,} words, but this model "
-                                  f"accepts at most {self.max_pieces:,}. It cannot be translated in parts, because the "
-                                  "output consists of positions in the line. Shorten it, or train with a larger "
-                                  "model.max_positions.")
+                raise CorpusError(f"the line that begins with '{source.text[:30]}' has {len(ids):,} words, but this "
+                                  f"model accepts at most {self.max_pieces:,}. It cannot be translated in parts, "
+                                  "because the output consists of positions in the line. Shorten it, or train with a "
+                                  "larger model.max_positions.")
 
-        def fits(text: str) -> bool:
-            return text in short or len(self.tokenizers.source.encode([text])[0]) <= self.max_pieces
+        def fits(source: Source, ids: Sequence[int], text: str) -> bool:
+            part = ids if text == source.text else self.tokenizers.source.encode([replace(source, text=text)])[0]
+            return len(part) <= self.max_pieces
 
-        heads = [self.tokenizers.source.language_prefix(text) for text in texts]
-        return [divide("" if head and text == head.strip() else line, fits, head)      # a language token alone is blank
-                for line, text, head in zip(lines, texts, heads, strict=True)]
+        return [divide(source.text, partial(fits, one, ids))
+                for source, one, ids in zip(sources, alone, encoded, strict=True)]
 
     def _join_parts(self, line: DividedLine, parts: list[list[PartTranslation]], setup: SearchSetup
                     ) -> list[Translation]:

@@ -5,9 +5,9 @@ import pytest
 from random_models import GERMAN, PAIRS, recipe_text, save_random_model, trained_tokenizers
 from simulation import SimulatedGPU
 
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.generation import generate
-from seq2seq.translation.requests import Request
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 
@@ -71,7 +71,7 @@ def test_an_option_finds_what_it_finds_on_the_cpu(models, name):
 
 
 def test_constraints_of_a_line(models):
-    requests = [Request(GERMAN[0], prefix="the dog"), Request(GERMAN[1], required=("cat",)), Request(GERMAN[2])]
+    requests = [Source(GERMAN[0], prefix="the dog"), Source(GERMAN[1], required=("cat",)), Source(GERMAN[2])]
     assert_same(*on_both(lambda device: Translator.load(models / "first", device, "fp32").translate(requests)))
 
 

@@ -16,12 +16,13 @@ from trainings import die, final_weights, interrupting, logged, same
 from seq2seq.check import check_recipe
 from seq2seq.cli import main
 from seq2seq.data.cleaning import clean
-from seq2seq.data.corpus import Counts, read_corpus
+from seq2seq.data.corpus import Counts, as_lines, read_corpus
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError, UserError
 from seq2seq.evaluation.scores import format_scores, perplexities
 from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.trainer import Training, train
 from seq2seq.translation.generation import generate
@@ -167,7 +168,8 @@ def test_monolingual_text_can_be_read_from_every_corpus_format(tmp_path, spec):
     (tmp_path / "h.tsv").write_text("german\tenglish\n" + "".join(f"x\t{line}\n" for line in lines), encoding="utf-8")
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"en": line}) + "\n" for line in lines))
     first = 2 if "header" in spec else 1
-    assert list(read_corpus(Corpus(**spec), tmp_path)) == [(n, "", line) for n, line in enumerate(lines, first)]
+    pairs = as_lines(read_corpus(Corpus(**spec), tmp_path))
+    assert list(pairs) == [(n, "", line) for n, line in enumerate(lines, first)]
 
 
 def test_a_missing_column_of_text_is_named(tmp_path):
@@ -181,7 +183,8 @@ def test_a_missing_column_of_text_is_named(tmp_path):
 
 def test_cleaning_of_monolingual_text_checks_only_the_text():
     counts = Counts()
-    pairs = [(1, "", "A dog."), (2, "", "  "), (3, "", "x" * 12), (4, "", "A dog."), (5, "", "A cat.")]
+    texts = enumerate(["A dog.", "  ", "x" * 12, "A dog.", "A cat."], 1)
+    pairs = [(number, Source(""), text) for number, text in texts]
     cleaning = Cleaning(max_characters=11, max_length_ratio=1.1, remove_identical=True, remove_duplicates=True)
     assert [number for number, _, _ in clean(pairs, cleaning, counts, sides=1)] == [1, 5]
     assert counts.dropped == {"empty": 1, "too_long": 1, "duplicate": 1}

@@ -169,7 +169,7 @@ def test_in_fp32_the_scores_of_a_line_do_not_depend_on_the_batch_up_to_rounding(
 
 
 def test_a_stream_is_translated_as_a_list_is(exact, monkeypatch):
-    monkeypatch.setattr("seq2seq.translation.requests.FIRST_BLOCK_LINES", 5)
+    monkeypatch.setattr("seq2seq.translation.sources.FIRST_BLOCK_LINES", 5)
     lines = [*GERMAN, *BLANK[:2]] * 5
     expected = texts(exact.translate(lines, beam_size=1))
     for block_lines in (7, 8192):
@@ -179,7 +179,7 @@ def test_a_stream_is_translated_as_a_list_is(exact, monkeypatch):
 
 
 def test_a_stream_answers_before_its_input_ends(translator, monkeypatch):
-    monkeypatch.setattr("seq2seq.translation.requests.FIRST_BLOCK_LINES", 5)
+    monkeypatch.setattr("seq2seq.translation.sources.FIRST_BLOCK_LINES", 5)
     asked = []
 
     def lines():
