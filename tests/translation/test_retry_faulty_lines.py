@@ -50,9 +50,9 @@ def mend(tokenizers):
 
         def search(parts, second):
             mend.asked_for.append((second.decoding, list(parts)))
-            if any(part.text not in again for part in parts):
+            if any(part.source.text not in again for part in parts):
                 raise RequestError("it cannot be had")
-            return [[found(text, mean) for text in again[part.text]] for part in parts]
+            return [[found(text, mean) for text in again[part.source.text]] for part in parts]
 
         parts = [Part(Source(text), line) for line, text in enumerate(pairs)]
         first = [[found(text) for text in texts] for texts in pairs.values()]
