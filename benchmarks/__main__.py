@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import environment
-from seq2seq.data.corpus import read_corpus
+from seq2seq.data.corpus import as_lines, read_corpus
 from seq2seq.errors import UserError
 from seq2seq.recipe import Recipe, load_recipe
 
@@ -137,7 +137,7 @@ def report(name: str, recipe: Recipe, run: Path, arguments: argparse.Namespace) 
         title = f"Data, {rows[0]['pairs']:,} pairs"
     else:
         (test,) = recipe.data.test.values()
-        pairs = [pair for _, *pair in read_corpus(test, recipe.data_directory)][:arguments.sentences]
+        pairs = [pair for _, *pair in as_lines(read_corpus(test, recipe.data_directory))][:arguments.sentences]
         sentences, references = [source for source, _ in pairs], [target for _, target in pairs]
         rows = decoding.measure(recipe, run, arguments.model, arguments.shape, sentences, references,
                                 arguments.repetitions, arguments.workers)

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from seq2seq.evaluation.rescoring import rescore
     from seq2seq.evaluation.scores import corpus_scores, evaluate_tests
     from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
+    from seq2seq.tokenizers.source import Source
     from seq2seq.training.run import train
     from seq2seq.translation.generation import generate
-    from seq2seq.translation.line_translator import Translation
-    from seq2seq.translation.requests import Request
-    from seq2seq.translation.translator import Translator
+    from seq2seq.translation.translator import Translation, Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
 __version__ = "0.1.0"
@@ -31,16 +30,15 @@ if sys.platform == "linux":
 # Module of each public name. The modules are imported on first use, because importing torch takes seconds, and neither
 # recipes nor the help of the command line need torch.
 _MODULES = {
-    "DecodingOptions": "recipe", "Recipe": "recipe", "Request": "translation.requests",
-    "Translation": "translation.line_translator", "Translator": "translation.translator",
+    "DecodingOptions": "recipe", "Recipe": "recipe", "Source": "tokenizers.source",
+    "Translation": "translation.translator", "Translator": "translation.translator",
     "TranslatorPool": "translation.worker_processes", "UserError": "errors", "corpus_scores": "evaluation.scores",
     "evaluate_tests": "evaluation.scores", "generate": "translation.generation", "load_recipe": "recipe",
     "rescore": "evaluation.rescoring", "train": "training.run",
     "translate_document": "documents.translate_document",
 }
-__all__ = ["DecodingOptions", "Recipe", "Request", "Translation", "Translator", "TranslatorPool", "UserError",
-           "corpus_scores", "evaluate_tests", "generate", "load_recipe", "rescore", "train",
-           "translate_document"]
+__all__ = ["DecodingOptions", "Recipe", "Source", "Translation", "Translator", "TranslatorPool", "UserError",
+           "corpus_scores", "evaluate_tests", "generate", "load_recipe", "rescore", "train", "translate_document"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import pytest
 
 from seq2seq.recipe import load_recipe
 from seq2seq.training.run import train
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 
 RECIPE = """
@@ -102,7 +103,7 @@ def test_a_small_model_memorises_twenty_pairs_and_translates_them_from_its_bundl
     translator = Translator.load(tmp_path / "elsewhere", precision="fp32")
     found = translator.translate([source for source, _ in pairs])
     assert [best.text for best, *_ in found] == [target for _, target in pairs]
-    scored = translator.score([(source, target) for source, target in pairs])
+    scored = pair_scores(translator, [(source, target) for source, target in pairs])
     assert [score.log_probability for score in scored] == pytest.approx(
         [best.log_probability for best, *_ in found], abs=1e-3)
 

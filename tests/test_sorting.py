@@ -13,6 +13,7 @@ from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.training.run import start_training, train
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 
 ROOT = Path(__file__).parents[1]
@@ -120,7 +121,7 @@ def test_a_pointer_memorises_twenty_lists_and_sorts_them_from_its_bundle(folder,
     assert [best.text for best, *_ in found] == [line(sorting.order(numbers)) for numbers in lists]
     alone = [translator.translate([text])[0][0] for text in texts]
     assert [best.text for best, *_ in found] == [best.text for best in alone]
-    scored = translator.score([(text, best.text) for text, (best, *_) in zip(texts, found, strict=True)])
+    scored = pair_scores(translator, [(text, best.text) for text, (best, *_) in zip(texts, found, strict=True)])
     assert [score.log_probability for score in scored] == pytest.approx(
         [best.log_probability for best, *_ in found], abs=1e-3)
     in_int8 = Translator.load(folder / "run", precision="int8").translate(texts)
@@ -171,4 +172,4 @@ def test_what_a_model_cannot_point_at_is_refused(folder):
                                           "accepts at most 12"):
         translator.translate([line(range(3)), line(range(13))])
     with pytest.raises(CorpusError, match="'4 1' cannot be scored: '4' is not a position in a source of 3 words"):
-        translator.score([("7 8 9", "1 2"), ("7 8 9", "4 1")])
+        pair_scores(translator, [("7 8 9", "1 2"), ("7 8 9", "4 1")])

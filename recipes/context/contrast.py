@@ -10,8 +10,8 @@ is made. Prints the accuracy in percent for pronouns and for ambiguous words, an
 import argparse
 from pathlib import Path
 
-from seq2seq import Translator, corpus_scores
-from seq2seq.tokenizers.context import with_context
+from seq2seq import Source, Translator, corpus_scores
+from seq2seq.translation.scoring import pair_scores
 
 DATA = Path(__file__).parents[2] / "runs" / "context" / "data"
 
@@ -27,8 +27,8 @@ def main() -> None:
     for label, uses_context in (("with context", True), ("without context", False)):
         if uses_context and not translator.context:
             continue
-        right, wrong = ([score.log_probability for score in translator.score([
-            (with_context(row[:2], row[2]) if uses_context else row[2], row[column]) for row in rows])]
+        right, wrong = ([score.log_probability for score in pair_scores(translator, [
+            (Source(row[2], tuple(row[:2]) if uses_context else None), row[column]) for row in rows])]
             for column in (3, 4))
         for phenomenon in ("pronoun", "word"):
             correct = [one > other for one, other, row in zip(right, wrong, rows, strict=True) if row[5] == phenomenon]

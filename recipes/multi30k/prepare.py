@@ -12,7 +12,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from seq2seq.data.corpus import Counts, read_corpus
+from seq2seq.data.corpus import Counts, as_lines, read_corpus
 from seq2seq.errors import UserError
 from seq2seq.recipe import Corpus
 from seq2seq.translation.text_io import writing
@@ -33,7 +33,7 @@ def prepare(hub: str, output: Path) -> dict[str, Counts]:
     for split, name in NAMES.items():
         counts[name] = Counts()
         corpus = Corpus(hub=hub, split=split, source=LANGUAGES[0], target=LANGUAGES[1])
-        splits[name] = [pair for _, *pair in read_corpus(corpus, Path(), counts[name])]
+        splits[name] = [pair for _, *pair in as_lines(read_corpus(corpus, Path(), counts[name]))]
     make_directory(output)
     # All splits are read before any is written, so that a failed download cannot leave files of two versions.
     for name, pairs in splits.items():

@@ -6,19 +6,38 @@ Layer, head, step and rule are chosen on valid and evaluated on test. They are s
 `seq2seq align` reads them. Prints the table of RESULTS.md.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import get_args
 
-from seq2seq.data.alignment import Reference, Rule, Step, alignment_error_rate, parse_reference
+from seq2seq.data.alignment import Reference, Rule, Step, alignment_error_rate
 from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
 from seq2seq.translation.attention_maps import Aligner, PairAttention, compute_pair_attention
 from seq2seq.translation.translator import Translator
 
 RUN = Path(__file__).resolve().parents[2] / "runs" / "phrasebook"
 DATA = RUN / "data"
+
+
+def parse_reference(line: str) -> Reference:
+    """Parse a line of links such as `0-0 1?2`: a hyphen marks a sure link, a question mark a possible link.
+
+    Raises:
+        ValueError: the line has another format.
+    """
+    sure, possible = set(), set()
+    for token in line.split():
+        match = re.fullmatch(r"(\d+)([-?])(\d+)", token)
+        if not match:
+            raise ValueError(f"{token!r} is not a link; write 0-2 for a sure link, 0?2 for a possible one")
+        link = int(match[1]), int(match[3])
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return Reference(frozenset(sure), frozenset(possible))
 
 
 def read(split: str) -> tuple[list[tuple[str, str]], list[Reference]]:

@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from seq2seq.data.robustness_slices import robustness_slices
+from seq2seq.data.modifiers import robustness_slices
 from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.translation.translator import Translator
 

@@ -13,11 +13,11 @@ from seq2seq.alignment.shown_maps import maps_of_kind, select_map
 from seq2seq.data.alignment import Link, extract_links, piece_word_overlap, word_weights
 from seq2seq.data.line_splitting import Span, alignment_units, word_spans
 from seq2seq.model.attention import CrossAttention
-from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
+from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.training.alignment_head import Aligner
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
-from seq2seq.translation.line_translator import ReportProgress
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.scoring import scorable_pairs
+from seq2seq.translation.translator import ReportProgress, Translator
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], align
                  ) -> list[np.ndarray | None]:
     """Return the attention between the units (see `line_splitting.alignment_units`) of each pair, with shape (target
     units, source units). For a pair that is too long for the model, return None."""
-    accepted = set(translator.scorable_pairs(pairs))
+    accepted = set(scorable_pairs(translator, pairs))
     indices = [index for index, pair in enumerate(pairs) if tuple(pair) in accepted]
     weights: list[np.ndarray | None] = [None] * len(pairs)
     layer, aligner = _one_layer(translator, aligner)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from seq2seq import console
 from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
 from seq2seq.check.new_recipe import corpus_of
-from seq2seq.data.corpus import Counts, Pair, first_line_warning, read_pairs
+from seq2seq.data.corpus import Counts, LinePair, as_lines, first_line_warning, read_pairs
 from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device
 from seq2seq.errors import CorpusError, OptionError, UserError
@@ -262,7 +262,7 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
 
     Pairs without text on both sides, such as units of a .tmx that lack a language, are left out with a warning.
     """
-    everything = list(read_pairs(recipe, corpus))
+    everything = list(as_lines(read_pairs(recipe, corpus)))
     pairs = [pair for pair in everything if pair[1].strip() and pair[2].strip()]
     if lacking := [number for number, source, target in everything if not (source.strip() and target.strip())]:
         console.warn(f"{corpus.label}: {len(lacking):,} of {len(everything):,} pairs are left out because they have no "
@@ -291,14 +291,14 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     test: list[TextPair] = []
     for name, spec in recipe.data.test.items():
         try:
-            test += _texts(read_pairs(recipe, spec))
+            test += _texts(as_lines(read_pairs(recipe, spec)))
         except CorpusError as error:
             console.warn(f"the test set {name} of the model is not scored: {error}")
     try:
         found = (pair for spec in recipe.data.train if spec.translated_by is None
-                 for pair in cleaned(spec, recipe, Counts()))
+                 for pair in as_lines(cleaned(spec, recipe, Counts())))
         train = _sample(_texts(found), limit, seed)
-        valid = [list(read_pairs(recipe, spec)) for spec in recipe.data.valid]
+        valid = [list(as_lines(read_pairs(recipe, spec))) for spec in recipe.data.valid]
     except CorpusError as error:
         remedy = "This is text of the model's recipe. Give other general text with --general."
         raise CorpusError(f"{error} {remedy}") from None
@@ -310,7 +310,7 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
     return train, others if len(others) >= MAX_VALIDATED else everything, test
 
 
-def _texts(pairs: Iterable[Pair]) -> Iterable[TextPair]:
+def _texts(pairs: Iterable[LinePair]) -> Iterable[TextPair]:
     return ((_line(source), _line(target)) for _, source, target in pairs if source.strip() and target.strip())
 
 

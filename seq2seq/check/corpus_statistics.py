@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from seq2seq.check.results import CorpusReport, Finding
 from seq2seq.data.cleaning import SHORT_TEXT
-from seq2seq.data.corpus import Pair
+from seq2seq.data.corpus import LinePair
 from seq2seq.data.damaged_text import is_damaged, is_split_into_subwords
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import has_entities, is_tokenized
@@ -23,7 +23,7 @@ LENGTH_RATIOS = (1.5, 2.0, 3.0, 4.0)
 MAX_CHARACTERS = (250, 500, 1000, 5000)
 NUMBER_AGREEMENTS = (0.5, 0.7, 1.0)
 
-Block = list[Pair]
+Block = list[LinePair]
 """Consecutive pairs of a corpus, at most BLOCK_LINES."""
 
 
@@ -34,7 +34,7 @@ class Sample:
         self.blocks: list[Block] = []
         self._seen, self._random = 0, random.Random(seed)
 
-    def draw_from(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+    def draw_from(self, pairs: Iterable[LinePair]) -> Iterator[LinePair]:
         """Yield the pairs unchanged, and sample blocks of them."""
         block: Block = []
         for pair in pairs:
@@ -54,7 +54,7 @@ class Sample:
             self.blocks[index] = block
 
 
-def scan_corpus(pairs: Iterable[Pair], report: CorpusReport, sides: int) -> None:
+def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int) -> None:
     """Read all pairs. Add to the report the number of lines of each kind, such as duplicates, and the number of pairs
     that each value of LENGTH_RATIOS, MAX_CHARACTERS and NUMBER_AGREEMENTS would drop.
     sides: 2 for pairs; 1 for the text of a language model.

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from seq2seq.data.corpus import Pair
+from seq2seq.data.corpus import LinePair
 
 MAX_HELD_OUT = 2_000
 """Maximum number of pairs in the validation set and in the test set. The test sets of WMT have about as many."""
@@ -31,7 +31,7 @@ class HeldOut:
     copies: frozenset[int]
 
 
-def choose_held_out(pairs: Iterable[Pair], seed: int, is_suitable: Callable[[str, str], bool]) -> HeldOut:
+def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[[str, str], bool]) -> HeldOut:
     """Choose validation and test pairs at random among the suitable pairs that share no sentence with a different pair.
 
     So a pair is not chosen if its source also occurs with another target, or its target with another source. Sentences

@@ -20,7 +20,7 @@ from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, HeldOut, choose_hel
 from seq2seq.check.read_corpora import CorpusReader
 from seq2seq.check.results import CorpusReport, Report
 from seq2seq.check.warnings import EPOCHS_WARNING_THRESHOLD, LINE_WARNINGS, frequent_kinds
-from seq2seq.data.corpus import Pair, first_line_warnings, read_corpus, read_lines, read_pairs
+from seq2seq.data.corpus import LinePair, as_lines, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import lingua_languages
 from seq2seq.data.number_agreement import number_agreement
@@ -138,7 +138,7 @@ def identify_languages(corpus: Corpus) -> tuple[str | None, str | None]:
         import lingua
     except ImportError:
         return None, None
-    texts = [pair[1:] for pair in islice(read_corpus(corpus, Path()), MAX_LANGUAGE_LINES)]
+    texts = [pair[1:] for pair in islice(as_lines(read_corpus(corpus, Path())), MAX_LANGUAGE_LINES)]
     detector = lingua.LanguageDetectorBuilder.from_all_languages().build()
     found = [detector.detect_language_of(normalize("NFC", "\n".join(side)[:MAX_LANGUAGE_CHARACTERS]))
              for side in zip(*texts, strict=True)] or [None, None]
@@ -172,14 +172,14 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
     scanned = _scan(corpus, languages)
     recipe = _recipe_of(corpus, languages)
     frequent = frequent_kinds(scanned)
-    held_out = choose_held_out(read_pairs(recipe, corpus), seed, _is_suitable)
+    held_out = choose_held_out(as_lines(read_pairs(recipe, corpus)), seed, _is_suitable)
     if not held_out.valid:
         raise CorpusError(
             f"{corpus.label} has too few pairs for a validation and a test set ({scanned.lines:,}). They need at least "
             f"{PAIRS_PER_HELD_OUT} different pairs with undamaged text on both sides and the same numbers. At least "
             "two of these pairs must share neither source nor target with another pair. Add text.")
     with replace_directory(output) as directory:
-        pairs = _write_texts(read_pairs(recipe, corpus), directory, languages, held_out)
+        pairs = _write_texts(as_lines(read_pairs(recipe, corpus)), directory, languages, held_out)
         kept = pairs["train"]
         size = size_for(kept)
 
@@ -252,7 +252,7 @@ def _is_suitable(source: str, target: str) -> bool:
                 and not is_damaged(target) and number_agreement(source, target) == 1)
 
 
-def _write_texts(pairs: Iterable[Pair], directory: Path, languages: tuple[str, str], held_out: HeldOut
+def _write_texts(pairs: Iterable[LinePair], directory: Path, languages: tuple[str, str], held_out: HeldOut
                  ) -> dict[str, int]:
     """Write the files of all splits, and return the number of pairs of each split."""
     counts = dict.fromkeys(SPLITS, 0)

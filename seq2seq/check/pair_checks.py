@@ -10,7 +10,7 @@ import numpy as np
 from seq2seq.check.corpus_statistics import BLOCK_LINES, Block
 from seq2seq.check.misalignment import TranslationTable
 from seq2seq.check.results import Finding, LineShift, PairReport
-from seq2seq.data.corpus import Pair
+from seq2seq.data.corpus import LinePair
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages, is_installed
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import UserError
@@ -86,7 +86,7 @@ class CorpusChecker:
         median, random_median = np.median(self._pair_scores), np.median(self._random_scores)
         return bool(median > random_median + MIN_MEDIAN_DIFFERENCE and median > 0)
 
-    def check(self, pairs: Iterable[Pair], count: int) -> PairReport:
+    def check(self, pairs: Iterable[LinePair], count: int) -> PairReport:
         """Check a corpus of `count` pairs. If `count` exceeds MAX_CHECKED_PAIRS, only some blocks are checked."""
         report = PairReport()
         if self._sides is None or not count:

@@ -16,15 +16,17 @@ from seq2seq.check.held_out_split import comparable
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.results import CorpusReport, SideReport, percentiles
 from seq2seq.data.batching import derived_seed
-from seq2seq.data.corpus import Pair, read_pairs
+from seq2seq.data.corpus import LinePair, Pair, read_pairs
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import BLOCK_PAIRS, cleaned, within_max_pieces
 from seq2seq.data.resampled_epochs import sampled
 from seq2seq.errors import UserError
 from seq2seq.languages import has_spaceless_words, main_language
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.tokenizers.context import shortened, split_context
+from seq2seq.tokenizers.context import shortened
+from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
+from seq2seq.tokenizers.vocabulary import as_line
 
 # For each of these values of data.cleaning.max_pieces, the report counts the pairs that the value would drop.
 MAX_PIECES = (64, 128, 256, 512)
@@ -54,8 +56,7 @@ class CorpusReader:
         sample: random sample to which blocks of the pairs are added; None to draw no sample.
         """
         try:
-            pairs = read_pairs(self.recipe, self.spec.untagged, context=0)
-            pairs = console.with_progress(f"scanning {self.report.label}", pairs, "pairs")
+            pairs = console.with_progress(f"scanning {self.report.label}", self._texts(), "pairs")
             scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides))
         except UserError as error:
             self.report.error = str(error)
@@ -63,8 +64,12 @@ class CorpusReader:
     def check_pairs(self, checker: CorpusChecker) -> None:
         """Check the pairs for misalignment and wrong languages."""
         with contextlib.suppress(UserError):                                    # `scan` has reported the error
-            self.report.judgement = checker.check(read_pairs(
-                self.recipe, self.spec.untagged, context=0), self.report.lines)
+            self.report.judgement = checker.check(self._texts(), self.report.lines)
+
+    def _texts(self) -> Iterator[LinePair]:
+        """Yield the pairs without tags and contexts."""
+        pairs = read_pairs(self.recipe, self.spec, context=0)
+        return ((number, source.text, target) for number, source, target in pairs)
 
     def read_held_out(self, held_out: dict[str, set[str]]) -> dict[int, str]:
         """Read all pairs of a validation or test corpus, without cleaning. Return their sources (for a language model,
@@ -94,14 +99,14 @@ class CorpusReader:
                 if sources := held_out.get(language):
                     overlap |= sources.intersection(map(self._comparable, texts))
             for side, texts in sides:
-                characters[side].update(*texts)
+                characters[side].update(*map(as_line, texts))
 
-    def _comparable(self, text: str) -> str:
+    def _comparable(self, line: str | Source) -> str:
         """Return a source (for a language model, a text) without context and corpus tag, as a `comparable` text."""
-        return comparable(split_context(text)[1].removeprefix(self.spec.tagged("")))
+        return comparable(as_source(line).text)
 
-    def _sides(self, block: list[Pair]) -> list[tuple[str, list[str]]]:
-        """Return (name of the side, its texts) for each side of a block."""
+    def _sides(self, block: list[Pair]) -> list[tuple[str, Sequence[str | Source]]]:
+        """Return (name of the side, its lines) for each side of a block."""
         columns = ([source for _, source, _ in block], [target for _, _, target in block])
         return list(zip(self.spec.sides, columns[-len(self.spec.sides):], strict=True))
 
@@ -159,8 +164,9 @@ class CorpusReader:
                 self.pieces[side].update(chain.from_iterable(lines))
                 self.lengths[side].append(lengths[side] + 1)
         for side, texts in self._sides(block):
-            self.characters[side].update(map(len, texts))
-            self.words[side].update(len(text.split()) for text in texts)
+            lines_of_side = list(map(as_line, texts))
+            self.characters[side].update(map(len, lines_of_side))
+            self.words[side].update(len(line.split()) for line in lines_of_side)
         return block
 
     def _tokenizer(self, side: str) -> Vocabulary:

@@ -176,10 +176,10 @@ def too_long(translator: Translator, block: Sequence[tuple[Line, ...]], *inputs:
     inputs: the source file and the target file; for a language model, only the text file.
     """
     max_tokens = translator.max_positions
-    tokenizers = (translator.tokenizers.source, translator.tokenizers.target)[-len(inputs) :]
+    encode_sides = (translator.encode, translator.tokenizers.target.encode)[-len(inputs) :]
     for lines in block:
-        for line, file, tokenizer in zip(lines, inputs, tokenizers, strict=True):
-            pieces = len(tokenizer.encode([line.text])[0])
+        for line, file, encode in zip(lines, inputs, encode_sides, strict=True):
+            pieces = len(encode([line.text])[0])
             if pieces + 1 > max_tokens:
                 return CorpusError(f"{file.name}:{line.number}: {pieces:,} pieces; the model accepts at most "
                                    f"{max_tokens - 1:,}. Remove this {'pair' if len(inputs) > 1 else 'line'}, or split "

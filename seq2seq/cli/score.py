@@ -66,6 +66,7 @@ def score(
         _require_sides(translator, model, target)
         advance = stack.enter_context(bar("scoring", inputs[0], output))
         from seq2seq.tokenizers.context import PreviousSentences
+        from seq2seq.translation.scoring import pair_scores
 
         previous = PreviousSentences(translator.context)
         for block in blocks(zip_parallel(input_names, *inputs), PAIRS_PER_BLOCK):
@@ -73,7 +74,7 @@ def score(
             pairs = [("" if len(lines) == 1 else previous.source(lines[0].text.strip()), lines[-1].text.strip())
                      for lines in block]
             try:
-                scores = translator.score(pairs, progress=advance)
+                scores = pair_scores(translator, pairs, progress=advance)
             except ValueError as error:
                 raise too_long(translator, block, *inputs) from error
             for lines, score in zip(block, scores, strict=True):

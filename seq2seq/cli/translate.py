@@ -47,8 +47,7 @@ from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resum
 
 if TYPE_CHECKING:
     from seq2seq.recipe import DecodingSection
-    from seq2seq.translation.line_translator import Translation
-    from seq2seq.translation.translator import Translator
+    from seq2seq.translation.translator import Translation, Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
 TORCHRUN_STOP_SECONDS = 15
@@ -194,7 +193,7 @@ def translate(
         overrides.refuse_without_effect("fusion_weight", "there is no language model. Add --fusion LM.")
     from seq2seq.documents.divided_document import DividedDocument
     from seq2seq.documents.translate_document import model_recipe, protected, read_document
-    from seq2seq.translation.requests import growing_blocks, requests_of
+    from seq2seq.translation.sources import constrained_sources, growing_blocks
 
     path, output = file_or_standard(input), file_or_standard(output)
     if world_size > 1:
@@ -232,15 +231,15 @@ def translate(
         keep = divided or glossary or placeholder or decoding.safety_net and recipe.task.target_is_text
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
-        requests = stop.interruptible(requests_of(lines, prefixes, phrases, translator.context))
+        sources = stop.interruptible(constrained_sources(lines, prefixes, phrases, translator.context))
         stop.message = how_to_resume(unfinished)
         warnings = _Warnings(lines.name, divided.places if divided else None, recipe.language_tokens)
-        blocks = unfinished.pending(growing_blocks(requests, 1 if lines.live else BLOCK_LINES * workers))
+        blocks = unfinished.pending(growing_blocks(sources, 1 if lines.live else BLOCK_LINES * workers))
         first = list(islice(blocks, 1))                     # skips finished blocks, which would distort the rate
         skipped = unfinished.skipped_lines
         with bar("translating", lines, unfinished.output, skipped) as advance:
             for block in chain(first, blocks):
-                found = (safe if keep else translator).translate([request for _, request in block], progress=advance,
+                found = (safe if keep else translator).translate([source for _, source in block], progress=advance,
                                                                  **overrides.values)
                 translated = [(line, n_best) for (line, _), n_best in zip(block, found, strict=True)]
                 unfinished.write("".join(
@@ -385,9 +384,6 @@ def _checked_decoding(translator: Translator | TranslatorPool, overrides: Decodi
                                         "decoding.diverse_groups=N.")
     if not (requiring or decoding.require or decoding.forbid):
         overrides.refuse_without_effect("ignore_case", "no phrases are given. Add --require FILE or --forbid TEXT.")
-    if requiring and (decoding.sampling or decoding.diverse_groups > 1):
-        raise UserError("--require works only with beam search in a single group. Remove either --require, or both "
-                        "--sampling and decoding.diverse_groups.")
     return decoding
 
 
@@ -407,7 +403,7 @@ class _Warnings:
 
     def check(self, line: Line, best: Translation) -> None:
         """Print or count the warnings about the translation of a line."""
-        from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
+        from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 
         token = LANGUAGE_TOKEN.match(line.text) if self.language_tokens else None
         if token and token[0] not in self.language_tokens:

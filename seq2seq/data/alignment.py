@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
@@ -108,21 +107,3 @@ def alignment_error_rate(alignments: Iterable[Set[Link]], references: Iterable[R
 def format_links(links: Iterable[Link]) -> str:
     """Format links as `source-target` pairs in Pharaoh format: `0-0 1-2`."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
-
-
-def parse_reference(line: str) -> Reference:
-    """Parse a line of links such as `0-0 1?2`: a hyphen marks a sure link, a question mark a possible link.
-
-    Raises:
-        ValueError: the line has another format.
-    """
-    sure, possible = set(), set()
-    for token in line.split():
-        match = re.fullmatch(r"(\d+)([-?])(\d+)", token)
-        if not match:
-            raise ValueError(f"{token!r} is not a link; write 0-2 for a sure link, 0?2 for a possible one")
-        link = int(match[1]), int(match[3])
-        possible.add(link)
-        if match[2] == "-":
-            sure.add(link)
-    return Reference(frozenset(sure), frozenset(possible))

@@ -25,7 +25,8 @@ STATISTICS_PAIRS = 10_000
 
 def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2,
           languages: Languages | None = None) -> Iterator[Pair]:
-    """Yield the pairs that pass all filters. The other pairs are counted in `counts`, by the reason to drop them.
+    """Yield the pairs that pass all filters. The other pairs are counted in `counts`, by the reason to drop them. Of a
+    source, the filters examine only the text.
 
     Duplicates are found by 64-bit hashes, which take some 80 bytes per pair. Two different pairs have the same hash
     with a probability of 2^-64.
@@ -40,9 +41,9 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
     seen: set[bytes] = set()
     statistics, pairs = _compute_statistics(pairs, cleaning, sides, languages)
     for number, source, target in pairs:
-        reason = _drop_reason((source, target)[-sides:], cleaning) or statistics.drop_reason(source, target)
+        reason = _drop_reason((source.text, target)[-sides:], cleaning) or statistics.drop_reason(source.text, target)
         if reason is None and cleaning.remove_duplicates:
-            digest = hashlib.blake2b(f"{source}\n{target}".encode(), digest_size=8).digest()
+            digest = hashlib.blake2b(f"{source.text}\n{target}".encode(), digest_size=8).digest()
             reason = "duplicate" if digest in seen else None
             seen.add(digest)
         if reason is None:
@@ -79,7 +80,8 @@ def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, l
         return _Statistics(languages=detector), pairs
     pairs = iter(pairs)
     first = list(islice(pairs, STATISTICS_PAIRS))
-    kept = [(source, target) for _, source, target in first if _drop_reason((source, target), cleaning) is None]
+    texts = [(source.text, target) for _, source, target in first]
+    kept = [pair for pair in texts if _drop_reason(pair, cleaning) is None]
     lengths = None
     if cleaning.max_length_deviation is not None:
         lengths = LengthModel.learn((len(source.strip()), len(target.strip())) for source, target in kept)

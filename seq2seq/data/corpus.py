@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from glob import has_magic
@@ -19,14 +19,19 @@ from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.files import BLOCK_BYTES, MAX_LINE_BYTES, UTF16_MARKS, NotJson, bounded_lines, opened, parse_json
-from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, PreviousSentences, split_context, with_context
+from seq2seq.tokenizers.context import PreviousSentences
+from seq2seq.tokenizers.language_token import split_language_token
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.tokenizers.whole_words import position_fault
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Corpus, Recipe
 
-Pair = tuple[int, str, str]
+Pair = tuple[int, Source, str]
 """Line number (from 1), source, target. Monolingual text is the target of pairs with an empty source."""
+LinePair = tuple[int, str, str]
+"""Line number (from 1), source as a line of text, target."""
 Row = tuple[int, tuple[str, ...]]
 """Line number (from 1), and the text of each column that is read: the sides, then `document` if it is set."""
 
@@ -119,7 +124,7 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, conte
                ) -> Iterator[Pair]:
     """Yield the pairs of one of the recipe's corpora. For a pointer network, targets must be source positions.
 
-    context: number of sentences before each source (see `tokenizers.context`); None: `data.context` of the recipe.
+    context: number of sentences in the context of each source; None: `data.context` of the recipe.
     Raises:
         CorpusError: as `read_corpus`, or a target for a pointer network contains a word that is not a source position.
     """
@@ -131,7 +136,7 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, conte
         return
     where = recipe.data_directory / str(spec.target if spec.form == "files" else spec.file or spec.label)
     for number, source, target in pairs:
-        if fault := position_fault(source, target):
+        if fault := position_fault(source.text, target):
             raise CorpusError(f"{where}:{number}: {fault}.")
         yield number, source, target
 
@@ -156,18 +161,20 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
     counts = Counts() if counts is None else counts
     rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
     previous, document = PreviousSentences(context), ""
+    language, tag = split_language_token(spec.tag or "")
     for number, texts in islice(rows, spec.limit):
         counts.lines += 1
         if number == 1:
             counts.byte_order_marks += sum(text.startswith("\ufeff") for text in texts)
             texts = tuple(text.removeprefix("\ufeff") for text in texts)
         *source, target = (_replace_line_breaks(text, counts) for text in texts[:len(spec.sides)])
-        text = spec.tagged("".join(source))
-        if context:
-            before, document = document, "".join(texts[len(spec.sides):])
-            sentences = previous.add(split_context("".join(source))[1], before != document)
-            text = with_context(sentences, text) if text.strip() and CONTEXT_SEPARATOR not in text else text
-        yield number, text, target
+        before, document = document, "".join(texts[len(spec.sides):])
+        yield number, previous.source(Source("".join(source), language=language, tag=tag), before != document), target
+
+
+def as_lines(pairs: Iterable[Pair]) -> Iterator[LinePair]:
+    """Yield the pairs with their sources as lines of text."""
+    return ((number, as_line(source), target) for number, source, target in pairs)
 
 
 def _replace_line_breaks(text: str, counts: Counts) -> str:

@@ -68,17 +68,12 @@ class DividedLine:
         return self.before + join_translations(parts, target_language) + self.after
 
 
-def divide(line: str, fits: Callable[[str], bool], prefix: str = "") -> DividedLine:
+def divide(line: str, fits: Callable[[str], bool]) -> DividedLine:
     """Split a line into parts that fit the model. No part is empty or has white space around it.
 
-    Args:
-        fits: function that returns True if a text is short enough for the model. Any single character must fit.
-        prefix: language token at the beginning of the text. If the line is split, each part gets this prefix.
+    fits: function that returns True if a text is short enough for the model. Any single character must fit.
     """
     before, text, after = split_margins(line)
-    if prefix and not fits(text):
-        parts = divide(text.removeprefix(prefix), lambda part: fits(f"{prefix} {part}"))
-        return DividedLine(before, [f"{prefix} {part}" for part in parts.texts], parts.gaps, parts.after + after)
     texts: list[str] = []
     gaps: list[str] = []
     for segment in split_long(text, fits) if text else []:

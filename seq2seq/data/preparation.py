@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,9 +24,12 @@ from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
 from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, tokenizers_of_run
-from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, shortened, split_context, with_context
+from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, parse_context, shortened
+from seq2seq.tokenizers.language_token import split_language_token
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
+from seq2seq.tokenizers.vocabulary import as_line
 
 FORMAT_VERSION = 1
 BLOCK_PAIRS = 8192
@@ -75,28 +77,18 @@ class Prepared:
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
     """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of lines read and dropped."""
-    pairs, languages = read_pairs(recipe, spec.untagged, counts), recipe.languages_of(spec)
-    contexts: deque[tuple[int, str]] = deque()                                  # (line number, context) of each pair
-
-    def without_context() -> Iterator[Pair]:
-        for number, source, target in pairs:
-            context, text = split_context(source)
-            isolated = (number * 2_654_435_761) % 2**32 < 2**32 * ISOLATED_SHARE
-            contexts.append((number, with_context((), "") if isolated and context else context))
-            yield number, text, target
-
-    pairs_to_clean = without_context() if recipe.data.context else pairs
-    for number, source, target in clean(pairs_to_clean, recipe.data.cleaning, counts, len(spec.sides), languages):
-        while contexts and contexts[0][0] < number:
-            contexts.popleft()
-        yield number, (contexts[0][1] if contexts else "") + spec.tagged(source), target
+    pairs = read_pairs(recipe, spec, counts)
+    for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides),
+                                        recipe.languages_of(spec)):
+        isolated = (number * 2_654_435_761) % 2**32 < 2**32 * ISOLATED_SHARE
+        yield number, replace(source, context=()) if isolated and source.context else source, target
 
 
 def training_pairs(text: TrainingText) -> Iterator[tuple[str, str]]:
-    """Yield the cleaned pairs of all training corpora, one corpus after another."""
+    """Yield the cleaned pairs of all training corpora as text without context, one corpus after another."""
     for spec in text.corpora:
         for _, source, target in cleaned(spec, text.recipe, Counts()):
-            yield split_context(source)[1], target
+            yield as_line(replace(source, context=None)), target
 
 
 def train_or_load_tokenizers(text: TrainingText, directory: Path, compare_text: bool = True) -> Tokenizers:
@@ -162,7 +154,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     if recipe.data.context and tokenizers.source.encode([CONTEXT_SEPARATOR])[0][-1:] != [SEPARATOR_ID]:
         raise TokenizerError(f"the tokenizer of {model} has no piece {CONTEXT_SEPARATOR} for data.context. Take a "
                              "tokenizer that was trained with it, or let this recipe train one.")
-    if missing := [token for token in recipe.language_tokens if not tokenizers.source.language_prefix(token)]:
+    if missing := [token for token in recipe.language_tokens if not tokenizers.source.has_piece(token)]:
         raise TokenizerError(f"the tokenizer of {model} has no pieces {' and '.join(missing)} for the target "
                              "languages. Take a tokenizer that was trained with them, or let this recipe train one.")
     return tokenizers
@@ -282,7 +274,7 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
                                          recipe.data.cleaning.max_pieces, counts)
                 for writer, (ids, lengths) in zip(writers, sides, strict=True):
                     writer.append(ids[np.repeat(kept, lengths)], lengths[kept])
-                for file, lines in zip(texts, (sources, targets), strict=False):
+                for file, lines in zip(texts, (map(as_line, sources), targets), strict=False):
                     file.writelines(f"{line}\n" for line, keep in zip(lines, kept, strict=True) if keep)
                 lines_file.write(numbers[kept].tobytes())
                 corpora_file.write(np.full(kept.sum(), number, np.int64).tobytes())
@@ -299,11 +291,26 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
     (temporary / DESCRIPTION).write_bytes(as_json(description))
 
 
+def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source, str]]:
+    """Yield the pairs in the text files of a prepared corpus. They exist if `recipe.keeps_training_text` is true."""
+    tags = [split_language_token(spec.tag or "") for spec in text.corpora]
+    beginnings = [as_line(Source("", language=language, tag=tag)) for language, tag in tags]
+    corpora = np.memmap(directory / "corpora", dtype=np.int64, mode="r")
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(directory / f"{side}.txt", encoding="utf-8", newline="\n")) for side in SIDES]
+        for number, source, target in zip(corpora, *files, strict=True):
+            line = source.removesuffix("\n")
+            parsed = parse_context(line) if text.recipe.data.context else Source(line)
+            language, tag = tags[number]
+            yield (replace(parsed, text=parsed.text.removeprefix(beginnings[number]), language=language, tag=tag),
+                   target.removesuffix("\n"))
+
+
 def _unique_label(label: str, taken: dict[str, Any]) -> str:
     return label if label not in taken else _unique_label(f"{label}'", taken)
 
 
-def _encode(tokenizer: Vocabulary, lines: list[str], threads: int) -> tuple[np.ndarray, np.ndarray]:
+def _encode(tokenizer: Vocabulary, lines: Sequence[str | Source], threads: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of the lines in one array, each line with `</s>` at its end, and the lengths of the lines."""
     flat, offsets = tokenizer.encode_flat(lines, threads)
     lengths = np.diff(offsets)

@@ -5,21 +5,32 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, derived_seed
 from seq2seq.data.pair_augmenter import Links, PairAugmenter, words_of
 from seq2seq.data.parallel_text import blocks
-from seq2seq.data.preparation import BLOCK_PAIRS, SIDES, Prepared, SideWriter, TrainingText, id_type, open_side
+from seq2seq.data.preparation import (
+    BLOCK_PAIRS,
+    SIDES,
+    Prepared,
+    SideWriter,
+    TrainingText,
+    id_type,
+    open_side,
+    prepared_text,
+)
 from seq2seq.data.word_alignment import WordAligner
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
+
+Sides = tuple[Sequence[str | Source], Sequence[str | Source]]
+"""Lines of both sides."""
 
 
 class ResampledEpochs:
@@ -41,7 +52,7 @@ class ResampledEpochs:
         self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
         self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
         self.languages = recipe.languages.source or "", recipe.languages.target
-        self.tags = [spec.tagged("") for spec in text.corpora]
+        self._pairs = partial(prepared_text, text, prepared.directory)
         section = recipe.data.augmentation
         self.augmenter = PairAugmenter(section, self.languages, recipe.seed, links, self._align) if section else None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="resampling")
@@ -84,7 +95,7 @@ class ResampledEpochs:
         for number, block in enumerate(blocks(self._pairs(), BLOCK_PAIRS)):
             if self._closing.is_set():
                 raise CancelledError
-            originals = [source for source, _, _ in block], [target for _, target, _ in block]
+            originals: Sides = ([source for source, _ in block], [target for _, target in block])
             names = [""] * len(block)
             texts = originals
             if self.augmenter:
@@ -93,8 +104,8 @@ class ResampledEpochs:
                 texts, names = ([pair[0] for pair in changed], [pair[1] for pair in changed]), [
                     pair[2] for pair in changed]
             seeds = [derived_seed(self.seed, "subwords", side, epoch, number) for side in SIDES]
-            encoded = [sampled(*arguments) for arguments in zip(
-                vocabularies, texts, [self.alpha] * 2, seeds, [self.max_pieces] * 2, strict=True)]
+            encoded = [sampled(vocabulary, lines, self.alpha, seed, self.max_pieces)
+                       for vocabulary, lines, seed in zip(vocabularies, texts, seeds, strict=True)]
             long = [index for index, name in enumerate(names) if name and (
                 max(len(side[index]) for side in encoded) > self.max_pieces)]
             for side, lines, vocabulary in zip(encoded, originals, vocabularies, strict=True):
@@ -110,20 +121,11 @@ class ResampledEpochs:
             writer.close()
         return self._open(epoch), counts
 
-    def _pairs(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (source, target, tag of the corpus) of each pair. The source begins with the tag."""
-        corpora = np.memmap(self.prepared.directory / "corpora", dtype=np.int64, mode="r")
-        with ExitStack() as stack:
-            files = [stack.enter_context(open(self.prepared.directory / f"{side}.txt", encoding="utf-8", newline="\n"))
-                     for side in SIDES]
-            for number, source, target in zip(corpora, *files, strict=True):
-                yield source.removesuffix("\n"), target.removesuffix("\n"), self.tags[number]
-
     def _align(self) -> WordAligner:
         """Train a word aligner on the training text."""
         console.print_message("aligning words for data.augmentation")
-        return WordAligner([(words_of(source.removeprefix(tag), self.languages[0]), words_of(target, self.languages[1]))
-                            for source, target, tag in self._pairs()])
+        return WordAligner([(words_of(source.text, self.languages[0]), words_of(target, self.languages[1]))
+                            for source, target in self._pairs()])
 
     def _open(self, epoch: int) -> EncodedCorpus:
         source, target = (
@@ -132,7 +134,8 @@ class ResampledEpochs:
         return replace(self.prepared.corpus, source=source, target=target)
 
 
-def sampled(tokenizer: Vocabulary, lines: list[str], alpha: float, seed: int, max_pieces: int) -> list[list[int]]:
+def sampled(tokenizer: Vocabulary, lines: Sequence[str | Source], alpha: float, seed: int, max_pieces: int
+            ) -> list[list[int]]:
     """Encode lines with subword sampling. Lines with more than `max_pieces` pieces are encoded again without sampling.
 
     alpha: `tokenizer.subword_sampling`; 0: no sampling.

@@ -11,9 +11,10 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.evaluation.scores import Score, evaluate_tests
 from seq2seq.recipe import Recipe
-from seq2seq.tokenizers.context import split_context
-from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.translator import Translator
+from seq2seq.tokenizers.context import parse_context
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
+from seq2seq.translation.translator import Translation, Translator
 
 
 def adherence(glossary: Glossary, sources: Sequence[str], translations: Sequence[str]) -> dict[str, Score]:
@@ -51,12 +52,12 @@ def report_columns(glossary: Glossary | None, sources: Sequence[str], translatio
     return columns
 
 
-def adherence_of(translator: ProtectedTranslator, lines: Sequence[str], n_best: Sequence[Sequence[Translation]],
-                 ) -> dict[str, Score]:
+def adherence_of(translator: ProtectedTranslator, lines: Sequence[str | Source],
+                 n_best: Sequence[Sequence[Translation]]) -> dict[str, Score]:
     """Return the `adherence` of the best translations of a test set to the glossary of their translator. A warning says
-    if there is no term. lines: sources as the translator got them, so that context can precede them."""
+    if there is no term. lines: sources as the translator got them, so that they can have a context."""
     assert translator.glossary is not None
-    texts = [split_context(line)[1] for line in lines] if translator.translator.context else lines
+    texts = [parse_context(line).text if translator.translator.context else as_line(line) for line in lines]
     scores = adherence(translator.glossary, texts, [best.text for best, *_ in n_best])
     if not scores:
         console.warn("no source contains a term of the glossary, so adherence to the glossary is not scored")
@@ -77,7 +78,7 @@ def evaluate_tests_with_glossary(translator: Translator, safe: ProtectedTranslat
                      "translated without it. For another direction, use --source, --reference and --language.")
     adherences: list[dict[str, Score]] = []                             # of each test set with the glossary
 
-    def translate(lines: Sequence[str], **options: Any) -> list[list[Translation]]:
+    def translate(lines: Sequence[str | Source], **options: Any) -> list[list[Translation]]:
         n_best = safe.translate(lines, **options)
         adherences.append(adherence_of(safe, lines, n_best))
         return n_best

@@ -3,7 +3,7 @@
 A sentence is first translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
 translation lost or invented a placeholder, the sentence is translated again with a number in place of each placeholder,
 because models copy numbers. If the translation lacks terms, these become required phrases of another search
-(`Request.required`). If placeholders are still wrong, the sentence is translated without placeholders, and they are
+(`Source.required`). If placeholders are still wrong, the sentence is translated without placeholders, and they are
 inserted into the translation by word alignment.
 """
 
@@ -21,10 +21,11 @@ from seq2seq.documents.glossary import FoundTerm, Glossary
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.placement import Align, place_tags
 from seq2seq.recipe import DecodingOptions
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
-from seq2seq.translation.line_translator import ReportProgress, Translation
-from seq2seq.translation.requests import Request, number_requests
 from seq2seq.translation.retry_faulty_lines import retry
+from seq2seq.translation.sources import number_sources
+from seq2seq.translation.translator import ReportProgress, Translation, Translator
 from seq2seq.translation.word_confidence import Word
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _Line:
     """Line with its terms and placeholders. forced: placeholders in the text that the translation must contain, such as
     its prefix."""
 
-    request: Request
+    request: Source
     terms: list[FoundTerm]
     has_placeholders: bool
     forced: Counter[str]
@@ -66,18 +67,18 @@ class ProtectedTranslator:
     align: Align | None = None
     retries: bool = True
 
-    def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
+    def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
-        """Return the best translations of each line; see `LineTranslator.translate`."""
+        """Return the best translations of each line; see `Translator.translate`."""
         marked = []
-        for request in number_requests(lines, 0, self.translator.context):
+        for request in number_sources(lines, 0, self.translator.context):
             forced = "\n".join((request.prefix, *request.required, *decoding.get("require", ())))
             marked.append(_Line(request, self.glossary.find(request.text) if self.glossary else [],
                                 bool(self.placeholders.spans(request.text)), self.placeholders.counts(forced)))
         found = self.translator.translate([self._first_request(line) for line in marked], progress=progress, **decoding)
         return self._checked(marked, found, decoding)
 
-    def _first_request(self, line: _Line) -> Request:
+    def _first_request(self, line: _Line) -> Source:
         if line.has_placeholders and not is_translatable(self._without_placeholders(line.request.text)[0]):
             return replace(line.request, text="")                               # nothing to translate
         if line.terms and self.terms_inline:
@@ -93,13 +94,13 @@ class ProtectedTranslator:
         def faulty(wrong: Callable[[_Line, str], bool]) -> list[int]:
             return [index for index, line in enumerate(lines) if wrong(line, results[index][0].text)]
 
-        def search(requests: Sequence[Request]) -> list[list[Translation]]:
+        def search(requests: Sequence[Source]) -> list[list[Translation]]:
             return self.translator.translate(requests, **decoding)
 
         # The safety net is off, because it would force a lost number into the translation, at any position.
         without_net: DecodingOptions = {**decoding, "safety_net": False}
 
-        def search_numbers(requests: Sequence[Request]) -> list[list[Translation]]:
+        def search_numbers(requests: Sequence[Source]) -> list[list[Translation]]:
             return self.translator.translate(requests, **without_net)
 
         results = retry(lines, results, faulty(self._differs), [self._numbered_request], search_numbers,
@@ -131,7 +132,7 @@ class ProtectedTranslator:
 
     # Placeholders
 
-    def _numbered_request(self, line: _Line, best: Translation) -> Request:
+    def _numbered_request(self, line: _Line, best: Translation) -> Source:
         text, numbers = self._numbered(line.request.text)
         return replace(line.request, text=text if numbers else "")
 
@@ -194,7 +195,7 @@ class ProtectedTranslator:
             core, after = core[:cut], core[cut:] + after
         return before, core, after
 
-    def _request_without_placeholders(self, line: _Line, best: Translation) -> Request:
+    def _request_without_placeholders(self, line: _Line, best: Translation) -> Source:
         _, core, _ = self._margins(line.request.text)
         return replace(line.request, text=self._without_placeholders(core)[0])
 
@@ -224,7 +225,7 @@ class ProtectedTranslator:
         missing = self.glossary.missing(line.terms, translation) if self.glossary else []
         return tuple(term.translations[0] for term in missing)
 
-    def _requiring_request(self, line: _Line, best: Translation) -> Request:
+    def _requiring_request(self, line: _Line, best: Translation) -> Source:
         """Return a request that requires the lost terms. If the terms were inline, all terms are required, because a
         model that loses an inline term has misunderstood the sentence."""
         terms = dict.fromkeys(found.term.translations[0] for found in line.terms) if self.terms_inline else \

@@ -20,8 +20,7 @@ from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
 from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
 from seq2seq.training.alignment_head import measured_aligner
-from seq2seq.translation.line_translator import ReportProgress
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import ReportProgress, Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 

@@ -12,10 +12,11 @@ from typing import Any
 from seq2seq.errors import CorpusError, OptionError
 from seq2seq.files import parse_json
 from seq2seq.recipe import DecodingSection, decoding_with
-from seq2seq.tokenizers.context import in_context, with_last_sentences
-from seq2seq.translation.line_translator import Translation
+from seq2seq.tokenizers.context import in_context
+from seq2seq.tokenizers.source import Source, as_source
+from seq2seq.translation.scoring import pair_scores, scorable_pairs
 from seq2seq.translation.text_io import Input
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import Translation, Translator
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Rescored:
     log_probabilities: tuple[float, ...]
 
 
-def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
+def rescore(sources: Sequence[str | Source], found: Sequence[Sequence[Translation]],
             models: Sequence[tuple[Translator, float]], length_penalty: float = 1.0) -> list[list[Rescored]]:
     """Rerank the translations of each line by (log p + sum of weight * log p_model) / tokens^length_penalty.
 
@@ -39,8 +40,8 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
     the model is a language model. A line with a single translation is returned unchanged.
 
     Args:
-        sources: text in order; for models with `data.context`, a blank line ends a document, and a source may have its
-            own context before it (see `tokenizers.context`).
+        sources: lines in order; for models with `data.context`, a blank line ends a document, and a source may have its
+            own context.
         found: n-best lists as `Translator.translate` returns them.
         models: at least one model, with weights. The vocabulary of a model may differ from that of the model that
             translated.
@@ -63,12 +64,12 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
     scored = [(line, rank) for line, n_best in enumerate(found) if len(n_best) > 1
               for rank in range(len(n_best))]
     # The search works on text without surrounding white space, so the models score the same text.
-    texts = [source.strip() for source in sources]
-    if longest := max(translator.context for translator, _ in models):
-        texts = in_context(texts, longest)
+    lines = [replace(source, text=source.text.strip()) for source in map(as_source, sources)]
+    lines = in_context(lines, max(translator.context for translator, _ in models))
     columns = []
     for translator, _ in models:
-        read = [with_last_sentences(text, translator.context) for text in texts] if longest else texts
+        count = translator.context
+        read = [replace(line, context=line.context[-count:] if line.context and count else None) for line in lines]
         pairs = [(read[line], found[line][rank].text.strip()) for line, rank in scored]
         columns.append(_log_probabilities(translator, pairs))
     log_probabilities = dict(zip(scored, zip(*columns, strict=True), strict=True))
@@ -86,15 +87,15 @@ def rescore(sources: Sequence[str], found: Sequence[Sequence[Translation]],
     return result
 
 
-def _log_probabilities(translator: Translator, pairs: Sequence[tuple[str, str]]) -> list[float]:
+def _log_probabilities(translator: Translator, pairs: Sequence[tuple[Source, str]]) -> list[float]:
     if not translator.task.has_source:
-        pairs = [("", target) for _, target in pairs]
-    scorable = set(translator.scorable_pairs(pairs))
+        pairs = [(Source(""), target) for _, target in pairs]
+    scorable = set(scorable_pairs(translator, pairs))
     for pair in pairs:
         if pair not in scorable:
             raise CorpusError(f"the translation {pair[1][:60]!r}, or its source, has more pieces than a model accepts "
                               f"({translator.max_positions - 1}). Remove this line.")
-    return [score.log_probability for score in translator.score(pairs)]
+    return [score.log_probability for score in pair_scores(translator, pairs)]
 
 
 def read_n_best(lines: Input) -> Iterator[tuple[dict[str, Any], list[Translation]]]:

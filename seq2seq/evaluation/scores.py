@@ -21,8 +21,8 @@ from seq2seq.languages import SPACELESS_CHARACTER, bleu_tokenizer, has_spaceless
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
-    from seq2seq.translation.line_translator import Translation
-    from seq2seq.translation.translator import Translator
+    from seq2seq.translation.scoring import Pair
+    from seq2seq.translation.translator import Translation, Translator
 
 Translate = Callable[..., "list[list[Translation]]"]
 """Function with the arguments and results of `Translator.translate`."""
@@ -116,7 +116,7 @@ def warn_if_without_spaces(paths: Sequence[Path], references: Sequence[Sequence[
 
 
 def score_pairs(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = METRICS,
+    translator: "Translator", pairs: "Sequence[Pair]", metrics: Sequence[str] = METRICS,
     translate: Translate | None = None, language: str | None = None,
 ) -> dict[str, Score]:
     """Return the scores of a model on sentence pairs.
@@ -141,7 +141,7 @@ def score_pairs(
 
 
 def perplexities(
-    translator: "Translator", pairs: Sequence[tuple[str, str]], metrics: Sequence[str] = tuple(PERPLEXITY_UNITS)
+    translator: "Translator", pairs: "Sequence[Pair]", metrics: Sequence[str] = tuple(PERPLEXITY_UNITS)
 ) -> dict[str, Score]:
     """Return the perplexities of the targets, which are exp of the mean -log p per piece, word or character.
 
@@ -152,12 +152,11 @@ def perplexities(
     Raises:
         CorpusError: there are no lines, or all lines are too long for the model.
     """
-    from seq2seq.model.loss import (
-        perplexity,  # imported here because it imports torch, which BLEU does not need
-    )
+    from seq2seq.model.loss import perplexity  # imported here because BLEU needs no torch
+    from seq2seq.translation.scoring import pair_scores, scorable_pairs
 
     tokenizer = translator.tokenizers.target
-    kept = translator.scorable_pairs(pairs)
+    kept = scorable_pairs(translator, pairs)
     if not kept:
         raise CorpusError("There is nothing to evaluate: there are no lines, or all of them have more than "
                           f"{translator.max_positions - 1} pieces, the limit of the model.")
@@ -165,7 +164,7 @@ def perplexities(
         console.warn(f"{len(pairs) - len(kept):,} of {len(pairs):,} lines have more than "
                      f"{translator.max_positions - 1} pieces; they are not scored")
     with console.progress("scoring", len(kept)) as advance:
-        scored = translator.score(kept, advance)
+        scored = pair_scores(translator, kept, advance)
     total = -sum(score.log_probability for score in scored)
     counts = {"perplexity": sum(score.tokens for score in scored),
               "word_perplexity": sum(len(text.split()) + 1 for _, text in kept),

@@ -18,8 +18,8 @@ import torch
 
 from seq2seq import console
 from seq2seq.data.corpus import read_pairs, read_texts, validation_pairs
+from seq2seq.data.modifiers import robustness_slices
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.data.robustness_slices import robustness_slices
 from seq2seq.devices import return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.calibration import Calibration, fit
@@ -29,9 +29,10 @@ from seq2seq.evaluation.two_systems import towards, without_language_token
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.storage.checkpoints import bundle_metadata, recipe_path, resolve_model_path
 from seq2seq.storage.directories import read_metadata
-from seq2seq.tokenizers.context import split_context
-from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.translator import Translator
+from seq2seq.tokenizers.context import parse_context
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
+from seq2seq.translation.translator import Translation, Translator
 
 MAX_VALIDATION = 2_000
 """Maximum number of validation pairs that the confidence is calibrated on."""
@@ -53,9 +54,9 @@ class TestSet:
     @property
     def texts(self) -> list[str] | None:
         """The sources without their contexts."""
-        return None if self.sources is None else [split_context(source)[1] for source in self.sources]
+        return None if self.sources is None else [parse_context(source).text for source in self.sources]
 
-    def sources_for(self, context: int) -> list[str]:
+    def sources_for(self, context: int) -> Sequence[str | Source]:
         """Return the sources for a model that reads `context` preceding sentences. The model itself adds the contexts
         to text in files."""
         if self.corpus is None or not context:
@@ -123,7 +124,7 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
     for name, tagged in recipe.data.test.items():
         spec = without_language_token(tagged, recipe)
         pairs = [(one, other) for _, one, other in read_pairs(recipe, spec, context=0)]
-        sources, expected = [one for one, _ in pairs], [other for _, other in pairs]
+        sources, expected = [as_line(one) for one, _ in pairs], [other for _, other in pairs]
         require_parallel(sources, [expected], [f"the test set {name}"] * 2)
         each = recipe.languages_of(spec)
         found.append(TestSet(name, sources, expected, (each.source or "", each.target), (recipe, spec)))
@@ -215,8 +216,8 @@ def training_frequencies(systems: Sequence[System], language: str) -> Counter[st
         if system.recipe is None:
             continue
         try:
-            return word_frequencies((source for spec in system.recipe.data.train if spec.translated_by is None
-                                     for _, source, _ in read_pairs(system.recipe, spec.untagged, context=0)),
+            return word_frequencies((source.text for spec in system.recipe.data.train if spec.translated_by is None
+                                     for _, source, _ in read_pairs(system.recipe, spec, context=0)),
                                     language)
         except CorpusError:
             console.warn(f"the training text of {system.name} cannot be read, so that the report has no table by the "
@@ -228,7 +229,7 @@ def _recipe(model: Path) -> Recipe:
     return load_recipe(recipe_path(resolve_model_path(model)), check_files=False)
 
 
-def _translate(translator: Translator, lines: Sequence[str], title: str) -> list[Translation]:
+def _translate(translator: Translator, lines: Sequence[str | Source], title: str) -> list[Translation]:
     with console.progress(title, len(lines)) as advance:
         return [n_best[0] for n_best in translator.translate(lines, progress=advance)]
 
@@ -263,7 +264,8 @@ def _confidence(translation: Translation) -> float:
 
 
 def _robustness(translator: Translator, test: TestSet, name: str) -> dict[str, float]:
-    slices = robustness_slices(test.sources_for(translator.context), test.references, test.languages)
+    sources = list(map(as_line, test.sources_for(translator.context)))
+    slices = robustness_slices(sources, test.references, test.languages)
     return {slice: corpus_scores([best.text for best in _translate(translator, lines, f"{name}: {slice}")], [expected],
                                  test.languages[1], ["bleu"])["bleu"].value
             for slice, (lines, expected) in slices.items()}

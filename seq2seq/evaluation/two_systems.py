@@ -14,6 +14,7 @@ from seq2seq.evaluation.significance import Comparison, compare
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.directions import language_token
 from seq2seq.storage.checkpoints import recipe_path, resolve_model_path
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.translator import Translator
 
 
@@ -33,7 +34,8 @@ def compare_systems(system: Path, baseline: Path, source: Path | None, reference
     """
     streams = [read_texts(path) for path in references]
     names = [str(system), str(baseline), *map(str, references)]
-    tests: dict[str, tuple[list[str], list[list[str]]]] = {"": (read_texts(source) if source else [], streams)}
+    tests: dict[str, tuple[Sequence[str | Source], list[list[str]]]] = {
+        "": (read_texts(source) if source else [], streams)}
     languages = {"": language} if language else {}                              # target languages by test set
     if not references:
         recipe = recipe_with_tests(resolve_model_path(system))

@@ -28,9 +28,11 @@ from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.recipe import ModelSection, Recipe
 from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
 from seq2seq.training.alignment_head import Aligner
-from seq2seq.translation.line_translator import PairScore, Translation
+from seq2seq.translation.scoring import PairScore
+from seq2seq.translation.translator import Translation
 
 QUANTIZATIONS = ("float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
@@ -264,10 +266,6 @@ class CTranslate2Model:
             self.translator = library().Translator(str(directory), device="cpu", compute_type=compute_type())
         except (RuntimeError, ValueError) as error:
             raise FormatError(f"CTranslate2 cannot load {directory}: {error}") from error
-        if recipe.data.context:
-            tokenizers = tokenizers.with_context()
-        if recipe.language_tokens:
-            tokenizers = tokenizers.with_language_token(language_token(recipe.languages.target))
         self.source, self.target = tokenizers.source, tokenizers.target
         self.max_positions = recipe.model.max_positions
         self.batch_tokens = recipe.decoding.batch_tokens
@@ -275,7 +273,7 @@ class CTranslate2Model:
         self.suppressed = [[piece] for piece in never]
         self.ids = {piece: index for index, piece in enumerate(pieces(self.target))}
 
-    def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
+    def translate(self, lines: Sequence[Source], **decoding: Any) -> list[list[Translation]]:
         """See `Translator.translate`. Of `decoding`, only beam_size, length_penalty, max_length and min_length are
         used. All scores in the result are 0."""
         limit = min(self.max_positions, decoding["max_length"] + 1)
@@ -288,10 +286,10 @@ class CTranslate2Model:
                                     for result in results])
         return [[Translation(text.replace("\n", " ").strip(), 0.0, 0.0, 0)] for text in texts]
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+    def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
         """See `Translator.score`."""
-        sources, targets = ([side.pieces(ids) for ids in side.encode(lines)] for side, lines in (
-            (self.source, [source for source, _ in pairs]), (self.target, [target for _, target in pairs])))
+        sources = [self.source.pieces(ids) for ids in self.source.encode([source for source, _ in pairs])]
+        targets = [self.target.pieces(ids) for ids in self.target.encode([target for _, target in pairs])]
         results = self.translator.score_batch(sources, targets, max_batch_size=self.batch_tokens, batch_type="tokens",
                                               max_input_length=0)
         return [PairScore(float(np.sum(result.log_probs)), len(result.log_probs)) for result in results]

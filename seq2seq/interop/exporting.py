@@ -30,10 +30,13 @@ from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_p
 from seq2seq.storage.directories import read_shapes
 from seq2seq.storage.model_card import Sizes, Usage, is_own_card, model_card
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
+from seq2seq.tokenizers.language_token import with_language
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.training.alignment_head import Aligner, measured_aligner, put_head_first
-from seq2seq.translation.line_translator import PairScore, Translation
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.scoring import PairScore, pair_scores, scorable_pairs
+from seq2seq.translation.translator import Translation, Translator
 
 REPORT = "parity.json"
 FILES_KEY = "files"
@@ -50,10 +53,10 @@ SUPPORTED_DECODING_KEYS = {"beam_size", "n_best", "length_penalty", "min_length"
 class Exported(Protocol):
     """Interface of an exported model that runs in the other library. The methods are those of `Translator`."""
 
-    def translate(self, lines: Sequence[str], **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
+    def translate(self, lines: Sequence[Source], **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """See `Translator.translate`."""
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+    def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
         """See `Translator.score`."""
 
 
@@ -212,7 +215,7 @@ def unsupported_feature(section: ModelSection) -> str:
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> list[str]:
+def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> list[Source]:
     """Return up to `max_lines` source lines, without blank lines, from a file or from the recipe's validation set. A
     model with `data.context` gets each line in its context.
 
@@ -228,16 +231,16 @@ def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> li
         raise FormatError(f"an export is compared with the original on a development set, which cannot be read: "
                           f"{error} Name a file of source lines with --source.") from error
     # White space at the ends of a line is not translated by all formats in the same way.
-    lines = [line.strip() for line in lines if line.strip()][:max_lines]
+    lines = [replace(line, text=line.text.strip()) for line in lines if line.text.strip()][:max_lines]
     if not lines:
         raise FormatError("an export is compared with the original on a development set, but this set has no lines. "
                           "Name a file of source lines with --source.")
-    tokens = tuple(recipe.language_tokens)
-    token = language_token(recipe.languages.target)
-    return [line if line.startswith(tokens) else f"{token} {line}" for line in lines] if tokens else lines
+    tokens = recipe.language_tokens
+    return [with_language(line, tokens.__contains__, language_token(recipe.languages.target))
+            for line in lines] if tokens else lines
 
 
-def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
+def compare(ours: Translator, theirs: Exported, lines: Sequence[Source]) -> Parity:
     """Translate lines with the original model and the export, and score the original's translations with both. Empty
     lines, and lines that are too long for the model, are left out."""
     longest = max(1, min(ours.max_pieces, 256))
@@ -250,20 +253,20 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[str]) -> Parity:
                               batch_tokens=ours.decoding.batch_tokens).model_dump()
     our_texts, their_texts = (
         [best.text for best, *_ in translator.translate(lines, **options)] for translator in (ours, theirs))
-    pairs = ours.scorable_pairs(list(zip(lines, our_texts, strict=True)))
+    pairs = scorable_pairs(ours, list(zip(lines, our_texts, strict=True)))
     score_gaps = [(abs(our_score.log_probability - their_score.log_probability), our_score.tokens)
-                  for our_score, their_score in zip(ours.score(pairs), theirs.score(pairs), strict=True)]
+                  for our_score, their_score in zip(pair_scores(ours, pairs), theirs.score(pairs), strict=True)]
     triples = zip(lines, our_texts, their_texts, strict=True)
-    differences = [Difference(number, *triple, _gap(ours, *triple))
-                   for number, triple in enumerate(triples, start=1) if triple[1] != triple[2]]
+    differences = [Difference(number, as_line(source), our_text, their_text, _gap(ours, source, our_text, their_text))
+                   for number, (source, our_text, their_text) in enumerate(triples, start=1) if our_text != their_text]
     worst = float(np.max([gap for gap, _ in score_gaps], initial=0.0))          # NaN stays NaN, unlike with max()
     return Parity(len(lines), len(lines) - len(differences), worst,
                   sum(gap for gap, _ in score_gaps) / max(1, sum(tokens for _, tokens in score_gaps)), differences)
 
 
-def _gap(ours: Translator, source: str, our_text: str, their_text: str) -> float | None:
-    pairs = ours.scorable_pairs([(source, our_text), (source, their_text)])
-    scores = [score.log_probability / score.tokens**ours.decoding.length_penalty for score in ours.score(pairs)]
+def _gap(ours: Translator, source: Source, our_text: str, their_text: str) -> float | None:
+    pairs = scorable_pairs(ours, [(source, our_text), (source, their_text)])
+    scores = [score.log_probability / score.tokens**ours.decoding.length_penalty for score in pair_scores(ours, pairs)]
     return scores[0] - scores[1] if len(scores) == 2 else None
 
 
@@ -337,7 +340,7 @@ def kept_card(export: Path) -> str:
 
 
 def write_checked_export(output: Path, export: str, write: Callable[[Path], None], load: Callable[[Path], Exported],
-                         ours: Translator, lines: Sequence[str], tolerance: Tolerance) -> Parity:
+                         ours: Translator, lines: Sequence[Source], tolerance: Tolerance) -> Parity:
     """Write an export to a temporary directory, which is renamed to `output` if the export passes the comparison.
 
     If `output` contains an earlier export whose README.md has been edited, this README.md is kept.

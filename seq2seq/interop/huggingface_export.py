@@ -25,8 +25,11 @@ from seq2seq.interop.exporting import (
 from seq2seq.interop.marian import POSITIONS, marian_config, require_marian_support, weights_to_marian
 from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
-from seq2seq.translation.line_translator import PairScore, Translation
+from seq2seq.tokenizers.vocabulary import as_line
+from seq2seq.translation.scoring import PairScore
+from seq2seq.translation.translator import Translation
 
 # In fp32, the results of both libraries differ only by rounding, because they add numbers in different orders.
 TOLERANCE = Tolerance(1e-3, 0.99, each=True)
@@ -154,7 +157,7 @@ class MarianTranslator:
         self.token = _token(exportable)
 
     @torch.no_grad()
-    def translate(self, lines: Sequence[str], **decoding: Any) -> list[list[Translation]]:
+    def translate(self, lines: Sequence[Source], **decoding: Any) -> list[list[Translation]]:
         """See `Translator.translate`. Of `decoding`, only beam_size, length_penalty, max_length, min_length and
         no_repeat_ngram are used. All scores in the result are 0."""
         beam_size = decoding["beam_size"]
@@ -171,7 +174,7 @@ class MarianTranslator:
         return translations
 
     @torch.no_grad()
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[PairScore]:
+    def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
         """See `Translator.score`."""
         scores = [PairScore(0.0, 0)] * len(pairs)
         for indices in _batches([source for source, _ in pairs]):
@@ -186,11 +189,11 @@ class MarianTranslator:
                 scores[index] = PairScore(row[: len(ids)].sum().item(), len(ids))
         return scores
 
-    def _encoded(self, lines: Sequence[str]) -> Any:
-        return self.tokenizer([self.token + line for line in lines], return_tensors="pt", padding=True)
+    def _encoded(self, lines: Sequence[Source]) -> Any:
+        return self.tokenizer([self.token + as_line(line) for line in lines], return_tensors="pt", padding=True)
 
 
-def _batches(lines: Sequence[str]) -> list[list[int]]:
+def _batches(lines: Sequence[Source]) -> list[list[int]]:
     """Return the line indices in batches, sorted by line length to reduce padding."""
-    order = sorted(range(len(lines)), key=lambda index: len(lines[index]))
+    order = sorted(range(len(lines)), key=lambda index: len(as_line(lines[index])))
     return [order[begin : begin + BATCH_SIZE] for begin in range(0, len(order), BATCH_SIZE)]

@@ -23,9 +23,10 @@ from seq2seq.interop.marian import BIAS, model_section_from_config, weights_from
 from seq2seq.recipe import ModelSection, parse_recipe
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
+from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
-from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN, Vocabulary
+from seq2seq.tokenizers.vocabulary import Vocabulary
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"

@@ -208,15 +208,6 @@ class Corpus(Section):
         """Keys of the sides of the corpus: source and target, or text."""
         return ("source", "target") if self.text is None else ("text",)
 
-    def tagged(self, source: str) -> str:
-        """Return a source sentence with the tag of the corpus, if any, before it."""
-        return f"{self.tag} {source}" if self.tag else source
-
-    @property
-    def untagged(self) -> "Corpus":
-        """Copy of the corpus without its tag, for code that examines the text, such as whether a source is empty."""
-        return self.model_copy(update={"tag": None})
-
     @property
     def uses_recipe_languages(self) -> bool:
         """True for a .tmx corpus without `source`, `target` and `text`: its languages are those of the recipe."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,7 @@ from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
-from seq2seq.tokenizers.context import context_sentences, split_context
 from seq2seq.training.alignment_head import Aligner, measured_aligner
-from seq2seq.translation.requests import Request
 from seq2seq.translation.translator import Translator
 
 Fingerprint = tuple[int, int, int]
@@ -131,16 +129,13 @@ class Models:
 
         if (options := group.options) is None:
             return align(sentences)
-        requests = [Request(sentence, number=0) for sentence in sentences]
-        if translator.context:                                                  # each sentence follows its context
-            divided = map(split_context, sentences)
-            requests = [Request(text, number=0, context=context_sentences(context)) for context, text in divided]
+        sources = [replace(translator.source(sentence), number=0) for sentence in sentences]
         decoding = _decoding(translator.decoding, self.machine, options)
         if not (decoding["safety_net"] or options.document or options.glossary):
-            return translator.translate(requests, **decoding)
+            return translator.translate(sources, **decoding)
         glossary = self.glossaries.get((options.glossary, group.source, group.target))
         protected = ProtectedTranslator(translator, glossary=glossary, terms_inline=model.terms_inline, align=align)
-        return protected.translate(requests, **decoding)
+        return protected.translate(sources, **decoding)
 
     def context(self, path: Sequence[str]) -> int:
         """Return how many previous sentences the first model of a language path uses as context of each sentence."""

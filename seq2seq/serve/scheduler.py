@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from seq2seq.serve.errors import ApiError, SlowdownError
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
 
 AGEING_TOKENS_PER_SECOND = 500
 """Number of tokens by which a request may exceed one that arrives a second later, and still come first."""
@@ -27,7 +29,7 @@ BYTES_PER_TOKEN = 4
 """Approximate number of UTF-8 bytes of a subword. For an exact count, each sentence would be tokenized twice."""
 
 
-Item = str | tuple[str, str]
+Item = str | Source | tuple[str, str]
 """Sentence to translate, or a pair to align: a sentence and its translation."""
 
 
@@ -39,7 +41,7 @@ class Translate(Protocol):
 
 def estimate_tokens(sentence: Item) -> int:
     """Return the approximate number of tokens of a sentence, or of both sentences of a pair, `</s>` included."""
-    text = sentence if isinstance(sentence, str) else "".join(sentence)
+    text = "".join(sentence) if isinstance(sentence, tuple) else as_line(sentence)
     return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 2
 
 

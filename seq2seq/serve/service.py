@@ -23,7 +23,8 @@ from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, RequestOptions
 from seq2seq.serve.scheduler import Scheduler
 from seq2seq.tokenizers.context import in_context
-from seq2seq.translation.line_translator import Translation
+from seq2seq.tokenizers.source import Source
+from seq2seq.translation.translator import Translation
 
 AUTO = "auto"
 TEXT_FORMATS = tuple(format for format in FORMATS if format not in (*OFFICE, "tmx"))
@@ -186,14 +187,14 @@ class Service:
             return [None] * len(pairs)
         return self.scheduler.submit(Group(path[0], path[1], None), pairs, arrival, admitted=True).result()
 
-    async def _translate_sentences(self, texts: Sequence[Sequence[str]], paths: Sequence[tuple[str, ...]],
+    async def _translate_sentences(self, texts: Sequence[Sequence[Source]], paths: Sequence[tuple[str, ...]],
                                    options: RequestOptions, arrival: float,
-                                   ) -> dict[tuple[str, ...], dict[str, list[Translation]]]:
+                                   ) -> dict[tuple[str, ...], dict[Source, list[Translation]]]:
         """Translate each distinct sentence once, and return the translations by language path and sentence.
 
-        texts: sentences of each text. If the model uses context, each sentence follows its context (see `in_context`).
+        texts: sentences of each text, with their contexts if the model uses context.
         """
-        by_path: dict[tuple[str, ...], dict[str, None]] = {}
+        by_path: dict[tuple[str, ...], dict[Source, None]] = {}
         for sentences_of_text, path in zip(texts, paths, strict=True):
             by_path.setdefault(path, {}).update(dict.fromkeys(sentences_of_text))
         tasks = [asyncio.ensure_future(self._follow(path, list(sentences), options, arrival))
@@ -206,8 +207,8 @@ class Service:
         return {path: dict(zip(sentences, result, strict=True))
                 for (path, sentences), result in zip(by_path.items(), results, strict=True)}
 
-    async def _follow(self, path: tuple[str, ...], sentences: list[str], options: RequestOptions, arrival: float,
-                      ) -> list[list[Translation]]:
+    async def _follow(self, path: tuple[str, ...], sentences: Sequence[str | Source], options: RequestOptions,
+                      arrival: float) -> list[list[Translation]]:
         """Translate sentences by the models along a path. Only the last model gives n-best lists and confidence."""
         n_best: list[list[Translation]] = []
         for hop in range(len(path) - 1):

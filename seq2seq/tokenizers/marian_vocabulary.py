@@ -15,18 +15,18 @@ import numpy as np
 
 from seq2seq.errors import TokenizerError
 from seq2seq.files import parse_json
+from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.subword_sampling import WORD_BOUNDARY, SubwordSampler
 from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
     END_ID,
-    LANGUAGE_TOKEN,
     START_ID,
     UNKNOWN_ID,
     Vocabulary,
     encode_lines,
     load_processor,
-    spans_in_lines,
+    piece_spans,
 )
 
 VOCABULARY_FILE = "vocabulary.json"
@@ -35,10 +35,8 @@ VOCABULARY_FILE = "vocabulary.json"
 class MarianVocabulary(Vocabulary):
     """Sentencepiece model with a separate mapping from its pieces to ids.
 
-    A text may begin with a language token, which is encoded as one piece if the vocabulary contains it.
-
     sentencepiece: bytes of the sentencepiece model. ids: id of each piece, without gaps; <unk>, <s> and </s> have the
-    ids 0, 1 and 2. language: language token that is added to every text without a language token; None: add no token.
+    ids 0, 1 and 2.
     """
 
     def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
@@ -88,27 +86,22 @@ class MarianVocabulary(Vocabulary):
         return [b"" if index <= END_ID else bytes([int(name[1:-1], 16)]) if self._is_byte(name)
                 else name.replace(WORD_BOUNDARY, " ").encode() for index, name in enumerate(self._names)]
 
-    def has_piece(self, text: str) -> bool:
-        return text in self.ids
+    def piece_id(self, piece: str) -> int | None:
+        return self.ids.get(piece)
 
-    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        tokens, texts = self._split(lines)
-        encoded = encode_lines(self._processor, texts, num_threads=threads)
+    def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:
         # A character that is unknown to this sentencepiece model may be a piece of the other language's model.
-        return [token + (self._look_up_pieces(text) if self._unknown in ids else self._id_of[ids].tolist())
-                for token, text, ids in zip(tokens, texts, encoded, strict=True)]
+        return [self._look_up_pieces(text) if self._unknown in ids else self._id_of[ids].tolist()
+                for text, ids in zip(texts, encode_lines(self._processor, texts, num_threads=threads), strict=True)]
 
-    def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """See `Vocabulary.spans`. The pieces named in `Tokenizer.spans` and added language tokens have empty spans."""
-        tokens, texts = self._split(lines)
-        return spans_in_lines(self._processor, lines, tokens, texts)
+    def _sample(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """See `Vocabulary.sample`. Consecutive unknown characters become one unknown piece."""
+        return [[index for piece, run in groupby(ids) for index in
+                 ([UNKNOWN_ID] if piece == self._unknown else self._id_of[list(run)].tolist())]
+                for ids in self._sampler.sample(texts, alpha, seed)]
 
-    def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """See `tokenizer.Tokenizer.sample`. Consecutive unknown characters become one unknown piece."""
-        tokens, texts = self._split(lines)
-        return [token + [index for piece, run in groupby(ids) for index in
-                         ([UNKNOWN_ID] if piece == self._unknown else self._id_of[list(run)].tolist())]
-                for token, ids in zip(tokens, self._sampler.sample(texts, alpha, seed), strict=True)]
+    def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return piece_spans(self._processor, texts)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each line; START_ID and END_ID are removed."""
@@ -122,16 +115,6 @@ class MarianVocabulary(Vocabulary):
         # In a piece that only the other language's model contains, sentencepiece does not convert U+2581 to a space.
         texts = (self._processor.decode_pieces(list(line)) for line in pieces)
         return [text.replace(WORD_BOUNDARY, " ").removeprefix(" ") for text in texts]
-
-    def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-        """Return two lists: the language token of each line, as [id] or [], and each line without that token."""
-        tokens, texts = [], []
-        for line in lines:
-            prefix = self.language_prefix(line)
-            texts.append(line[len(prefix):])
-            token = prefix or self.language
-            tokens.append([] if token is None else [self.ids[token]])
-        return tokens, texts
 
     def _look_up_pieces(self, text: str) -> list[int]:
         return [self.ids.get(piece, UNKNOWN_ID) for piece in self._processor.encode(text, out_type=str)]

@@ -17,8 +17,7 @@ import sentencepiece
 
 from seq2seq.errors import TokenizerError
 from seq2seq.files import regular_bytes
-from seq2seq.tokenizers.context import WithSeparator
-from seq2seq.tokenizers.language_token import WithLanguageToken
+from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
 from seq2seq.tokenizers.subword_sampling import SubwordSampler
 from seq2seq.tokenizers.unigram_lines import MAX_LINES, MIN_LINES, additional_lines
@@ -26,13 +25,12 @@ from seq2seq.tokenizers.vocabulary import (
     CONTROL_BYTES,
     CONTROL_CHARACTERS,
     END_ID,
-    LANGUAGE_TOKEN,
     START_ID,
     UNKNOWN_ID,
     Vocabulary,
     encode_lines,
     load_processor,
-    spans_in_lines,
+    piece_spans,
 )
 from seq2seq.tokenizers.vocabulary_size import MAX_WORDS, RESERVED_PIECES, smaller_vocabulary_size, vocabulary_size
 from seq2seq.tokenizers.whole_words import HEADER, Words, position_vocabulary, train_words
@@ -88,7 +86,7 @@ class Tokenizer(Vocabulary):
             if index in (UNKNOWN_ID, START_ID)
             or (self._processor.is_byte(index) and self._processor.id_to_piece(index) in names)
             or not controls.isdisjoint(self._processor.id_to_piece(index))
-            or self._processor.id_to_piece(index) in self.languages
+            or LANGUAGE_TOKEN.fullmatch(self._processor.id_to_piece(index))
         ]
 
     @cached_property
@@ -104,47 +102,18 @@ class Tokenizer(Vocabulary):
                 texts.append(piece.replace("\u2581", " ").encode())
         return texts
 
-    def has_piece(self, text: str) -> bool:
-        return self._processor.piece_to_id(text) != UNKNOWN_ID
+    def piece_id(self, piece: str) -> int | None:
+        index = self._processor.piece_to_id(piece)
+        return None if index == UNKNOWN_ID else index
 
-    @cached_property
-    def languages(self) -> dict[str, int]:
-        """Id of each language token, such as `>>de<<`."""
-        pieces = (self._processor.id_to_piece(index) for index in range(self.vocab_size))
-        return {piece: index for index, piece in enumerate(pieces) if LANGUAGE_TOKEN.fullmatch(piece)}
+    def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:
+        return encode_lines(self._processor, texts, num_threads=threads)
 
-    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        if not self.languages:
-            return encode_lines(self._processor, lines, num_threads=threads)
-        tokens, texts = self._split(lines)
-        encoded = encode_lines(self._processor, texts, num_threads=threads)
-        return [token + ids for token, ids in zip(tokens, encoded, strict=True)]
+    def _sample(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        return self._sampler.sample(texts, alpha, seed)
 
-    def _split(self, lines: Sequence[str]) -> tuple[list[list[int]], list[str]]:
-        """Return two lists: the language token that each line begins with, as [id] or [], and the lines without these
-        tokens. A Marian model in Hugging Face format also encodes the token and the rest of the line separately."""
-        prefixes = [self.language_prefix(line) for line in lines]
-        return ([[self.languages[prefix]] if prefix else [] for prefix in prefixes],
-                [line[len(prefix):] for prefix, line in zip(prefixes, lines, strict=True)])
-
-    def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """See `Vocabulary.sample`.
-
-        Args:
-            alpha: for a unigram model, the exponent of the segmentations' probabilities (Kudo 2018, arXiv:1804.10959);
-                for a BPE model, the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
-        """
-        tokens, texts = self._split(lines)
-        return [token + ids for token, ids in zip(tokens, self._sampler.sample(texts, alpha, seed), strict=True)]
-
-    def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """See `Vocabulary.spans`.
-
-        Two kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, and
-        all byte pieces of a character except the last one.
-        """
-        tokens, texts = self._split(lines)
-        return spans_in_lines(self._processor, lines, tokens, texts)
+    def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return piece_spans(self._processor, texts)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each line; START_ID and END_ID are removed, and invalid UTF-8 becomes U+FFFD."""
@@ -186,15 +155,6 @@ class Tokenizers:
         if self.joint:
             return f"{self.target.vocab_size:,} pieces"
         return f"{self.source.vocab_size:,} source and {self.target.vocab_size:,} target pieces"
-
-    def with_language_token(self, token: str) -> Tokenizers:
-        """Return tokenizers that add a language token to sources without one; `self` if the token is not a piece."""
-        source = self.source.vocabulary if isinstance(self.source, WithLanguageToken) else self.source
-        return Tokenizers(WithLanguageToken(source, token), self.target) if source.has_piece(token) else self
-
-    def with_context(self) -> Tokenizers:
-        """Return tokenizers that add an empty context to sources without a context."""
-        return Tokenizers(WithSeparator(self.source), self.target)
 
     def files(self) -> dict[str, bytes]:
         """Return the contents of the tokenizer files, by file name."""

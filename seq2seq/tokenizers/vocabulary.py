@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,6 +13,9 @@ import numpy as np
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
+from seq2seq.tokenizers.context import as_text
+from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
+from seq2seq.tokenizers.source import Source
 
 UNKNOWN_ID = 0
 START_ID = 1
@@ -26,17 +28,23 @@ CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
 CONTROL_BYTES = [*range(0x20), 0x7F]
 
 
-LANGUAGE_TOKEN = re.compile(r">>.*?<<")
-"""Pattern of the language tokens (`>>fra<<`) that begin the sources of a model with several target languages."""
+def as_line(line: str | Source) -> str:
+    """Return a source as a line of text, the form that vocabularies encode: language token, context, tag, text."""
+    if isinstance(line, str):
+        return line
+    context = "" if line.context is None else as_text(line.context)
+    return f"{line.language and f'{line.language} '}{context}{line.tag and f'{line.tag} '}{line.text}"
 
 
 class Vocabulary(ABC):
-    """Mapping from text to ids and back.
+    """Mapping from text to ids and back. A line may begin with a language token, which becomes one id.
 
     model: bytes that determine the vocabulary. Vocabularies with the same bytes encode every text in the same way.
+    language: language token that is added to every line without a language token; None: add no token.
     """
 
     model: bytes
+    language: str | None = None
 
     @property
     @abstractmethod
@@ -59,27 +67,66 @@ class Vocabulary(ABC):
         """Return True if both vocabularies assign the same ids to the same pieces."""
         return self.model == other.model
 
-    def language_prefix(self, line: str) -> str:
-        """Return the language token at the beginning of a line, such as `>>fra<<`, or "". If the line is split, this
-        token must be added to the other parts."""
-        match = LANGUAGE_TOKEN.match(line)
-        return match[0] if match and self.has_piece(match[0]) else ""
-
-    @abstractmethod
     def has_piece(self, text: str) -> bool:
         """Return True if the text is a piece of the vocabulary."""
+        return self.piece_id(text) is not None
 
     @abstractmethod
-    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
+    def piece_id(self, piece: str) -> int | None:
+        """Return the id of a piece; None if the vocabulary does not contain the piece."""
+
+    def encode(self, lines: Sequence[str | Source], threads: int = 1) -> list[list[int]]:
         """Return the ids of each line, without START_ID and END_ID."""
+        tokens, texts = self._split(lines)
+        return [token + ids for token, ids in zip(tokens, self._encode(texts, threads), strict=True)]
+
+    def sample(self, lines: Sequence[str | Source], alpha: float, seed: int) -> list[list[int]]:
+        """Encode with subword sampling. The same arguments give the same ids in every process.
+
+        Args:
+            alpha: for a unigram model, the exponent of the segmentations' probabilities (Kudo 2018, arXiv:1804.10959);
+                for a BPE model, the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
+        """
+        tokens, texts = self._split(lines)
+        return [token + ids for token, ids in zip(tokens, self._sample(texts, alpha, seed), strict=True)]
+
+    def spans(self, lines: Sequence[str | Source]) -> list[list[tuple[int, int]]]:
+        """Return, for each piece that `encode` returns, the span (begin, end) of its characters in the line.
+
+        Three kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, all
+        byte pieces of a character except the last one, and the token `language`, which is not in the line.
+        """
+        tokens, texts = self._split(lines)
+        begins = [len(as_line(line)) - len(text) for line, text in zip(lines, texts, strict=True)]
+        return [[(0, begin)] * len(token) + [(begin + first, begin + last) for first, last in spans]
+                for begin, token, spans in zip(begins, tokens, self._spans(texts), strict=True)]
+
+    def _split(self, lines: Sequence[str | Source]) -> tuple[list[list[int]], list[str]]:
+        """Return two lists: the language token of each line, as [id] or [], and the lines without these tokens. A
+        Marian model in Hugging Face format also encodes the token and the rest of the line separately."""
+        texts = list(map(as_line, lines))
+        tokens: list[list[int]] = []
+        default = None if self.language is None else self.piece_id(self.language)
+        for index, text in enumerate(texts):
+            match = LANGUAGE_TOKEN.match(text)
+            token = self.piece_id(match[0]) if match else None
+            if match and token is not None:
+                texts[index] = text[match.end():]
+            token = default if token is None else token
+            tokens.append([] if token is None else [token])
+        return tokens, texts
 
     @abstractmethod
-    def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Return, for each piece that `encode` returns, the span (begin, end) of its characters in the line."""
+    def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:
+        """Return the ids of each text without language token."""
 
     @abstractmethod
-    def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Encode with subword sampling. The same arguments give the same ids in every process."""
+    def _sample(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """Return sampled ids of each text without language token."""
+
+    @abstractmethod
+    def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Return the spans of the pieces of each text without language token."""
 
     @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -93,7 +140,7 @@ class Vocabulary(ABC):
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
         """Return the text of each line of pieces: decode_pieces([pieces(ids)]) == decode([ids]) without <s>, </s>."""
 
-    def encode_flat(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    def encode_flat(self, lines: Sequence[str | Source], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of `encode` as one flat array.
 
         Returns:
@@ -142,16 +189,9 @@ def encode_lines(processor: Any, lines: Sequence[str], **options: Any) -> list[A
         raise
 
 
-def spans_in_lines(processor: Any, lines: Sequence[str], tokens: Sequence[list[int]], texts: Sequence[str]
-                   ) -> list[list[tuple[int, int]]]:
-    """Return the spans of `Vocabulary.spans`.
-
-    texts: lines without the language tokens that they begin with. tokens: language token of each line, as [id] or [].
-    """
-    begins = [len(line) - len(text) for line, text in zip(lines, texts, strict=True)]
-    encoded = encode_lines(processor, texts, return_type="offset_mapping")
-    return [[(0, begin)] * len(token) + [(begin + first, begin + last) for first, last in of_line["offsets"]]
-            for begin, token, of_line in zip(begins, tokens, encoded, strict=True)]
+def piece_spans(processor: Any, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Return the spans of the pieces of each text."""
+    return [encoded["offsets"] for encoded in encode_lines(processor, texts, return_type="offset_mapping")]
 
 
 def reject_surrogates(lines: Sequence[str]) -> None:

@@ -58,18 +58,17 @@ class Words(Vocabulary):
     def piece_bytes(self) -> list[bytes]:
         return [b""] * (END_ID + 1) + [f" {word}".encode() for word in self.words]
 
-    def has_piece(self, text: str) -> bool:
-        return text in self._ids
+    def piece_id(self, piece: str) -> int | None:
+        return self._ids.get(piece)
 
-    def encode(self, lines: Sequence[str], threads: int = 1) -> list[list[int]]:
-        return [[self._ids.get(word, UNKNOWN_ID) for word in line.split()] for line in lines]
+    def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:
+        return [[self._ids.get(word, UNKNOWN_ID) for word in text.split()] for text in texts]
 
-    def spans(self, lines: Sequence[str]) -> list[list[tuple[int, int]]]:
-        return [[match.span() for match in re.finditer(r"\S+", line)] for line in lines]
+    def _sample(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        return self._encode(texts, 1)                                           # words are not segmented
 
-    def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Return the ids of `encode`, because words are not segmented."""
-        return self.encode(lines)
+    def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return [[match.span() for match in re.finditer(r"\S+", text)] for text in texts]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each line, with `<unk>` for unknown words."""

@@ -19,8 +19,11 @@ from seq2seq.errors import CheckpointError
 from seq2seq.model.attention import CrossAttention
 from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.training.guided_alignment import guided_layer
 from seq2seq.translation.attention_maps import compute_pair_attention
+from seq2seq.translation.scoring import scorable_pairs
 from seq2seq.translation.translator import Translator
 
 MAX_PAIRS = 300
@@ -71,7 +74,7 @@ def measured_aligner(model: Path) -> Aligner:
     return Aligner.from_metadata(bundle_metadata(bundle), f"the metadata of {bundle}")
 
 
-def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[tuple[Source, str]]) -> dict[str, Any]:
     """Return a mapping with the entry `alignment` of a bundle's metadata (see `Aligner`). The mapping is empty if no
     head can be chosen (see `best_aligner`).
 
@@ -85,11 +88,12 @@ def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[t
     return {"alignment": asdict(best)} if best else {}
 
 
-def best_aligner(translator: Translator, pairs: Sequence[tuple[str, str]]) -> Aligner | None:
+def best_aligner(translator: Translator, pairs: Sequence[tuple[Source, str]]) -> Aligner | None:
     """Return the head and step whose links agree best with a statistical aligner (lowest alignment error rate).
     Return None if the model has no cross-attention, or if the statistical aligner links no words."""
-    pairs = translator.scorable_pairs(pairs)
-    texts = [[text[begin:end] for begin, end in alignment_units(text)] for pair in pairs for text in pair]
+    pairs = scorable_pairs(translator, pairs)
+    texts = [[text[begin:end] for begin, end in alignment_units(text)]
+             for source, target in pairs for text in (as_line(source), target)]
     words = list(zip(texts[::2], texts[1::2], strict=True))
     statistical = WordAligner(words)
     references: list[Reference] = []

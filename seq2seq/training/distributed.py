@@ -23,10 +23,10 @@ from seq2seq import console
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import DecodingOptions
+from seq2seq.tokenizers.source import Source
 from seq2seq.training.lost_ranks import watch_ranks
-from seq2seq.translation.line_translator import ReportProgress, Translation
-from seq2seq.translation.requests import Request, equal_shares, number_requests
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.sources import equal_shares, number_sources
+from seq2seq.translation.translator import ReportProgress, Translation, Translator
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -192,11 +192,11 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     dist.destroy_process_group()            # not after an error: it might wait for ranks that have ended
 
 
-def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Request], *,
+def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Source], *,
                            progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                            ) -> list[list[Translation]]:
     """Return the result of `Translator.translate` for all lines. Each rank translates a share of the lines."""
-    requests = list(number_requests(lines, 0, translator.context))
+    requests = list(number_sources(lines, 0, translator.context))
     share = equal_shares(requests, group.world_size)[group.rank]
     translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)
     return [n_best for _, n_best in sorted(group.gather(list(zip(share, translations, strict=True))),

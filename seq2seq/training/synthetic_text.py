@@ -28,11 +28,11 @@ from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
 from seq2seq.storage.atomic import delete, make_directories, replace_file, replacing
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.directories import crc32_of, read_metadata
+from seq2seq.tokenizers.source import Source
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, text_of_teachers, write_sources
-from seq2seq.translation.line_translator import ReportProgress
-from seq2seq.translation.requests import Request, growing_blocks, number_requests
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.sources import growing_blocks, number_sources
+from seq2seq.translation.translator import ReportProgress, Translator
 from seq2seq.translation.unfinished_output import UnfinishedOutput, require_own
 
 Item = TypeVar("Item")
@@ -102,7 +102,7 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup
     """
     if not group.is_main:
         models: Sequence[Path] = _from_main_rank(group)
-        blocks: Sequence[list[Request]]
+        blocks: Sequence[list[Source]]
         if models:
             translator = _load(spec, recipe, models, group)
             while blocks := _from_main_rank(group):
@@ -140,7 +140,7 @@ def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGr
     return translator
 
 
-def _translate_on_all_ranks(blocks: Sequence[list[Request]], translator: Translator, group: ProcessGroup,
+def _translate_on_all_ranks(blocks: Sequence[list[Source]], translator: Translator, group: ProcessGroup,
                             options: dict[str, Any], progress: ReportProgress | None = None) -> list[list[str]]:
     """Return the translations of each block. Each rank translates whole blocks, because rounding depends on the lines
     of a block."""
@@ -212,7 +212,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
     console.print_message(f"translating {total:,} lines of {spec.label} with {names} in {translator.precision} "
                           f"({'sampling' if spec.samples else 'searching'})")
     # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
-    requests = number_requests(_lines(spec, text), 0, translator.context)
+    requests = number_sources(_lines(spec, text), 0, translator.context)
     blocks = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
     skipped = 0
     with console.progress("translating", total) as advance:

@@ -13,6 +13,7 @@ from seq2seq.data.corpus import Counts
 from seq2seq.data.preparation import cleaned
 from seq2seq.recipe import Corpus, Languages, Recipe
 from seq2seq.storage.atomic import make_directories, replacing
+from seq2seq.tokenizers.vocabulary import as_line
 
 TEACHERS = "teachers"
 """Directory of the teachers in the run directory. It also has the text that the teachers translate."""
@@ -92,7 +93,7 @@ def write_sources(recipe: Recipe, run: Path) -> None:
                 if corpus.translated_by is not None or _group(corpus, recipe) != group:
                     continue
                 for _, source, _ in cleaned(corpus, recipe, Counts()):
-                    line = source.replace("\n", " ")
+                    line = as_line(source).replace("\n", " ")
                     digest = hashlib.blake2b(line.encode(), digest_size=8).digest()
                     if digest not in seen:
                         seen.add(digest)

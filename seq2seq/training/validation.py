@@ -23,6 +23,7 @@ from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.training.distributed import ProcessGroup, translate_on_all_ranks
 from seq2seq.translation.translator import Translator
 
@@ -78,7 +79,7 @@ class Validation:
         # can be translated in parts, but the loss needs whole pairs.
         max_length = recipe.model.max_positions - 1
         text = [number for number, (source, target) in enumerate(self.pairs)
-                if target.strip() and (source.strip() or not recipe.task.has_source)]
+                if target.strip() and (source.text.strip() or not recipe.task.has_source)]
         kept = [number for number in text if max(len(sources[number]), len(targets[number])) <= max_length]
         if not kept:
             raise RecipeError("data.valid has no pair that fits the model: it is empty, or model.max_positions "
@@ -165,7 +166,7 @@ def require_text(recipe: Recipe, key: str, spec: Corpus, crc32: int = 0) -> int:
     lines = 0
     for _, source, target in read_pairs(recipe, spec):
         lines += bool(target.strip())
-        crc32 = zlib.crc32(f"{source}\t{target}\n".encode(), crc32)
+        crc32 = zlib.crc32(f"{as_line(source)}\t{target}\n".encode(), crc32)
     if not lines:
         raise CorpusError(f"data.{key} ({spec.label}) has no line with text in the target language. Name another "
                           f"corpus{'' if key.startswith('valid') else ', or remove the key'}.")

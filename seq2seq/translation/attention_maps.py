@@ -12,6 +12,8 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import Span
 from seq2seq.model.attention_weights import KINDS, Kind, attention_maps
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.translator import Translator
 
 
@@ -40,8 +42,9 @@ class PairAttention:
 
 
 @torch.inference_mode()
-def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, str]], kinds: Collection[Kind] = KINDS,
-                           cross_layer: int | None = None) -> Iterator[tuple[int, PairAttention]]:
+def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | Source, str]],
+                           kinds: Collection[Kind] = KINDS, cross_layer: int | None = None
+                           ) -> Iterator[tuple[int, PairAttention]]:
     """Run the model on the pairs with teacher forcing, and yield (index of the pair, its texts and attention maps).
 
     The longest pairs come first, so the indices are not in ascending order.
@@ -56,9 +59,14 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str, st
     if not pairs:
         return
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)
-    sides = [[text for text, _ in pairs], [text for _, text in pairs]]
-    ids = [tokenizer.encode(texts) for tokenizer, texts in zip(tokenizers, sides, strict=True)]
-    spans = [tokenizer.spans(texts) for tokenizer, texts in zip(tokenizers, sides, strict=True)]
+    sides = [[as_line(source) for source, _ in pairs], [target for _, target in pairs]]
+    sources = [translator.source(source) for source, _ in pairs]
+    ids = [tokenizers[0].encode(sources), tokenizers[1].encode(sides[1])]
+    spans = [tokenizers[0].spans(sources), tokenizers[1].spans(sides[1])]
+    for index, (line, source) in enumerate(zip(sides[0], sources, strict=True)):
+        # The spans of a language token or an empty context that the translator adds are empty.
+        added = len(as_line(source)) - len(line)
+        spans[0][index] = [(max(0, begin - added), max(0, end - added)) for begin, end in spans[0][index]]
     corpus = EncodedCorpus(EncodedSide.from_lists(ids[0]), EncodedSide.from_lists(ids[1]))
 
     def tokenized(side: int, index: int) -> TokenizedLine:

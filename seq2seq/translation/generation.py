@@ -9,8 +9,9 @@ from typing import Unpack
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, decoding_with
-from seq2seq.translation.requests import Request, growing_blocks
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.search_setup import Part, SearchSetup
+from seq2seq.translation.sources import growing_blocks
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.word_confidence import Word
 
@@ -81,9 +82,9 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
 
 def _generate(translator: Translator, prompts: Iterable[str], samples: int, block_prompts: int, setup: SearchSetup,
               ) -> Iterator[list[Text]]:
-    requests = (Request("", prompt, number=number) for number, prompt in enumerate(prompts))
-    for block in growing_blocks(requests, max(1, min(block_prompts, MAX_BLOCK_TEXTS // samples))):
-        prompt_parts = [part for request in block for part in setup.parts(request, [""])]
+    sources = (Source("", prefix=prompt, number=number) for number, prompt in enumerate(prompts))
+    for block in growing_blocks(sources, max(1, min(block_prompts, MAX_BLOCK_TEXTS // samples))):
+        prompt_parts = [part for source in block for part in setup.parts(source, [""])]
         for part in prompt_parts:
             if len(part.prefix) + 2 > translator.max_positions:
                 raise UserError(f"prompt {part.line + 1} has {len(part.prefix):,} pieces, but the model's maximum for "

@@ -19,13 +19,12 @@ from typing import Any, TypeVar
 
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
-from seq2seq.tokenizers.vocabulary import LANGUAGE_TOKEN
 from seq2seq.translation.output_faults import faults, lost_numbers, lost_urls
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
 Search = Callable[[Sequence[Part], SearchSetup], list[list[PartTranslation]]]
-"""See `LineTranslator.search_parts`."""
-Source = TypeVar("Source")
+"""See `Translator.search_parts`."""
+Item = TypeVar("Item")
 Input = TypeVar("Input")
 Found = TypeVar("Found", bound=Any)
 
@@ -47,9 +46,9 @@ nats per token. MAX_LOSS_OF_COPY: a smaller limit, used if the faulty translatio
 copies are right, for example copies of titles."""
 
 
-def retry(sources: Sequence[Source], n_best: Sequence[list[Found]], faulty: Iterable[int],
-          inputs: Sequence[Callable[[Source, Found], Input]], search: Callable[[Sequence[Input]], list[list[Found]]],
-          choose: Callable[[Sequence[Source], Sequence[list[Found]], Sequence[list[Found]]], Sequence[list[Found]]],
+def retry(sources: Sequence[Item], n_best: Sequence[list[Found]], faulty: Iterable[int],
+          inputs: Sequence[Callable[[Item, Found], Input]], search: Callable[[Sequence[Input]], list[list[Found]]],
+          choose: Callable[[Sequence[Item], Sequence[list[Found]], Sequence[list[Found]]], Sequence[list[Found]]],
           ) -> list[list[Found]]:
     """Search faulty sources again, and return the n-best lists of all sources.
 
@@ -128,10 +127,9 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
 def _with_faults(languages: Languages, parts: Sequence[Part], translations: Sequence[list[PartTranslation]],
                  ) -> list[list[PartTranslation]]:
     """Return the translations of each part with their faults."""
-    tokens = [LANGUAGE_TOKEN.match(part.text) for part in parts]
-    sources = [part.text[token.end():] if token else part.text for part, token in zip(parts, tokens, strict=True)]
-    return [[replace(one, faults=faults(source, one.text, languages.source or "", languages.target)) for one in n_best]
-            for source, n_best in zip(sources, translations, strict=True)]
+    source, target = languages.source or "", languages.target
+    return [[replace(one, faults=faults(part.source.text, one.text, source, target)) for one in n_best]
+            for part, n_best in zip(parts, translations, strict=True)]
 
 
 def _changed_keys(decoding: DecodingSection, fault_names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
@@ -154,7 +152,8 @@ def _with_lost_phrases(setup: SearchSetup, part: Part, best: PartTranslation) ->
     The added phrases may match within a word: 1980 matches in "1980s". Numbers with separators are not added, because
     languages write them differently. If more than `MAX_REQUIRED` phrases were lost, none is added.
     """
-    lost = [*lost_urls(part.text, best.text), *filter(str.isdecimal, lost_numbers(part.text, best.text))]
+    source = part.source.text
+    lost = [*lost_urls(source, best.text), *filter(str.isdecimal, lost_numbers(source, best.text))]
     if len(lost) > MAX_REQUIRED:
         return part
     required = list(part.required)

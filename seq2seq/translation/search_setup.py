@@ -20,9 +20,8 @@ from seq2seq.search.logits_processors import force_prefix, min_length, no_repeat
 from seq2seq.search.minimum_bayes_risk import expected_utilities
 from seq2seq.search.options import CandidateSelection, LogitsProcessor, SearchOptions
 from seq2seq.search.phrase_spelling import PhraseSpeller
-from seq2seq.tokenizers.context import with_context
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Vocabulary
-from seq2seq.translation.requests import Request
 from seq2seq.translation.word_confidence import Word
 
 
@@ -30,17 +29,16 @@ from seq2seq.translation.word_confidence import Word
 class Part:
     """Input of search: a line, or a part of a line that is too long for the model.
 
-    line: line number, from 0. index: index of the part in its line, or of the sample in text generation. prefix: ids
-    with which the target must begin. required: phrases that the target must contain. context: text with which the
-    source begins, see `tokenizers.context`.
+    source: the line, with only the text of the part. line: line number, from 0. index: index of the part in its line,
+    or of the sample in text generation. prefix: ids with which the target must begin. required: phrases that the target
+    must contain.
     """
 
-    text: str
+    source: Source
     line: int
     index: int = 0
     prefix: tuple[int, ...] = ()
     required: tuple[RequiredPhrase, ...] = ()
-    context: str = ""
 
     @property
     def min_pieces(self) -> int:
@@ -93,32 +91,31 @@ class SearchSetup:
         decoding = self.decoding
         return decoding.beam_size if decoding.diverse_groups > 1 else decoding.mbr or decoding.n_best
 
-    def parts(self, request: Request, texts: Sequence[str]) -> list[Part]:
+    def parts(self, source: Source, texts: Sequence[str]) -> list[Part]:
         """Return the parts of a line.
 
         Args:
-            request: line with its number (see `requests.number_requests`) and its constraints.
+            source: line with its number (see `sources.number_sources`) and its constraints.
             texts: parts into which the text of the line is split; empty if the line is white space.
         Raises:
-            RequestError: a constraint of the request cannot be met.
+            RequestError: a constraint of the line cannot be met.
         """
-        assert request.number is not None
-        prefix = request.prefix.strip()
-        prefix_ids = self.phrases.encode(prefix, request.number, "prefix") if prefix else ()
-        required = tuple(dict.fromkeys([*self.required, *(self.phrases.required_phrase(phrase, request.number)
-                                                          for phrase in request.required if phrase.strip())]))
+        assert source.number is not None
+        prefix = source.prefix.strip()
+        prefix_ids = self.phrases.encode(prefix, source.number, "prefix") if prefix else ()
+        required = tuple(dict.fromkeys([*self.required, *(self.phrases.required_phrase(phrase, source.number)
+                                                          for phrase in source.required if phrase.strip())]))
         if required and self.decoding.sampling:
-            raise RequestError(f"line {request.number + 1}: required phrases work only with beam search. Remove "
+            raise RequestError(f"line {source.number + 1}: required phrases work only with beam search. Remove "
                                "sampling, or the phrases.")
         if required and self.decoding.diverse_groups > 1:
-            raise RequestError(f"line {request.number + 1}: required phrases work only with a single group of "
+            raise RequestError(f"line {source.number + 1}: required phrases work only with a single group of "
                                "hypotheses. Remove diverse_groups, or the phrases.")
         if required and len(texts) > 1:
-            raise RequestError(f"line {request.number + 1} is too long for the model and is translated in {len(texts)} "
+            raise RequestError(f"line {source.number + 1} is too long for the model and is translated in {len(texts)} "
                                "parts. It is not clear which part must contain the required phrases. Put each sentence "
                                "on a separate line.")
-        context = "" if request.context is None else with_context(request.context, "")
-        return [Part(text, request.number, index, () if index else prefix_ids, required, context)
+        return [Part(replace(source, text=text), source.number, index, () if index else prefix_ids, required)
                 for index, text in enumerate(texts)]
 
     def search_options(self, parts: Sequence[Part], fusion: bool) -> SearchOptions:

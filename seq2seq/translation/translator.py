@@ -1,50 +1,97 @@
-"""Translation and scoring with a trained model: the public interface, which the command line, validation and evaluation
-also use."""
+"""Translation with a trained model: the public interface, which the command line, validation and evaluation also use.
+
+Long lines are split, and faulty translations are retried.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
 
-from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
+from seq2seq.data.line_splitting import DividedLine, divide
 from seq2seq.devices import choose_device, configure_process, copy_to_device
-from seq2seq.errors import CheckpointError, CorpusError, RequestError, UserError
+from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
 from seq2seq.inference.load_model import read_model, require_same_context, require_same_vocabulary
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
-from seq2seq.model.loss import negative_log_likelihood
-from seq2seq.recipe import Languages, Recipe
+from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, Task, decoding_with
 from seq2seq.recipe.directions import language_token
 from seq2seq.search.beam import NoHypothesis, search
+from seq2seq.tokenizers.context import parse_context, shortened
+from seq2seq.tokenizers.language_token import with_language
+from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.tokenizer import Tokenizers
-from seq2seq.tokenizers.whole_words import position_fault
-from seq2seq.translation.line_translator import LineTranslator, PairScore, ReportProgress
+from seq2seq.translation.output_faults import FAULTS
+from seq2seq.translation.retry_faulty_lines import retry_faulty
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
+from seq2seq.translation.sources import growing_blocks, line_progress, number_sources
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
+
+ReportProgress = Callable[[int], None]
+"""Function that is called with the number of lines or pairs that were finished since its last call."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Translation of a line.
+
+    text: detokenized text, without line end. score: number by which the translations of a line are ranked.
+    log_probability: log p(target | source), `</s>` included; for a line translated in parts, the sum over the parts.
+    tokens: number of target pieces, plus one `</s>` per part. parts: number of parts in which the line was translated;
+    0 for blank lines, which are returned unchanged. words: words of the translation with the model's confidence, if
+    requested. faults: names of the translation's faults (see `output_faults.FAULTS`); empty if it was not checked.
+    retried: True if the translation comes from a retry. lost_terms: terms of the glossary that the translation lacks,
+    if a glossary was given (see `protection.ProtectedTranslator`).
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    tokens: int
+    parts: int = 1
+    words: tuple[Word, ...] = ()
+    faults: tuple[str, ...] = ()
+    retried: bool = False
+    lost_terms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Translator(LineTranslator):
-    """Model with its tokenizers, ready to translate and to score.
+class Translator:
+    """Model with its tokenizers, ready to translate.
 
     >>> translator = Translator.load("runs/multi30k_de_en")
     >>> translator.translate(["Ein Hund läuft."])[0][0].text
 
+    decoding: default decoding options; a call can override them. max_pieces: maximum number of source pieces of a part;
+    a longer line is translated in several parts. device: device of the model. task: task of the model. context: number
+    of previous sentences that the model reads with each line (`data.context`). engine: model that runs the search.
     other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
-    fusion. directory: path from which the model was loaded; None: it was not loaded from a file.
+    fusion. directory: path from which the model was loaded; None: it was not loaded from a file. language: language
+    token of lines that have none; "": none.
     """
 
+    tokenizers: Tokenizers
+    languages: Languages
+    decoding: DecodingSection
+    max_pieces: int
+    device: torch.device
+    task: Task
+    context: int
     engine: Engine
     other_engines: tuple[Engine, ...] = ()
     language_model: Engine | None = None
     directory: Path | None = None
+    language: str = ""
 
     @property
     def precision(self) -> str:
@@ -70,7 +117,7 @@ class Translator(LineTranslator):
         Args:
             device: auto, cpu, cuda, cuda:1, …
             precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU. If
-                the package was built without a C++ compiler, a message says so, and auto is used instead. `score`
+                the package was built without a C++ compiler, a message says so, and auto is used instead. Scoring
                 always uses auto instead of int8. In fp32 and int8, a translation does not depend on the other lines. In
                 bf16, rounding depends on the shape of the batch, which in rare cases changes a translation.
             threads: number of CPU threads; None: torch decides.
@@ -110,44 +157,72 @@ class Translator(LineTranslator):
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
-        tokenizers = tokenizers.with_context() if recipe.data.context else tokenizers
         translator = Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces, device,
                                 recipe.task, recipe.data.context, load_engine(model, precision, device))
         return translator.towards(recipe.languages) if recipe.language_tokens else translator
 
     def towards(self, languages: Languages) -> Translator:
-        """Return a translator for another direction of the same model. If the model has language tokens, the translator
-        adds the token of the target language to each source that does not begin with a language token."""
-        tokenizers = self.tokenizers.with_language_token(language_token(languages.target))
-        return replace(self, languages=languages, tokenizers=tokenizers)
+        """Return a translator for another direction of the same model. If the model has language tokens, a source
+        without a language gets the token of the target language."""
+        token = language_token(languages.target)
+        return replace(self, languages=languages, language=token if self.tokenizers.source.has_piece(token) else "")
 
-    @torch.inference_mode()
-    def score(self, pairs: Sequence[tuple[str, str]], progress: ReportProgress | None = None) -> list[PairScore]:
-        """Return log p(target | source) of given translations by teacher forcing; see `LineTranslator.score`. In an
-        ensemble, only the first model computes the scores."""
-        for source, target in () if self.task.target_is_text else pairs:
-            if fault := position_fault(source, target):
-                raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")
-        corpus = EncodedCorpus(
-            EncodedSide.from_lists(self.encode_texts([source for source, _ in pairs])),
-            EncodedSide.from_lists(self.tokenizers.target.encode([target for _, target in pairs])),
-        )
-        scores: list[PairScore] = [PairScore(0.0, 0)] * len(pairs)
-        longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
-        for indices in batches_in_order(longest, self.decoding.batch_tokens):
-            batch = gather(corpus, indices).to(self.device)
-            losses = negative_log_likelihood(self.model(batch), batch.target_output).cpu()
-            sums = [loss.sum().item() for loss in losses.split(batch.target_offsets.diff().tolist())]
-            for index, loss, tokens in zip(indices, sums, corpus.target.lengths_of(indices).tolist(), strict=True):
-                scores[index] = PairScore(-loss, tokens)
-            if progress:
-                progress(len(indices))
-        return scores
+    def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
+                  **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
+        """Return the best translations of each line, best first, at least one per line.
+
+        A better translation from a retry comes first (see `decoding.safety_net`). Blank lines are returned unchanged.
+        White space around a line is kept. A line that is too long for the model is translated in parts, and has only
+        one translation. If the model uses context (`data.context`), a blank line ends a document.
+
+        Args:
+            lines: texts of any length without line ends, or `Source`s for lines that have their own constraints.
+            progress: function that is called from time to time with the number of lines finished since its last call.
+            decoding: values that override the recipe's `decoding` section in this call, such as beam_size=1.
+        Raises:
+            OptionError: an option is unknown, its value is invalid, or a line has a context that the model cannot use.
+            UserError: the model is a language model, or the constraints of a line cannot be met.
+            CorpusError: a line is too long for a pointer network, whose input cannot be split.
+            TypeError: `lines` is a single text.
+        """
+        setup = self._search_setup(decoding)
+        sources = list(map(self.source, number_sources(lines, 0, self.context)))
+        if not self.context and any(source.context is not None for source in sources):
+            raise OptionError("a line has a context, but the model was trained without data.context. Omit the context.")
+        divided = self._divide(sources)
+        parts = [part for source, line in zip(sources, divided, strict=True)
+                 for part in setup.parts(source, line.texts)]
+        report = line_progress([len(line.texts) for line in divided], progress)
+        translations = self.search_parts(parts, setup, report)
+        if setup.decoding.safety_net and self.task.target_is_text:
+            translations = retry_faulty(parts, translations, setup, self.languages, self.search_parts)
+        remaining = iter(translations)
+        return [self._join_parts(line, list(islice(remaining, len(line.texts))), setup) for line in divided]
+
+    def translate_stream(self, lines: Iterable[str | Source], block_lines: int = 8192, *,
+                         progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                         ) -> Iterator[list[Translation]]:
+        """Yield the result of `translate` for each line of an input of any length, in order.
+
+        Options are checked when this method is called. Each line is checked when it is read.
+
+        block_lines: maximum number of lines that are translated together. The first blocks are smaller, for early
+            results.
+        """
+        self._search_setup(decoding)
+        blocks = growing_blocks(number_sources(lines, 0, self.context), block_lines)
+        return chain.from_iterable(self.translate(block, progress=progress, **decoding) for block in blocks)
 
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
-        """See `LineTranslator.search_parts`."""
-        sources = EncodedSide.from_lists(self.encode_texts([part.context + part.text for part in parts]))
+        """Return the best translations of each part, best first, with word confidences if requested.
+
+        progress: function that is called with the indices of newly finished parts.
+        Raises:
+            RequestError: no hypothesis satisfies the constraints of a line.
+            CheckpointError: the model's logits are NaN.
+        """
+        sources = EncodedSide.from_lists(self.encode([part.source for part in parts]))
         translations: list[list[PartTranslation]] = [[] for _ in parts]
         batch_tokens = setup.decoding.batch_tokens * 2 // max(2, setup.beam_size)
         for indices in batches_in_order(sources.lengths, batch_tokens) if parts else ():
@@ -194,3 +269,70 @@ class Translator(LineTranslator):
 
     def _words(self, target: list[int], scores: list[float]) -> tuple[Word, ...]:
         return words_of(target, scores, self.tokenizers.target, self.languages.target)
+
+    def source(self, line: str | Source) -> Source:
+        """Return a line as the model reads it. A language token or a context at the beginning of the text becomes a
+        field of the source. A source without language gets that of the translator, one without context an empty one."""
+        source = with_language(as_source(line), self.tokenizers.source.has_piece, self.language)
+        if not self.context:
+            return source
+        source = parse_context(source)
+        return replace(source, context=source.context or ())
+
+    def encode(self, lines: Sequence[str | Source]) -> list[list[int]]:
+        """Return the ids of source lines. If a line with its context is too long, the context loses its oldest
+        sentences."""
+        encode = partial(self.tokenizers.source.encode, threads=torch.get_num_threads())
+        sources = list(map(self.source, lines))
+        return encode(shortened(sources, encode, self.max_pieces) if self.context else sources)
+
+    def _search_setup(self, decoding: DecodingOptions) -> SearchSetup:
+        """Return the search setup of a call.
+
+        Raises:
+            OptionError: an option is unknown, or its value is invalid.
+            UserError: this is a language model, or the vocabulary cannot spell a required phrase.
+        """
+        if not self.task.has_source:
+            raise UserError("this is a language model, which cannot translate. It can generate text (seq2seq generate) "
+                            "and improve the translations of another model (seq2seq translate --fusion, seq2seq "
+                            "rescore).")
+        return SearchSetup(decoding_with(self.decoding, decoding), self.tokenizers.target, self.languages.target,
+                           self.context)
+
+    def _divide(self, sources: Sequence[Source]) -> list[DividedLine]:
+        """Split each line into texts that fit the model. The context does not count, because it is shortened."""
+        alone = [replace(source, text=source.text.strip(), context=source.context and ()) for source in sources]
+        encoded = self.tokenizers.source.encode(alone, torch.get_num_threads())
+        for source, ids in zip(alone, encoded, strict=True):
+            if not self.task.target_is_text and len(ids) > self.max_pieces:
+                raise CorpusError(f"the line that begins with '{source.text[:30]}' has {len(ids):,} words, but this "
+                                  f"model accepts at most {self.max_pieces:,}. It cannot be translated in parts, "
+                                  "because the output consists of positions in the line. Shorten it, or train with a "
+                                  "larger model.max_positions.")
+
+        def fits(source: Source, ids: Sequence[int], text: str) -> bool:
+            part = ids if text == source.text else self.tokenizers.source.encode([replace(source, text=text)])[0]
+            return len(part) <= self.max_pieces
+
+        return [divide(source.text, partial(fits, one, ids))
+                for source, one, ids in zip(sources, alone, encoded, strict=True)]
+
+    def _join_parts(self, line: DividedLine, parts: list[list[PartTranslation]], setup: SearchSetup
+                    ) -> list[Translation]:
+        """Return the translations of a line. A line of one part has all translations of this part. A longer line has
+        only one translation, joined from the best translation of each part."""
+        n_best = [[translation] for translation in parts[0]] if len(parts) == 1 else [[best for best, *_ in parts]]
+        return [self._translation(line, translations, setup) for translations in n_best]
+
+    def _translation(self, line: DividedLine, parts: list[PartTranslation], setup: SearchSetup) -> Translation:
+        hypotheses = [part.hypothesis for part in parts]
+        return Translation(
+            text=line.join([part.text for part in parts], self.languages.target),
+            score=setup.score(hypotheses),
+            log_probability=sum(hypothesis.log_probability for hypothesis in hypotheses),
+            tokens=sum(len(hypothesis.tokens) + 1 for hypothesis in hypotheses),
+            parts=len(parts),
+            words=tuple(word for part in parts for word in part.words),
+            faults=tuple(name for name in FAULTS if any(name in part.faults for part in parts)),
+            retried=any(part.retried for part in parts))

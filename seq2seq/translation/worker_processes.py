@@ -24,9 +24,9 @@ import torch
 from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
-from seq2seq.translation.line_translator import ReportProgress, Translation
-from seq2seq.translation.requests import Request, equal_shares, growing_blocks, number_requests
-from seq2seq.translation.translator import Translator
+from seq2seq.tokenizers.source import Source
+from seq2seq.translation.sources import equal_shares, growing_blocks, number_sources
+from seq2seq.translation.translator import ReportProgress, Translation, Translator
 
 
 class TranslatorPool:
@@ -90,29 +90,29 @@ class TranslatorPool:
             raise
         self.decoding, self.precision, self.device, self.languages, self.context = ready[0]
 
-    def translate_stream(self, lines: Iterable[str | Request], block_lines: int = 8192, *,
+    def translate_stream(self, lines: Iterable[str | Source], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                          ) -> Iterator[list[Translation]]:
         """See `Translator.translate_stream`."""
         decoding_with(self.decoding, decoding)
-        blocks = growing_blocks(number_requests(lines, 0, self.context), block_lines)
+        blocks = growing_blocks(number_sources(lines, 0, self.context), block_lines)
         return chain.from_iterable(self.translate(block, progress=progress, **decoding) for block in blocks)
 
-    def translate(self, lines: Sequence[str | Request], *, progress: ReportProgress | None = None,
+    def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """See `Translator.translate`. The workers share the lines."""
-        requests = list(number_requests(lines, 0, self.context))
-        shares = [share for share in equal_shares(requests, self.workers) if share]
-        work = [[requests[index] for index in share] for share in shares]
+        sources = list(number_sources(lines, 0, self.context))
+        shares = [share for share in equal_shares(sources, self.workers) if share]
+        work = [[sources[index] for index in share] for share in shares]
         found = self._in_processes(work, progress, decoding) if self.shared is None else \
             self._in_threads(self.shared, work, progress, decoding)
-        translations: list[list[Translation]] = [[] for _ in requests]
+        translations: list[list[Translation]] = [[] for _ in sources]
         for share, results in zip(shares, found, strict=True):
             for index, n_best in zip(share, results, strict=True):
                 translations[index] = n_best
         return translations
 
-    def _in_threads(self, translator: Translator, work: Sequence[Sequence[Request]], progress: ReportProgress | None,
+    def _in_threads(self, translator: Translator, work: Sequence[Sequence[Source]], progress: ReportProgress | None,
                     decoding: DecodingOptions) -> list[list[list[Translation]]]:
         lock = Lock()
 
@@ -121,20 +121,20 @@ class TranslatorPool:
                 if progress:
                     progress(amount)
 
-        futures = [self.executor.submit(translator.translate, requests, progress=advance, **decoding)
-                   for requests in work]
+        futures = [self.executor.submit(translator.translate, sources, progress=advance, **decoding)
+                   for sources in work]
         wait_for(futures)
         return [future.result() for future in futures]
 
-    def _in_processes(self, work: Sequence[Sequence[Request]], progress: ReportProgress | None,
+    def _in_processes(self, work: Sequence[Sequence[Source]], progress: ReportProgress | None,
                       decoding: DecodingOptions) -> list[list[list[Translation]]]:
         pipes = list(self.processes)[:len(work)]
         at = {}
-        for pipe, requests in zip(pipes, work, strict=True):
-            numbers = [request.number + 1 for request in requests if request.number is not None]
+        for pipe, sources in zip(pipes, work, strict=True):
+            numbers = [source.number + 1 for source in sources if source.number is not None]
             at[pipe] = f"at lines {min(numbers):,} to {max(numbers):,}"
             try:
-                pipe.send((requests, decoding))
+                pipe.send((sources, decoding))
             except (BrokenPipeError, ConnectionResetError):
                 raise self._process_ended(pipe, at[pipe]) from None
         answers: dict[Connection, list[list[Translation]]] = {}

@@ -40,6 +40,7 @@ from seq2seq.cli import COMMANDS, main
 from seq2seq.errors import CorpusError
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.text_io import writing
 from seq2seq.translation.translator import Translator
 
@@ -381,7 +382,7 @@ def test_the_recipe_may_say_how_to_decode(run, directory):
 
 def test_scores_are_those_of_the_model(run, model, directory):
     write_tests(directory)
-    scores = Translator.load(model, precision="fp32").score(list(zip(GERMAN, ENGLISH, strict=True)))
+    scores = pair_scores(Translator.load(model, precision="fp32"), list(zip(GERMAN, ENGLISH, strict=True)))
     expected = [found.log_probability for found in scores]
     result = run("score", model, "data/test.de", "data/test.en")
     assert result.code == 0

@@ -8,7 +8,6 @@ from seq2seq.data.alignment import (
     alignment_error_rate,
     extract_links,
     format_links,
-    parse_reference,
     piece_word_overlap,
     word_weights,
 )
@@ -47,13 +46,6 @@ def test_error_rate_is_undefined_without_any_link():
 def test_different_numbers_of_alignments_and_references_are_refused():
     with pytest.raises(ValueError):
         alignment_error_rate([{(0, 0)}], [])
-
-
-def test_references_are_parsed():
-    assert parse_reference("0-0 1?2 10-3") == reference([(0, 0), (10, 3)], [(1, 2)])
-    assert parse_reference("") == Reference(frozenset(), frozenset())
-    with pytest.raises(ValueError, match="'1:2' is not a link"):
-        parse_reference("0-0 1:2")
 
 
 def test_links_are_formatted_in_ascending_order():

@@ -16,11 +16,12 @@ import zstandard
 from hypothesis import given, strategies
 
 from seq2seq.data.cleaning import clean
-from seq2seq.data.corpus import Counts, first_line_warnings, read_corpus, read_lines, read_pairs
+from seq2seq.data.corpus import Counts, as_lines, first_line_warnings, read_corpus, read_lines, read_pairs
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.files import BLOCK_BYTES
 from seq2seq.recipe import Corpus, load_recipe
 from seq2seq.recipe.data_section import Cleaning
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.text_io import reading
 
 FIRST_PAIRS = [(1, "ein Hund", "a dog"), (2, "eine Katze", "a cat")]
@@ -34,7 +35,7 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def pairs_of(directory: Path, counts: Counts | None = None, **spec) -> list[tuple[int, str, str]]:
-    return list(read_corpus(Corpus(**spec), directory, counts))
+    return list(as_lines(read_corpus(Corpus(**spec), directory, counts)))
 
 
 # Lines
@@ -125,7 +126,7 @@ def test_a_corpus_says_how_long_its_lines_may_be(tmp_path, corpus):
         f'<tuv xml:lang="{code}"><seg>{long}</seg></tuv>' for code in ("de", "en")) + "</tu></body></tmx>")
     with pytest.raises(CorpusError, match=":1:"):
         list(read_corpus(Corpus(**corpus), tmp_path))
-    assert list(read_corpus(Corpus(**corpus, max_line_bytes=3_000_000), tmp_path)) == [(1, long, long)]
+    assert list(as_lines(read_corpus(Corpus(**corpus, max_line_bytes=3_000_000), tmp_path))) == [(1, long, long)]
 
 
 WHOLE = "".join(f"Zeile {number * number}\n" for number in range(3000)).encode()
@@ -450,7 +451,7 @@ def test_a_translation_memory_gives_its_units_and_empty_text_for_what_is_lacking
     assert pairs_of(tmp_path, counts, file=name, source="de", target="en") == [
         (1, "ein Hund", "a dog"), (2, "", "a cat")]
     assert counts.inner_newlines == 1
-    kept = list(clean(pairs_of(tmp_path, file=name, source="de", target="en"), Cleaning(), counts))
+    kept = list(clean(read_corpus(Corpus(file=name, source="de", target="en"), tmp_path), Cleaning(), counts))
     assert [number for number, *_ in kept] == [1] and counts.dropped == {"empty": 1}
     assert pairs_of(tmp_path, file=name, source="de", target="en", markup=True)[0][1] == "ein <b>Hund"
     assert pairs_of(tmp_path, file=name, text="en") == [(1, "", "a dog"), (2, "", "a cat")]
@@ -463,7 +464,7 @@ def test_the_languages_of_a_translation_memory_are_the_recipes(tmp_path):
         "name: x\nlanguages: {source: de, target: en}\n"
         "data: {train: [{file: memory.tmx}], valid: {file: memory.tmx}}\n")
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    assert list(read_pairs(recipe, recipe.data.valid[0]))[0] == (1, "ein Hund", "a dog")
+    assert next(as_lines(read_pairs(recipe, recipe.data.valid[0]))) == (1, "ein Hund", "a dog")
 
 
 def test_a_tag_stands_before_each_source(tmp_path):
@@ -509,8 +510,8 @@ def test_the_name_of_a_file_is_no_pattern(tmp_path, parquet, form, name):
         load_recipe(tmp_path / "recipe.yaml")
     make(name, source="ein Hund", target="a dog")
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    assert list(read_pairs(recipe, recipe.data.valid[0])) == FIRST_PAIRS[:1]
-    assert list(read_pairs(recipe.resolve(), recipe.resolve().data.train[0])) == FIRST_PAIRS[:1]
+    assert list(as_lines(read_pairs(recipe, recipe.data.valid[0]))) == FIRST_PAIRS[:1]
+    assert list(as_lines(read_pairs(recipe.resolve(), recipe.resolve().data.train[0]))) == FIRST_PAIRS[:1]
 
 
 # Cleaning
@@ -519,7 +520,7 @@ def test_the_name_of_a_file_is_no_pattern(tmp_path, parquet, form, name):
 def cleaned(pairs: list[tuple[str, str]], **options) -> tuple[list[int], Counts]:
     """Return the numbers of the pairs that are kept, counted from 1."""
     counts = Counts(lines=len(pairs))
-    numbered = [(number, source, target) for number, (source, target) in enumerate(pairs, 1)]
+    numbered = [(number, Source(source), target) for number, (source, target) in enumerate(pairs, 1)]
     kept = list(clean(numbered, Cleaning(**options), counts))
     assert kept == [numbered[number - 1] for number, _, _ in kept]              # unchanged and in their order
     assert counts.kept == len(kept)
@@ -572,7 +573,7 @@ def test_cleaning_is_lazy():
         number = 0
         while True:
             number += 1
-            yield number, "ein Hund" if number % 3 == 0 else "", "a dog"
+            yield number, Source("ein Hund" if number % 3 == 0 else ""), "a dog"
 
     pairs = clean(endless(), Cleaning(), Counts())
     assert [next(pairs)[0] for _ in range(3)] == [3, 6, 9]

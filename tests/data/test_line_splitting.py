@@ -4,7 +4,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from seq2seq.data.line_splitting import alignment_units, divide, join_translations, split_long, split_margins
+from seq2seq.data.line_splitting import alignment_units, join_translations, split_long, split_margins
 
 
 def at_most(characters):
@@ -133,11 +133,3 @@ def test_a_very_long_line_needs_few_trials():
 ], ids=str)
 def test_translations_of_parts_are_joined_as_the_target_language_is_written(language, parts, line):
     assert join_translations(parts, language) == line
-
-
-def test_every_part_of_a_line_begins_with_its_head():
-    line = "  >>fra<< One is here. Two is there. Three is nowhere. "
-    divided = divide(line, lambda text: len(text) <= 25, ">>fra<<")
-    assert divided.texts == [">>fra<< One is here.", ">>fra<< Two is there.", ">>fra<< Three is nowhere."]
-    assert divided.join(["Un.", "Deux.", "Trois."], "fr") == "  Un. Deux. Trois. "
-    assert divide(">>fra<< One.", lambda text: True, ">>fra<<").texts == [">>fra<< One."]

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seq2seq.data.added_placeholders import FORMS, NAMES, drawn_placeholder, placeholders
 from seq2seq.data.aligned_phrases import _without_punctuation, aligned_phrase, drawn_phrases, tags, terms
 from seq2seq.data.line_splitting import word_spans
 from seq2seq.data.modifiers import (
@@ -17,15 +16,16 @@ from seq2seq.data.modifiers import (
     in_upper_case,
     no_final_stop,
     noise,
+    robustness_slices,
     typos,
     upper_case,
     with_typos,
     without_final_stop,
 )
-from seq2seq.data.pair_augmenter import MODIFIERS, PairAugmenter
-from seq2seq.data.robustness_slices import robustness_slices
+from seq2seq.data.pair_augmenter import FORMS, MODIFIERS, NAMES, PairAugmenter, drawn_placeholder, placeholders
 from seq2seq.languages import belongs_to_letter
 from seq2seq.recipe.data_section import Augmentation
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import annotate
 
 LINKS = [(0, 0), (1, 1), (2, 2), (3, 4), (4, 3)]
@@ -196,26 +196,26 @@ def section(**shares):
 
 def test_the_shares_of_the_recipe_are_the_shares_of_the_pairs():
     augmenter = PairAugmenter(section(upper_case=0.2, noise=0.1), ("de", "en"), seed=3)
-    counts = Counter(augmenter.augment(0, index, GERMAN, ENGLISH)[2] for index in range(3000))
+    counts = Counter(augmenter.augment(0, index, Source(GERMAN), ENGLISH)[2] for index in range(3000))
     assert counts["upper_case"] == pytest.approx(600, abs=100) and counts["noise"] == pytest.approx(300, abs=80)
     assert counts.keys() == {"", "upper_case", "noise"}
 
 
 def test_a_pair_changes_from_epoch_to_epoch_but_not_with_other_pairs():
     first, second = (PairAugmenter(section(typos=0.5), ("de", "en"), seed=3) for _ in range(2))
-    changed = [first.augment(epoch, 7, GERMAN, ENGLISH) for epoch in range(20)]
+    changed = [first.augment(epoch, 7, Source(GERMAN), ENGLISH) for epoch in range(20)]
     assert len(set(changed)) > 5
-    assert [second.augment(epoch, 7, GERMAN, ENGLISH) for epoch in reversed(range(20))] == changed[::-1]
+    assert [second.augment(epoch, 7, Source(GERMAN), ENGLISH) for epoch in reversed(range(20))] == changed[::-1]
 
 
 def test_the_tag_of_a_corpus_does_not_change():
     augmenter = PairAugmenter(section(upper_case=1), ("de", "en"), seed=3)
-    assert augmenter.augment(0, 0, "<bt> ja", "yes", "<bt> ") == ("<bt> JA", "YES", "upper_case")
+    assert augmenter.augment(0, 0, Source("ja", tag="<bt>"), "yes") == (Source("JA", tag="<bt>"), "YES", "upper_case")
 
 
 def test_given_links_are_used_instead_of_an_aligner():
     augmenter = PairAugmenter(section(terms=1), ("de", "en"), 3, links=lambda index: [(index, 0)])
-    assert augmenter.augment(0, 1, "der Hund", "dog") == ("der ⦅ dog⦆", "dog", "terms")
+    assert augmenter.augment(0, 1, Source("der Hund"), "dog") == (Source("der ⦅ dog⦆"), "dog", "terms")
 
 
 # Slices

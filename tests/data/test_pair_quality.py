@@ -11,6 +11,7 @@ from seq2seq.data.language_identification import LanguageDetector, SideLanguages
 from seq2seq.data.pair_quality import LengthModel, has_entities
 from seq2seq.errors import UserError
 from seq2seq.recipe import Cleaning
+from seq2seq.tokenizers.source import Source
 
 
 @pytest.mark.parametrize("text", ["schÃ¶n", "GroÃŸ", "â€œquoted", "lost \ufffd", "a\x00b", "bell \x07"])
@@ -91,7 +92,8 @@ def test_one_language_on_both_sides_is_never_wrong():
 
 def cleaned(pairs, **options):
     counts = Counts(lines=len(pairs))
-    kept = clean([(number, *pair) for number, pair in enumerate(pairs, 1)], Cleaning(**options), counts)
+    numbered = [(number, Source(source), target) for number, (source, target) in enumerate(pairs, 1)]
+    kept = clean(numbered, Cleaning(**options), counts)
     return [number for number, _, _ in kept], counts.dropped
 
 
@@ -107,7 +109,7 @@ def test_cleaning_by_signals_counts_each_reason():
 def test_text_alone_has_nothing_to_compare():
     counts = Counts()
     options = Cleaning(language="sides", min_number_agreement=1.0, max_length_deviation=1.0)
-    assert len(list(clean([(1, "", "7 dogs"), (2, "", "x")], options, counts, sides=1))) == 2
+    assert len(list(clean([(1, Source(""), "7 dogs"), (2, Source(""), "x")], options, counts, sides=1))) == 2
 
 
 def test_lingua_is_asked_for_by_name_where_it_is_missing(monkeypatch):

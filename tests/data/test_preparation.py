@@ -6,7 +6,7 @@ import pytest
 
 from seq2seq.check import blocking_problems
 from seq2seq.data import preparation
-from seq2seq.data.corpus import Counts
+from seq2seq.data.corpus import Counts, as_lines
 from seq2seq.data.preparation import (
     TrainingText,
     blocks,
@@ -317,7 +317,7 @@ def test_cleaning_ignores_the_tag(recipe, tmp_path):
     tagged = recipe_of(tmp_path, second=[{**SECOND, "tag": "<2en>"}], remove_identical=True,
                        remove_duplicates=True, min_number_agreement=1.0)
     counts = Counts()
-    kept = list(cleaned(tagged.data.train[1], tagged, counts))
+    kept = list(as_lines(cleaned(tagged.data.train[1], tagged, counts)))
     assert kept == [(1, "<2en> a", "A"), (4, "<2en> b", "B"), (7, "<2en> d", "D")]
     assert counts.dropped == {"empty": 1, "identical": 1, "duplicate": 1, "numbers": 1}
 

@@ -14,8 +14,9 @@ from seq2seq.documents.glossary import Glossary, occurrences
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.errors import RequestError
-from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.requests import Request, number_requests
+from seq2seq.tokenizers.source import Source
+from seq2seq.translation.sources import number_sources
+from seq2seq.translation.translator import Translation
 from seq2seq.translation.word_confidence import Word
 
 
@@ -30,7 +31,7 @@ class Model:
 
     def translate(self, lines, *, progress=None, **decoding):
         found = []
-        for request in number_requests(lines):
+        for request in number_sources(lines):
             self.asked.append(request)
             if request.required and not self.can_require:
                 raise RequestError("line 1: the search found no translation")
@@ -261,13 +262,13 @@ def test_placeholders_in_forced_text_stay():
             return [[Translation(text.strip(), -1.0, -1.0, 3)] for text in forced]
 
     translator = ProtectedTranslator(Forcing(None))
-    for request, expected in ((Request("ein Hund", prefix="#Hund"), "#Hund ein Hund"),
-                              (Request("ein Hund", required=("@anna", "www.kinder.de")),
+    for request, expected in ((Source("ein Hund", prefix="#Hund"), "#Hund ein Hund"),
+                              (Source("ein Hund", required=("@anna", "www.kinder.de")),
                                "ein Hund @anna www.kinder.de")):
         assert translator.translate([request])[0][0].text == expected
     assert translator.translate(["ein %s"], require=["@anna"])[0][0].text == "ein %s @anna"
     damaged = ProtectedTranslator(Model(lambda text: "#Hund Hund"))
-    assert damaged.translate([Request("ein %s", prefix="#Hund")])[0][0].text == "#Hund Hund"
+    assert damaged.translate([Source("ein %s", prefix="#Hund")])[0][0].text == "#Hund Hund"
 
 
 def test_words_have_their_confidence_where_placeholders_were_inserted():

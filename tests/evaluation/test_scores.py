@@ -22,6 +22,7 @@ from seq2seq.evaluation.significance import compare, comparison_to_dict, format_
 from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.recipe import Corpus, Languages
 from seq2seq.recipe.task import TRANSLATION
+from seq2seq.tokenizers.vocabulary import as_line
 
 ENGLISH = [
     "The cat sat on the mat.",
@@ -199,7 +200,7 @@ class Parrot:
         self.answers = answers
 
     def translate(self, lines, progress):
-        return [[SimpleNamespace(text=self.answers[line]), SimpleNamespace(text="worse")] for line in lines]
+        return [[SimpleNamespace(text=self.answers[as_line(line)]), SimpleNamespace(text="worse")] for line in lines]
 
 
 SOURCES = ["eins", "zwei", "drei", "vier", ""]

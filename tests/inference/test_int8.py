@@ -20,6 +20,7 @@ from seq2seq.search.beam import search
 from seq2seq.search.length_penalty import power_length_penalty
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.topk import topk as reference_topk
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -370,7 +371,7 @@ def test_a_line_refused_by_workers_is_named_and_later_requests_work(load, bundle
 
 def test_given_translations_are_scored_as_in_auto(load, bundle):
     pairs = [(line, line) for line in GERMAN]
-    auto, fast = (Translator.load(bundle, "cpu", precision).score(pairs) for precision in ("auto", "int8"))
+    auto, fast = (pair_scores(Translator.load(bundle, "cpu", precision), pairs) for precision in ("auto", "int8"))
     assert auto == fast
 
 

@@ -12,7 +12,8 @@ from seq2seq.interop.exporting import Difference, Parity, Tolerance, compare, de
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import parse_recipe
 from seq2seq.storage.checkpoints import load_bundle
-from seq2seq.translation.line_translator import PairScore
+from seq2seq.tokenizers.source import Source
+from seq2seq.translation.scoring import PairScore, pair_scores
 from seq2seq.translation.translator import Translator
 from tests.exportable_models import BASE, make_bundle
 from tests.marian_models import GERMAN, make
@@ -245,11 +246,11 @@ def test_an_export_is_refused_if_nothing_was_compared_or_a_score_is_nan(bundle):
         translate = ours.translate
 
         def score(self, pairs):
-            first, *others = ours.score(pairs)
+            first, *others = pair_scores(ours, pairs)
             return [first, *(PairScore(float("nan"), other.tokens) for other in others)]
 
     with pytest.raises(FormatError, match="differ by at most nan"):
-        require(compare(ours, Theirs(), ["Hund", "Katze"]), each, "it")
+        require(compare(ours, Theirs(), [Source("Hund"), Source("Katze")]), each, "it")
 
 
 @pytest.mark.slow
@@ -270,9 +271,9 @@ def test_the_development_set_may_be_compressed_and_must_be_utf8(bundle, tmp_path
     contents = "\ufeff" + "".join(f"{line}\r\n" for line in GERMAN)
     (tmp_path / "dev.gz").write_bytes(gzip.compress(contents.encode()))
     recipe = parse_recipe((bundle / "recipe.yaml").read_text(), bundle / "recipe.yaml")
-    assert development_lines(recipe, tmp_path / "dev.gz", 5) == GERMAN[:5]
+    assert development_lines(recipe, tmp_path / "dev.gz", 5) == list(map(Source, GERMAN[:5]))
     (tmp_path / "spaces").write_text("".join(f" {line}\t \n" for line in GERMAN))
-    assert development_lines(recipe, tmp_path / "spaces", 5) == GERMAN[:5]
+    assert development_lines(recipe, tmp_path / "spaces", 5) == list(map(Source, GERMAN[:5]))
     (tmp_path / "dev").write_bytes("Hund\nKätzchen\n".encode("latin1"))
     with pytest.raises(FormatError, match="dev:2: byte 0xe4 at position 2 is not UTF-8"):
         development_lines(recipe, tmp_path / "dev", 5)

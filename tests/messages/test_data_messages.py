@@ -13,6 +13,7 @@ from catalogue import Catalogue
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, first_line_warnings, read_corpus
 from seq2seq.recipe import Cleaning, Corpus, Languages, load_recipe
+from seq2seq.tokenizers.source import Source
 
 MESSAGES = Catalogue("data")
 FILES = {"source": "a.de", "target": "a.en"}
@@ -100,7 +101,8 @@ def the_summary_of_cleaning(folder):
     pairs = ["ein Hund|a dog", "|a dog", "x|" + "y" * 21, "x" * 11 + "|" + "y" * 20, "taxi|taxi", "ein Hund|a dog"]
     counts = Counts(len(pairs), carriage_returns=3, inner_newlines=2, byte_order_marks=1)
     options = Cleaning(max_characters=20, max_length_ratio=1.5, remove_identical=True, remove_duplicates=True)
-    list(clean([(number, *pair.split("|")) for number, pair in enumerate(pairs, 1)], options, counts))
+    texts = [pair.split("|") for pair in pairs]
+    list(clean([(number, Source(source), target) for number, (source, target) in enumerate(texts, 1)], options, counts))
     return counts.summary()
 
 

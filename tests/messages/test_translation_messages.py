@@ -15,12 +15,11 @@ from seq2seq.errors import RequestError, UserError
 from seq2seq.evaluation.rescoring import rescore
 from seq2seq.recipe import DecodingSection
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.whole_words import Words
 from seq2seq.translation.generation import generate
-from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.requests import Request
 from seq2seq.translation.search_setup import SearchSetup
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import Translation, Translator
 
 CATALOGUE = Catalogue("translation")
 RECIPE = recipe_text(
@@ -53,7 +52,7 @@ def load(path: Path, **options) -> Translator:
 # Requests
 
 
-def add_request(name: str, request: Request, **options) -> None:
+def add_request(name: str, request: Source, **options) -> None:
     def case(folder):
         try:
             load(model(folder)).translate([request], **options)
@@ -63,16 +62,16 @@ def add_request(name: str, request: Request, **options) -> None:
     CATALOGUE.add(name, case)
 
 
-add_request("required phrases of samples", Request("ein Hund", required=("dog",)), sampling=True)
-add_request("required phrases of diverse beams", Request("ein Hund", required=("dog",)), diverse_groups=2)
-add_request("required phrases of a long line", Request(LONG, required=("dog",)))
-add_request("more required pieces than max_length", Request("ein Hund", number=6, required=("the cat runs",)),
+add_request("required phrases of samples", Source("ein Hund", required=("dog",)), sampling=True)
+add_request("required phrases of diverse beams", Source("ein Hund", required=("dog",)), diverse_groups=2)
+add_request("required phrases of a long line", Source(LONG, required=("dog",)))
+add_request("more required pieces than max_length", Source("ein Hund", number=6, required=("the cat runs",)),
             max_length=2)
-add_request("a min_length above the positions of the model", Request("ein Hund"), min_length=1000)
-add_request("a prefix with a control character", Request("ein Hund", "a\tdog"))
-add_request("a prefix with a forbidden phrase", Request("ein Hund", "a dog"), forbid=["dog"])
-add_request("a required phrase with a control character", Request("ein Hund", required=("a\x07b",)))
-add_request("a context for a model without context", Request("ein Hund", context=("two",)))
+add_request("a min_length above the positions of the model", Source("ein Hund"), min_length=1000)
+add_request("a prefix with a control character", Source("ein Hund", prefix="a\tdog"))
+add_request("a prefix with a forbidden phrase", Source("ein Hund", prefix="a dog"), forbid=["dog"])
+add_request("a required phrase with a control character", Source("ein Hund", required=("a\x07b",)))
+add_request("a context for a model without context", Source("ein Hund", context=("two",)))
 
 
 @CATALOGUE

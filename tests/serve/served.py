@@ -8,7 +8,8 @@ from seq2seq.serve.app import create_app
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.server import create_server, listen
 from seq2seq.serve.service import Service
-from seq2seq.translation.line_translator import Translation
+from seq2seq.tokenizers.vocabulary import as_line
+from seq2seq.translation.translator import Translation
 from seq2seq.translation.word_confidence import Word
 
 DIRECTIONS = (("de", "en"), ("en", "fr"), ("fr", "br"), ("zh-Hans", "en"))
@@ -30,9 +31,11 @@ class EchoModels:
         return 0
 
     def translate(self, group, sentences):
-        self.batches.append((group, sentences))
         if group.options is None:
+            self.batches.append((group, sentences))
             return [None] * len(sentences)
+        sentences = list(map(as_line, sentences))
+        self.batches.append((group, sentences))
         assert self.gate.wait(20)
         for sentence in sentences:
             if "Fehler" in sentence:

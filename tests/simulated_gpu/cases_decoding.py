@@ -5,9 +5,10 @@ import pytest
 from random_models import GERMAN, PAIRS, recipe_text, save_random_model, trained_tokenizers
 from simulation import SimulatedGPU
 
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.generation import generate
-from seq2seq.translation.requests import Request
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 
 VOCAB_SIZE = 290
@@ -70,7 +71,7 @@ def test_an_option_finds_what_it_finds_on_the_cpu(models, name):
 
 
 def test_constraints_of_a_line(models):
-    requests = [Request(GERMAN[0], prefix="the dog"), Request(GERMAN[1], required=("cat",)), Request(GERMAN[2])]
+    requests = [Source(GERMAN[0], prefix="the dog"), Source(GERMAN[1], required=("cat",)), Source(GERMAN[2])]
     assert_same(*on_both(lambda device: Translator.load(models / "first", device, "fp32").translate(requests)))
 
 
@@ -89,7 +90,7 @@ def test_fusion_with_a_language_model(models, options):
 
 
 def test_scores_of_given_translations(models):
-    found, expected = on_both(lambda device: Translator.load(models / "first", device, "fp32").score(PAIRS))
+    found, expected = on_both(lambda device: pair_scores(Translator.load(models / "first", device, "fp32"), PAIRS))
     assert [each.log_probability for each in found] == pytest.approx([each.log_probability for each in expected],
                                                                      abs=1e-3)
 

@@ -8,7 +8,7 @@ import pytest
 from toy import RECIPE, WORDS
 
 from seq2seq.cli import main
-from seq2seq.data.corpus import read_pairs
+from seq2seq.data.corpus import as_lines, read_pairs
 from seq2seq.data.preparation import TrainingText, prepare, training_pairs
 from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError
@@ -20,11 +20,12 @@ from seq2seq.recipe import Corpus, DecodingSection, load_recipe
 from seq2seq.serve.models import MachineOptions, Models
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.context import SEPARATOR_ID
+from seq2seq.tokenizers.source import Source
 from seq2seq.training import synthetic_text
 from seq2seq.training.run import train
 from seq2seq.training.validation import Validation
 from seq2seq.translation.attention_maps import compute_pair_attention
-from seq2seq.translation.requests import Request
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.unfinished_output import UnfinishedOutput
 from seq2seq.translation.worker_processes import TranslatorPool
@@ -79,7 +80,7 @@ def results(n_best):
 def test_each_source_follows_the_two_sentences_before_it_in_its_document(folder):
     recipe = load_recipe(folder / "recipe.yaml")
     lines = (folder / "valid.en").read_text().splitlines()
-    assert [source for _, source, _ in read_pairs(recipe, recipe.data.valid[0])][:7] == [
+    assert [source for _, source, _ in as_lines(read_pairs(recipe, recipe.data.valid[0]))][:7] == [
         f"␞ {lines[0]}", f"{lines[0]}␞ {lines[1]}", f"{lines[0]}␞ {lines[1]}␞ {lines[2]}",
         f"{lines[1]}␞ {lines[2]}␞ {lines[3]}", f"{lines[2]}␞ {lines[3]}␞ {lines[4]}", "", f"␞ {lines[6]}"]
     assert not any("␞" in source for source, _ in training_pairs(TrainingText.of(recipe)))
@@ -101,7 +102,7 @@ def test_a_column_can_say_where_a_document_begins(folder, tmp_path):
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\t{number}\n" for source, target, number in rows))
     recipe = load_recipe(folder / "recipe.yaml", [
         f"data.valid={{file: {tmp_path / 'pairs.tsv'}, source: 1, target: 2, document: 3}}"])
-    assert [source for _, source, _ in read_pairs(recipe, recipe.data.valid[0])] == [
+    assert [source for _, source, _ in as_lines(read_pairs(recipe, recipe.data.valid[0]))] == [
         "␞ one", "one␞ two", "␞ red", "red␞ blue"]
 
 
@@ -111,13 +112,14 @@ def test_the_key_of_a_document_may_be_beside_the_texts(folder, tmp_path):
         {"id": document, "translation": {"en": source, "de": target}}) + "\n" for source, target, document in rows))
     recipe = load_recipe(folder / "recipe.yaml", [
         f"data.valid={{file: {tmp_path / 'pairs.jsonl'}, source: en, target: de, document: id}}"])
-    assert [source for _, source, _ in read_pairs(recipe, recipe.data.valid[0])] == ["␞ one", "one␞ two", "␞ red"]
+    assert [source for _, source, _ in as_lines(read_pairs(recipe, recipe.data.valid[0]))] == [
+        "␞ one", "one␞ two", "␞ red"]
 
 
 def test_lines_are_translated_in_their_context(each_translator):
     translator = each_translator
     together = results(translator.translate(LINES))
-    explicit = [Request(text, context=tuple(document[max(0, number - 2):number]))
+    explicit = [Source(text, context=tuple(document[max(0, number - 2):number]))
                 for document in DOCUMENTS for number, text in enumerate(document)]
     assert together[:3] + together[4:6] == results(translator.translate(explicit))
     # Only the last line of the first document changes with a line before it.
@@ -126,13 +128,13 @@ def test_lines_are_translated_in_their_context(each_translator):
     assert results(translator.translate(["one cat sees two␞ the dog hears␞ it sees red"])) == [together[2]]
     assert results(translator.translate_stream(LINES, 2)) == together
     assert results(translator.translate_stream(
-        [Request(LINES[2], context=(LINES[0], LINES[1])), *LINES[3:]], 2)) == together[2:]
+        [Source(LINES[2], context=(LINES[0], LINES[1])), *LINES[3:]], 2)) == together[2:]
 
 
 def test_a_context_that_does_not_fit_loses_its_oldest_sentences(each_translator):
     long = " ".join(["cat"] * 300)
-    assert results(each_translator.translate([Request("it sees", context=(long, "one cat"))])) == results(
-        each_translator.translate([Request("it sees", context=("one cat",))]))
+    assert results(each_translator.translate([Source("it sees", context=(long, "one cat"))])) == results(
+        each_translator.translate([Source("it sees", context=("one cat",))]))
 
 
 def test_the_command_reads_the_context_of_each_line(folder, translator, tmp_path, capfd):
@@ -172,7 +174,7 @@ def test_a_server_translates_a_text_in_context_and_texts_apart(folder, translato
 
 def test_the_validation_loss_leaves_out_blank_lines_and_shortens_long_contexts(folder):
     recipe = load_recipe(folder / "recipe.yaml")
-    tokenizers = load_tokenizers(folder / "run" / "tokenizer").with_context()
+    tokenizers = load_tokenizers(folder / "run" / "tokenizer")
     whole = Validation(recipe, tokenizers)
     assert (len(whole.pairs), len(whole.corpus.source.lengths)) == (18, 15)
     longest = int(whole.corpus.source.lengths.max())
@@ -191,7 +193,7 @@ def test_the_score_of_a_line_is_that_of_its_translation_in_context(folder, trans
     texts = [number for number, line in enumerate(LINES) if line]
     assert [scores[number] for number in texts] == pytest.approx([best[number].log_probability for number in texts],
                                                                  abs=1e-4)
-    alone = translator.score([(LINES[2], best[2].text)])[0].log_probability
+    alone = pair_scores(translator, [(LINES[2], best[2].text)])[0].log_probability
     assert alone != pytest.approx(scores[2], abs=1e-4)
     rescored = rescore(LINES, [[one, one] if one.text else [one] for one in best], [(translator, 1.0)])
     assert [rescored[number][0].log_probabilities[0] for number in texts] == pytest.approx(
@@ -205,13 +207,13 @@ def test_each_of_two_systems_reads_its_own_context(folder):
         texts = read.setdefault(path.name, [])
         return SimpleNamespace(context=2 if path.name == "run" else 0, languages=SimpleNamespace(target="de"),
                                precision="fp32", translate=lambda lines: texts.extend(lines) or [
-                                   [SimpleNamespace(text=f"eins {line}")] for line in lines])
+                                   [SimpleNamespace(text=f"eins {line.text}")] for line in lines])
 
     compare_systems(folder / "run", folder / "run" / "best", None, [], None, load, samples=10)
     plain = (folder / "valid.en").read_text().splitlines()
-    assert read["best"] == plain
-    assert [text.rpartition("␞ ")[2] for text in read["run"]] == plain
-    assert sum("␞" in text for text in read["run"]) == 15
+    assert read["best"] == list(map(Source, plain))
+    assert [source.text for source in read["run"]] == plain
+    assert sum(source.context is not None for source in read["run"]) == 15
     test, = read_tests([folder / "run"], None, None, None)
     assert (test.sources, test.sources_for(0), test.sources_for(2)) == (plain, plain, read["run"])
 
@@ -246,7 +248,7 @@ def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_pat
     whole = translation("whole")
     assert whole.decode().splitlines()[:5] == [
         "() one cat sees two", "('one cat sees two',) the dog hears",
-        "('one cat sees two', 'the dog hears') it sees red", "() ", "() two cat"]
+        "('one cat sees two', 'the dog hears') it sees red", "None ", "() two cat"]
     for blocks in range(1, 4):
         interrupted(f"part{blocks}", blocks)
         assert translation(f"part{blocks}") == whole
@@ -257,7 +259,7 @@ def test_a_model_without_context_refuses_one_and_is_in_no_ensemble_with_one_that
     settings = ["training.max_steps=1", f"tokenizer={{taken_from: {folder / 'run'}}}"]
     train(load_recipe(folder / "plain.yaml", settings), tmp_path / "plain")
     with pytest.raises(OptionError):
-        Translator.load(tmp_path / "plain", "cpu").translate([Request("one", context=("two",))])
+        Translator.load(tmp_path / "plain", "cpu").translate([Source("one", context=("two",))])
     with pytest.raises(CheckpointError):
         Translator.load(folder / "run", "cpu", ensemble=[tmp_path / "plain"])
 

@@ -14,11 +14,13 @@ from seq2seq.evaluation.systems import read_system, read_tests
 from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.inference.load_model import read_model
 from seq2seq.interop import ctranslate2, huggingface_export
-from seq2seq.recipe import load_recipe
+from seq2seq.recipe import Languages, load_recipe
 from seq2seq.serve.models import Models
-from seq2seq.tokenizers.language_token import WithLanguageToken
+from seq2seq.tokenizers.source import Source
 from seq2seq.training.run import start_training, train
 from seq2seq.training.synthetic_text import training_text
+from seq2seq.translation.attention_maps import compute_pair_attention
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 
 DIRECTIONS = """
@@ -107,21 +109,24 @@ def test_the_target_language_of_a_translator_equals_a_token_in_the_text(folder):
         latin.translate([long], max_length=9), default.translate([f">>la<< {long}"], max_length=9))
     assert found[0].parts == expected[0].parts > 1 and found[0].text == expected[0].text
     pairs = [("one cat", "oneus catus")]
-    assert latin.score(pairs) == default.score([(">>la<< one cat", "oneus catus")])
+    assert pair_scores(latin, pairs) == pair_scores(default, [(">>la<< one cat", "oneus catus")])
 
 
 def test_an_added_token_has_empty_spans(folder):
-    _, _, tokenizers = read_model(folder / "run" / "best")
-    vocabulary = tokenizers.with_language_token(">>de<<").with_language_token(">>la<<").source
-    assert tokenizers.with_language_token(">>xh<<") is tokenizers
-    assert isinstance(vocabulary, WithLanguageToken) and vocabulary.vocabulary is tokenizers.source
+    translator = Translator.load(folder / "run", target_language="la")
     line = "one cat  sees"
-    (ids,), (spans,) = vocabulary.encode([line]), vocabulary.spans([line])
-    assert len(ids) == len(spans) and vocabulary.pieces(ids) == vocabulary.pieces(
-        tokenizers.source.encode([f">>la<< {line}"])[0])
-    assert all(0 <= begin <= end <= len(line) for begin, end in spans)
-    assert "".join(line[begin:end] for begin, end in spans).replace(" ", "") == line.replace(" ", "")
-    assert vocabulary.sample([line], 0.1, 1) == tokenizers.source.sample([f">>la<< {line}"], 0.1, 1)
+    (_, pair), = compute_pair_attention(translator, [(line, "oneus")])
+    (_, written), = compute_pair_attention(translator, [(f">>la<< {line}", "oneus")])
+    assert (pair.source.text, written.source.text) == (line, f">>la<< {line}")
+    assert pair.source.pieces == written.source.pieces and pair.source.pieces[0] == ">>la<<"
+    assert pair.source.spans[0] == (0, 0) and written.source.spans[0] == (0, 6)
+    for side in (pair.source, written.source):
+        assert all(0 <= begin <= end <= len(side.text) for begin, end in side.spans)
+        found = "".join(side.text[begin:end] for begin, end in side.spans)
+        assert found.replace(" ", "") == side.text.replace(" ", "")
+    vocabulary = translator.tokenizers.source
+    assert vocabulary.sample([Source(line, language=">>la<<")], 0.1, 1) == vocabulary.sample([f">>la<< {line}"], 0.1, 1)
+    assert translator.towards(Languages(source="en", target="xh")).language == ""
 
 
 def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_path):
@@ -182,14 +187,14 @@ def test_another_model_reads_the_same_test_sets_without_language_tokens(folder, 
     def load(path):
         class Asked(Translator):
             def translate(self, lines, **options):
-                asked.append((path.name, self.languages.target, list(lines)))
+                asked.append((path.name, self.languages.target, [line.text for line in lines]))
                 return super().translate(lines, **options)
 
         loaded = Translator.load(path)
         return Asked(**{field.name: getattr(loaded, field.name) for field in dataclasses.fields(loaded)})
 
     compare_systems(folder / "run", folder / "alone", None, [], None, load, samples=10)
-    plain = {name: [source for _, source, _ in read_pairs(recipe, spec.untagged)]
+    plain = {name: [source.text for _, source, _ in read_pairs(recipe, spec)]
              for name, spec in recipe.data.test.items()}
     assert asked == [("run", "de", plain["en_de"]), ("run", "la", plain["de_la"]),
                      ("alone", "de", plain["en_de"]), ("alone", "de", plain["de_la"])]

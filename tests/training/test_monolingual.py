@@ -16,15 +16,17 @@ from trainings import die, final_weights, interrupting, logged, same
 from seq2seq.check import check_recipe
 from seq2seq.cli import main
 from seq2seq.data.cleaning import clean
-from seq2seq.data.corpus import Counts, read_corpus
+from seq2seq.data.corpus import Counts, as_lines, read_corpus
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError, UserError
 from seq2seq.evaluation.scores import format_scores, perplexities
 from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.generation import generate
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 
 SENTENCES = """\
@@ -166,7 +168,8 @@ def test_monolingual_text_can_be_read_from_every_corpus_format(tmp_path, spec):
     (tmp_path / "h.tsv").write_text("german\tenglish\n" + "".join(f"x\t{line}\n" for line in lines), encoding="utf-8")
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"en": line}) + "\n" for line in lines))
     first = 2 if "header" in spec else 1
-    assert list(read_corpus(Corpus(**spec), tmp_path)) == [(n, "", line) for n, line in enumerate(lines, first)]
+    pairs = as_lines(read_corpus(Corpus(**spec), tmp_path))
+    assert list(pairs) == [(n, "", line) for n, line in enumerate(lines, first)]
 
 
 def test_a_missing_column_of_text_is_named(tmp_path):
@@ -180,7 +183,8 @@ def test_a_missing_column_of_text_is_named(tmp_path):
 
 def test_cleaning_of_monolingual_text_checks_only_the_text():
     counts = Counts()
-    pairs = [(1, "", "A dog."), (2, "", "  "), (3, "", "x" * 12), (4, "", "A dog."), (5, "", "A cat.")]
+    texts = enumerate(["A dog.", "  ", "x" * 12, "A dog.", "A cat."], 1)
+    pairs = [(number, Source(""), text) for number, text in texts]
     cleaning = Cleaning(max_characters=11, max_length_ratio=1.1, remove_identical=True, remove_duplicates=True)
     assert [number for number, _, _ in clean(pairs, cleaning, counts, sides=1)] == [1, 5]
     assert counts.dropped == {"empty": 1, "too_long": 1, "duplicate": 1}
@@ -197,7 +201,7 @@ def test_a_language_model_memorises_twenty_sentences_and_generates_them(tmp_path
     # One of twenty sentences costs log 20 = 3.0 nats, its beginning decides the rest; a mean of 13 pieces or so.
     assert scores["perplexity"]["value"] < 1.5
     assert bundle.metadata["validation"] == {"loss": pytest.approx(math.log(scores["perplexity"]["value"]), abs=1e-4)}
-    found = translator.score([("", line) for line in SENTENCES])
+    found = pair_scores(translator, [("", line) for line in SENTENCES])
     assert max(-score.log_probability for score in found) < math.log(20) + 2
     # As probable as all of them together are: 20 sentences of which the model gives nothing away.
     assert sum(math.exp(score.log_probability) for score in found) > 0.8
@@ -340,7 +344,7 @@ def test_without_test_sets_evaluate_requires_text(run, trained, tmp_path):
 
 
 def test_score_gives_a_number_for_each_line_of_text(run, trained, translator):
-    expected = [score.log_probability for score in translator.score([("", line) for line in SENTENCES])]
+    expected = [score.log_probability for score in pair_scores(translator, [("", line) for line in SENTENCES])]
     code, out, _ = run("score", trained, "valid.en")
     assert [float(line) for line in out.splitlines()] == pytest.approx(expected, abs=1e-3)
     _, out, _ = run("score", trained, "valid.en", "--format", "jsonl")

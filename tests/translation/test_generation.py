@@ -14,8 +14,8 @@ from seq2seq.cli import main
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, UserError
 from seq2seq.evaluation.rescoring import rescore
 from seq2seq.translation.generation import generate
-from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.scoring import pair_scores
+from seq2seq.translation.translator import Translation, Translator
 
 TRANSLATES = recipe_text(
     283, "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31",
@@ -138,8 +138,8 @@ def test_rescoring_adds_what_a_direct_computation_gives(models):
     for source, before, after in zip(GERMAN, found, chosen, strict=False):
         expected = {}
         for way in before:
-            (speaks,), (translates,) = models["speaks"].score([("", way.text)]), models["translates"].score(
-                [(source, way.text)])
+            (speaks,) = pair_scores(models["speaks"], [("", way.text)])
+            (translates,) = pair_scores(models["translates"], [(source, way.text)])
             total = way.log_probability + 0.3 * speaks.log_probability + 0.5 * translates.log_probability
             expected[way.text] = total / way.tokens**0.7
         assert {one.translation.text: one.translation.score for one in after} == pytest.approx(expected, abs=1e-4)
@@ -160,7 +160,7 @@ def test_a_large_weight_leaves_the_choice_to_the_language_model(models):
     found = found_by(models)
     chosen = rescore([*GERMAN, "  "], found, [(models["speaks"], 1e6)])
     for before, after in zip(found[:-1], chosen, strict=False):
-        scored = models["speaks"].score([("", way.text) for way in before])
+        scored = pair_scores(models["speaks"], [("", way.text) for way in before])
         best = max(zip(before, scored, strict=True), key=lambda both: both[1].log_probability / both[0].tokens)
         assert after[0].translation.text == best[0].text
 

@@ -10,6 +10,7 @@ from random_models import recipe_text, save_random_model, trained_tokenizers
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.search.beam import Hypothesis
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import faults
 from seq2seq.translation.retry_faulty_lines import MAX_LOSS, retry_faulty
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
@@ -49,11 +50,11 @@ def mend(tokenizers):
 
         def search(parts, second):
             mend.asked_for.append((second.decoding, list(parts)))
-            if any(part.text not in again for part in parts):
+            if any(part.source.text not in again for part in parts):
                 raise RequestError("it cannot be had")
-            return [[found(text, mean) for text in again[part.text]] for part in parts]
+            return [[found(text, mean) for text in again[part.source.text]] for part in parts]
 
-        parts = [Part(text, line) for line, text in enumerate(pairs)]
+        parts = [Part(Source(text), line) for line, text in enumerate(pairs)]
         first = [[found(text) for text in texts] for texts in pairs.values()]
         return [[(way.text, way.faults, way.retried) for way in ways]
                 for ways in retry_faulty(parts, first, setup, LANGUAGES, search)]
@@ -111,7 +112,7 @@ def test_if_the_lost_numbers_cannot_be_produced_the_retry_omits_them(tokenizers)
         return [[PartTranslation(Hypothesis([5, 6], -0.3, -0.1), "the dog runs in the house")] for _ in parts]
 
     first = PartTranslation(Hypothesis([5, 6, 7], -0.4, -0.1), LOOP)
-    (found,) = retry_faulty([Part("der Hund 1987 läuft im Haus", 0)], [[first]],
+    (found,) = retry_faulty([Part(Source("der Hund 1987 läuft im Haus"), 0)], [[first]],
                             SearchSetup(DecodingSection(), tokenizers.target, "en"), LANGUAGES, search)
     assert [bool(phrases) for phrases in required] == [True, False]
     assert found[0].text == "the dog runs in the house" and found[0].faults == ("lost_number",)

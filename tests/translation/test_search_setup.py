@@ -23,10 +23,11 @@ from seq2seq.inference.eager import EagerEngine
 from seq2seq.recipe import DecodingSection
 from seq2seq.search.minimum_bayes_risk import expected_utilities
 from seq2seq.search.options import Hypotheses
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizer, Tokenizers
 from seq2seq.tokenizers.whole_words import Words
 from seq2seq.translation import worker_processes
-from seq2seq.translation.requests import Request
+from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.search_setup import SearchSetup
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.word_confidence import log_probabilities, words_of
@@ -120,9 +121,9 @@ def test_samples_do_not_depend_on_the_batch(name, models, request):
     numbers = range(len(LINES))
     others = {
         "small batches": translator.translate(LINES, batch_tokens=37, **options),
-        "alone": [translator.translate([Request(line, number=number)], **options)[0]
+        "alone": [translator.translate([Source(line, number=number)], **options)[0]
                   for number, line in enumerate(LINES)],
-        "backwards": translator.translate([Request(LINES[number], number=number) for number in numbers[::-1]],
+        "backwards": translator.translate([Source(LINES[number], number=number) for number in numbers[::-1]],
                                           **options)[::-1],
         "as a stream": list(translator.translate_stream(iter(LINES), 5, **options)),
     }
@@ -150,7 +151,7 @@ def pool(places):
 
 
 def test_workers_continue_after_a_request_that_is_refused(pool, exact):
-    impossible = Request(GERMAN[0], required=("dog",))
+    impossible = Source(GERMAN[0], required=("dog",))
     for _ in range(2):
         with pytest.raises(RequestError, match="line 1: "):
             list(pool.translate_stream([impossible, *GERMAN[1:]], forbid=["dog"]))
@@ -166,11 +167,11 @@ def test_the_death_of_a_worker_is_reported_with_its_signal_and_lines(places, num
         os.kill(process.pid, number)
         process.join()
         with pytest.raises(UserError, match=rf"{number.name} at lines 3 to 4"):
-            pool.translate([Request(line, number=index) for index, line in enumerate(GERMAN[:2], start=2)])
+            pool.translate([Source(line, number=index) for index, line in enumerate(GERMAN[:2], start=2)])
 
 
 def test_workers_draw_the_same_samples_as_one_translator(pool, translator):
-    requests = [Request(line, prefix="the" if number % 2 else "") for number, line in enumerate(LINES * 2)]
+    requests = [Source(line, prefix="the" if number % 2 else "") for number, line in enumerate(LINES * 2)]
     expected = list(translator.translate_stream(requests, sampling=True, n_best=2))
     found = list(pool.translate_stream(requests, 7, sampling=True, n_best=2))
     assert [[one.text for one in each] for each in found] == [[one.text for one in each] for each in expected]
@@ -202,24 +203,24 @@ def test_a_sample_has_the_probability_that_the_model_gives_it(exact, monkeypatch
 
 def test_prefixes_apply_only_to_their_own_lines(exact):
     prefixes = ["a dog", "", "  the cat runs ", "x \U0001f600"]
-    requests = [Request(line, prefix) for line, prefix in zip(GERMAN, prefixes, strict=True)]
+    requests = [Source(line, prefix=prefix) for line, prefix in zip(GERMAN, prefixes, strict=True)]
     for options in ({"n_best": 3}, {"beam_size": 1}, {"sampling": True}, {"diverse_groups": 2, "n_best": 3}):
         found = exact.translate(requests, **options)
         for prefix, each in zip(prefixes, found, strict=True):
             assert all(one.text.startswith(prefix.strip()) for one in each)
-        (alone,) = exact.translate([Request(GERMAN[1], number=1)], **options)
+        (alone,) = exact.translate([Source(GERMAN[1], number=1)], **options)
         assert [one.text for one in alone] == [one.text for one in found[1]]
 
 
 def test_the_prefix_of_a_long_line_applies_to_its_first_part(exact):
-    (found,), = exact.translate([Request(LONG, "the dog")])
+    (found,), = exact.translate([Source(LONG, prefix="the dog")])
     assert found.parts > 3 and found.text.startswith("the dog") and found.text.count("the dog") == 1
 
 
 @pytest.mark.parametrize("beam_size", [1, 6])
 def test_every_translation_contains_the_required_phrases(exact, beam_size):
-    requests = [Request(GERMAN[0], required=("cat",)), Request(GERMAN[1]), Request(GERMAN[2], "the", ("a cat", "dog")),
-                Request("", required=("dog",))]
+    requests = [Source(GERMAN[0], required=("cat",)), Source(GERMAN[1]),
+                Source(GERMAN[2], prefix="the", required=("a cat", "dog")), Source("", required=("dog",))]
     first, second, third, blank = exact.translate(requests, beam_size=beam_size, n_best=beam_size)
     assert all("cat" in one.text for one in first)
     assert all(one.text.startswith("the") and "a cat" in one.text and "dog" in one.text for one in third)
@@ -376,11 +377,11 @@ def test_length_limits_are_respected(exact):
 
 
 @pytest.mark.parametrize(("request_", "options"), [
-    (Request("ein Hund", required=("dog",)), {"sampling": True}),
-    (Request("ein Hund", required=("dog",)), {"diverse_groups": 2}),
-    (Request(LONG, required=("dog",)), {}), (Request("ein Hund"), {"min_length": 1000}),
-    (Request("ein Hund", required=("the cat runs",)), {"max_length": 2}), (Request("ein Hund", "a\tdog"), {}),
-    (Request("ein Hund", "a dog"), {"forbid": ["dog"]}), (Request("ein Hund", required=("a\x07b",)), {}),
+    (Source("ein Hund", required=("dog",)), {"sampling": True}),
+    (Source("ein Hund", required=("dog",)), {"diverse_groups": 2}),
+    (Source(LONG, required=("dog",)), {}), (Source("ein Hund"), {"min_length": 1000}),
+    (Source("ein Hund", required=("the cat runs",)), {"max_length": 2}), (Source("ein Hund", prefix="a\tdog"), {}),
+    (Source("ein Hund", prefix="a dog"), {"forbid": ["dog"]}), (Source("ein Hund", required=("a\x07b",)), {}),
 ])
 def test_constraints_that_cannot_be_satisfied_are_refused_with_the_number_of_the_line(translator, request_, options):
     with pytest.raises(RequestError, match="^line 7"):
@@ -405,7 +406,7 @@ def test_options_that_contradict_each_other_are_refused(translator, options):
 def test_minimum_bayes_risk_selects_the_same_translation_as_a_direct_computation(exact, options):
     options = {**options, "safety_net": False}                                  # which could retry the candidates
     for line, found in zip(GERMAN, exact.translate(GERMAN, mbr=6, n_best=6, **options), strict=True):
-        (candidates,) = exact.translate([Request(line, number=GERMAN.index(line))], n_best=6, **options)
+        (candidates,) = exact.translate([Source(line, number=GERMAN.index(line))], n_best=6, **options)
         utilities = expected_utilities([one.text for one in candidates])
         assert found[0].text == candidates[int(utilities.argmax())].text
         assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
@@ -445,8 +446,8 @@ def test_confidence_is_the_geometric_mean_of_the_probabilities_of_pieces(exact):
                for texts in (["the cat runs", "", "a x\u00e9 dog"], ["a dog"])]
     found = log_probabilities(exact.model, *source, targets)
     for line, texts, scores in zip(GERMAN, (["the cat runs", "", "a x\u00e9 dog"], ["a dog"]), found, strict=False):
-        assert [sum(each) for each in scores] \
-            == pytest.approx([pair.log_probability for pair in exact.score([(line, text) for text in texts])], abs=1e-5)
+        expected = [pair.log_probability for pair in pair_scores(exact, [(line, text) for text in texts])]
+        assert [sum(each) for each in scores] == pytest.approx(expected, abs=1e-5)
     words = words_of(targets[0][2], found[0][2], exact.tokenizers.target, "en")
     assert [word.text for word in words] == ["a", "x\u00e9", "dog"]
     assert math.prod(word.confidence ** size for word, size in

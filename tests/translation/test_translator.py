@@ -29,8 +29,8 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
 from seq2seq.training.distributed import translate_on_all_ranks
 from seq2seq.translation import translator as module
 from seq2seq.translation.generation import generate
-from seq2seq.translation.line_translator import Translation
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.scoring import pair_scores
+from seq2seq.translation.translator import Translation, Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
 # The model is random: it says nothing, but says it reproducibly. (Its faults are the matter of test_safety_net.py.)
@@ -169,7 +169,7 @@ def test_in_fp32_the_scores_of_a_line_do_not_depend_on_the_batch_up_to_rounding(
 
 
 def test_a_stream_is_translated_as_a_list_is(exact, monkeypatch):
-    monkeypatch.setattr("seq2seq.translation.requests.FIRST_BLOCK_LINES", 5)
+    monkeypatch.setattr("seq2seq.translation.sources.FIRST_BLOCK_LINES", 5)
     lines = [*GERMAN, *BLANK[:2]] * 5
     expected = texts(exact.translate(lines, beam_size=1))
     for block_lines in (7, 8192):
@@ -179,7 +179,7 @@ def test_a_stream_is_translated_as_a_list_is(exact, monkeypatch):
 
 
 def test_a_stream_answers_before_its_input_ends(translator, monkeypatch):
-    monkeypatch.setattr("seq2seq.translation.requests.FIRST_BLOCK_LINES", 5)
+    monkeypatch.setattr("seq2seq.translation.sources.FIRST_BLOCK_LINES", 5)
     asked = []
 
     def lines():
@@ -333,7 +333,7 @@ def test_a_translation_scored_by_teacher_forcing_has_its_log_probability(exact, 
     compared = 0
     for line in GERMAN:
         (found,) = wordy.translate([line], beam_size=97, n_best=97, max_length_ratio=0.1, max_length_offset=3)
-        again = exact.score([(line, one.text) for one in found])
+        again = pair_scores(exact, [(line, one.text) for one in found])
         for one, score, hypothesis in zip(found, again, hypotheses.pop(), strict=True):
             assert one.log_probability == hypothesis.log_probability
             if target.encode([one.text])[0] == hypothesis.tokens:
@@ -345,14 +345,14 @@ def test_a_translation_scored_by_teacher_forcing_has_its_log_probability(exact, 
 
 def test_scores_do_not_depend_on_neighbours_and_keep_their_order(exact):
     pairs = [*zip(GERMAN, ENGLISH, strict=True), ("", "a dog"), ("ein Hund", ""), ("a", "the cat runs in the house")]
-    together = exact.score(pairs)
-    alone = [exact.score([pair])[0] for pair in pairs]
+    together = pair_scores(exact, pairs)
+    alone = [pair_scores(exact, [pair])[0] for pair in pairs]
     for first, second, (_, target) in zip(together, alone, pairs, strict=True):
         assert first.log_probability == pytest.approx(second.log_probability, abs=1e-9)
         assert first.tokens == second.tokens == len(exact.tokenizers.target.encode([target])[0]) + 1
         assert first.log_probability < 0
     assert len({score.log_probability for score in together}) == len(pairs)
-    assert exact.score([]) == []
+    assert pair_scores(exact, []) == []
 
 
 def test_the_score_of_an_empty_translation_is_that_of_ending_at_once(exact):
@@ -360,21 +360,21 @@ def test_the_score_of_an_empty_translation_is_that_of_ending_at_once(exact):
     with torch.inference_mode():
         offsets = torch.tensor([0, len(pieces)], dtype=torch.int32)
         logits, _ = exact.model.step(torch.tensor([START_ID]), exact.model.start(pieces, offsets, len(pieces)))
-    (empty,) = exact.score([("ein Hund", "")])
+    (empty,) = pair_scores(exact, [("ein Hund", "")])
     assert empty.tokens == 1
     assert empty.log_probability == pytest.approx(logits.log_softmax(1)[0, END_ID].item(), abs=1e-5)
 
 
 def test_progress_of_scoring_sums_to_the_number_of_pairs(translator):
     steps: list[int] = []
-    translator.score(list(zip(GERMAN, ENGLISH, strict=True)), steps.append)
+    pair_scores(translator, list(zip(GERMAN, ENGLISH, strict=True)), steps.append)
     assert sum(steps) == len(GERMAN)
 
 
 def test_a_pair_too_long_to_be_scored_is_an_error(translator):
     for pair in ((LONG, "a dog"), ("ein Hund", LONG)):
         with pytest.raises(ValueError):
-            translator.score([pair])
+            pair_scores(translator, [pair])
 
 
 def test_half_a_surrogate_pair_is_an_error(translator):
@@ -416,7 +416,7 @@ def test_separate_vocabularies_are_each_used_on_their_side(tmp_path):
     translator = Translator.load(save_random_model(tmp_path / "model", text, both, seed=1), "cpu")
     assert not translator.tokenizers.joint
     assert len(translator.translate(GERMAN)) == 4
-    score, = translator.score([("ein Hund", "the dog sleeps")])
+    score, = pair_scores(translator, [("ein Hund", "the dog sleeps")])
     assert score.tokens == len(both.target.encode(["the dog sleeps"])[0]) + 1
     assert score.tokens != len(both.source.encode(["the dog sleeps"])[0]) + 1
 
@@ -481,8 +481,8 @@ def test_bf16_translates_too(bundle, translator, monkeypatch):
     rough = Translator.load(bundle, device="cpu", precision="bf16")
     assert next(rough.model.parameters()).dtype == torch.bfloat16
     assert len(rough.translate(MIXED)) == len(MIXED)
-    for first, second in zip(rough.score([("ein Hund", "a dog")]), translator.score([("ein Hund", "a dog")]),
-                             strict=True):
+    pair = [("ein Hund", "a dog")]
+    for first, second in zip(pair_scores(rough, pair), pair_scores(translator, pair), strict=True):
         assert first.log_probability == pytest.approx(second.log_probability, rel=0.05)
 
 

@@ -16,7 +16,8 @@ from random_models import recipe_text, save_random_model, trained_tokenizers
 from seq2seq.cli import main
 from seq2seq.cli import translate as command
 from seq2seq.errors import CorpusError
-from seq2seq.translation.requests import Request, equal_shares, growing_blocks
+from seq2seq.tokenizers.source import Source
+from seq2seq.translation.sources import equal_shares, growing_blocks
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -309,6 +310,6 @@ def test_a_damaged_gz_is_named(tmp_path):
 
 
 def test_shares_have_equal_work_and_a_single_share_is_the_whole_text_in_its_order():
-    requests = [Request(text) for text in ("three", "a", "bb", "four!!")]
+    requests = [Source(text) for text in ("three", "a", "bb", "four!!")]
     assert equal_shares(requests, 1) == [[0, 1, 2, 3]]
     assert equal_shares(requests, 2) == [[0, 1], [2, 3]]

@@ -1,9 +1,9 @@
-"""Requests (lines to translate, with their own constraints), and their division into shares and blocks."""
+"""Numbering of the lines to translate, and their division into shares and blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, tee
 from typing import TypeVar
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from seq2seq.data.parallel_text import zip_parallel
 from seq2seq.errors import OptionError
-from seq2seq.tokenizers.context import PreviousSentences, context_sentences, split_context
+from seq2seq.tokenizers.context import PreviousSentences
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.text_io import Input, Line
 
 Item = TypeVar("Item")
@@ -21,28 +22,11 @@ FIRST_BLOCK_LINES = 1024
 many lines as the block before it, up to the maximum."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """Line to translate, with constraints for this line alone.
+def number_sources(lines: Iterable[str | Source], begin: int = 0, context: int = 0) -> Iterator[Source]:
+    """Yield each line as a numbered source. A source without a number gets `begin` + the index of the line.
 
-    prefix: text with which the translation must begin. required: phrases that the translation must contain, in addition
-    to those of `decoding.require`. number: number of the line in the whole input, from 0; None: index of the line in
-    the call. With sampling, the translation depends on this number. context: sentences before this line in the same
-    document, for a model with `data.context`; None: use the lines before this line, back to a blank line.
-    """
-
-    text: str
-    prefix: str = ""
-    required: tuple[str, ...] = ()
-    number: int | None = None
-    context: tuple[str, ...] | None = None
-
-
-def number_requests(lines: Iterable[str | Request], begin: int = 0, context: int = 0) -> Iterator[Request]:
-    """Yield each line as a numbered request. A request without a number gets `begin` + the index of the line.
-
-    context: number of previous lines of the document that a request without a context gets as its context. If the text
-        of such a request contains `context.CONTEXT_SEPARATOR`, its context is the text before the last separator.
+    context: number of previous lines of the document that a source without a context gets as its context. If the text
+        of such a source contains `context.CONTEXT_SEPARATOR`, its context is the text before the last separator.
     Raises:
         TypeError: `lines` is a single line, whose letters would be translated one by one.
     """
@@ -50,31 +34,27 @@ def number_requests(lines: Iterable[str | Request], begin: int = 0, context: int
         raise TypeError("lines is a single text; pass a list of lines, such as [text]")
     previous = PreviousSentences(context)
 
-    def numbered(index: int, line: str | Request) -> Request:
-        request = Request(line) if isinstance(line, str) else line
-        if context and request.context is None:
-            given, text = split_context(request.text)
-            before = previous.add(text)
-            request = replace(request, text=text, context=context_sentences(given) if given else before)
-        return replace(request, number=begin + index) if request.number is None else request
+    def numbered(index: int, source: Source) -> Source:
+        return replace(source, number=begin + index) if source.number is None else source
 
-    return (numbered(index, line) for index, line in enumerate(lines))
+    return (numbered(index, previous.source(line)) for index, line in enumerate(lines))
 
 
-def requests_of(lines: Input, prefixes: Input | None, phrases: Input | None, context: int = 0
-                ) -> Iterator[tuple[Line, Request]]:
-    """Yield each of `lines` with its request. The prefix and the required phrases (separated by tabs) of the request
-    come from the lines with the same number in `prefixes` and `phrases`. context: see `number_requests`."""
+def constrained_sources(lines: Input, prefixes: Input | None, phrases: Input | None, context: int = 0
+                        ) -> Iterator[tuple[Line, Source]]:
+    """Yield each of `lines` with its source. The prefix and the required phrases (separated by tabs) of the source
+    come from the lines with the same number in `prefixes` and `phrases`. context: see `number_sources`."""
     inputs = [text for text in (lines, prefixes, phrases) if text is not None]
 
-    def pairs() -> Iterator[tuple[Line, Request]]:
+    def pairs() -> Iterator[tuple[Line, Source]]:
         for line, *others in zip_parallel([text.name for text in inputs], *inputs):
             prefix = "" if prefixes is None else others[0].text
             required = "" if phrases is None else others[-1].text
-            yield line, Request(line.text, prefix, tuple(phrase for phrase in required.split("\t") if phrase.strip()))
+            yield line, Source(line.text, prefix=prefix,
+                               required=tuple(phrase for phrase in required.split("\t") if phrase.strip()))
 
-    with_line, with_request = tee(pairs())
-    numbered = number_requests((request for _, request in with_request), 0, context)
+    with_line, with_source = tee(pairs())
+    numbered = number_sources((source for _, source in with_source), 0, context)
     return zip((line for line, _ in with_line), numbered, strict=True)
 
 
@@ -94,13 +74,13 @@ def line_progress(parts_per_line: list[int], progress: Callable[[int], None] | N
     return finish
 
 
-def equal_shares(requests: Sequence[Request], count: int) -> list[list[int]]:
-    """Divide the requests into `count` shares of about equal work; return the indices of the requests in each share.
+def equal_shares(sources: Sequence[Source], count: int) -> list[list[int]]:
+    """Divide the sources into `count` shares of about equal work; return the indices of the sources in each share.
 
-    Each share gets every `count`-th request in the order of their lengths. Within a share, the requests keep their
+    Each share gets every `count`-th source in the order of their lengths. Within a share, the sources keep their
     order. A single share thus has the same batches as the whole text, and the same rounding in bf16.
     """
-    order = sorted(range(len(requests)), key=lambda index: len(requests[index].text))
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index].text))
     return [sorted(order[first::count]) for first in range(count)]
 
 

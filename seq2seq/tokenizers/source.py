@@ -1,0 +1,33 @@
+"""Line to translate or to train on, as a value. Only the vocabularies turn it into text and ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Source:
+    """Line to translate or to train on.
+
+    context: sentences before this line in the same document, oldest first, for a model with `data.context`; None: not
+        given. In a call of `Translator.translate`, the lines before this line, back to a blank line, are then used.
+    language: language token, such as `>>de<<`, for a model with several target languages; "": not given.
+    tag: tag of the line's corpus (`tag` in the recipe); "": none.
+    prefix: text with which the translation must begin. required: phrases that the translation must contain, in addition
+        to those of `decoding.require`.
+    number: number of the line in the whole input, from 0; None: index of the line in the call. With sampling, the
+        translation depends on this number.
+    """
+
+    text: str
+    context: tuple[str, ...] | None = None
+    language: str = ""
+    tag: str = ""
+    prefix: str = ""
+    required: tuple[str, ...] = ()
+    number: int | None = None
+
+
+def as_source(line: str | Source) -> Source:
+    """Return a line as a source. A text becomes the text of the source."""
+    return Source(line) if isinstance(line, str) else line

@@ -1,0 +1,65 @@
+"""Log-probabilities of given translations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.data.epoch_plan import batches_in_order
+from seq2seq.errors import CorpusError
+from seq2seq.model.loss import negative_log_likelihood
+from seq2seq.tokenizers.source import Source, as_source
+from seq2seq.tokenizers.whole_words import position_fault
+from seq2seq.translation.translator import ReportProgress, Translator
+
+Pair = TypeVar("Pair", bound=tuple[str | Source, str])
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """log p(target | source) in nats, and the number of target tokens, both with `</s>` included."""
+
+    log_probability: float
+    tokens: int
+
+
+@torch.inference_mode()
+def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportProgress | None = None
+                ) -> list[PairScore]:
+    """Return log p(target | source) of given translations, by teacher forcing. In an ensemble, only the first model
+    computes the scores.
+
+    Raises:
+        ValueError: a source or target is too long for the model (see `scorable_pairs`).
+        CorpusError: a target of a pointer network contains something other than positions of its source.
+    """
+    for source, target in () if translator.task.target_is_text else pairs:
+        if fault := position_fault(as_source(source).text, target):
+            raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")
+    corpus = EncodedCorpus(
+        EncodedSide.from_lists(translator.encode([source for source, _ in pairs])),
+        EncodedSide.from_lists(translator.tokenizers.target.encode([target for _, target in pairs])),
+    )
+    scores: list[PairScore] = [PairScore(0.0, 0)] * len(pairs)
+    longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
+    for indices in batches_in_order(longest, translator.decoding.batch_tokens):
+        batch = gather(corpus, indices).to(translator.device)
+        losses = negative_log_likelihood(translator.model(batch), batch.target_output).cpu()
+        sums = [loss.sum().item() for loss in losses.split(batch.target_offsets.diff().tolist())]
+        for index, loss, tokens in zip(indices, sums, corpus.target.lengths_of(indices).tolist(), strict=True):
+            scores[index] = PairScore(-loss, tokens)
+        if progress:
+            progress(len(indices))
+    return scores
+
+
+def scorable_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs that `pair_scores` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
+    sides = (translator.encode([source for source, _ in pairs]),
+             translator.tokenizers.target.encode([target for _, target in pairs], torch.get_num_threads()))
+    return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < translator.max_positions]
