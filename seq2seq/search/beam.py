@@ -80,15 +80,14 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
     if not max_lengths:
         return []
     if whole_search is not None and not options.has_hooks and max(max_lengths) <= model.max_positions:
-        finished, no_number = whole_search(source, source_offsets, longest_source, max_lengths, options), True
+        finished, decoder = whole_search(source, source_offsets, longest_source, max_lengths, options), None
     else:
         decoder = _StepwiseDecoder(model, source, source_offsets, longest_source, max_lengths, options, topk)
         finished = decode(decoder, max_lengths, options.groups, waits=source.is_cuda)
-        no_number = not options.has_constraints or bool(decoder.nan)
     if without := [line for line, hypotheses in enumerate(finished) if not hypotheses]:
-        if no_number:
-            raise FloatingPointError("the model's scores are not numbers")
-        raise NoHypothesis(without)
+        if decoder is not None and options.has_constraints and not decoder.nan:
+            raise NoHypothesis(without)
+        raise FloatingPointError("the model's scores are not numbers")
     return [sorted((Hypothesis(tokens, total, total / options.length_penalty(len(tokens) + 1) + bonus, bonus)
                     for tokens, total, bonus in hypotheses), key=lambda hypothesis: -hypothesis.score)[: options.n_best]
             for hypotheses in finished]
@@ -159,8 +158,9 @@ def groups_of(sentences: Sequence[int], groups: int, device: torch.device) -> Te
 class _StepwiseDecoder:
     """Decoder that runs any model with the step interface, and the hooks of `SearchOptions`.
 
-    lines: see `Decoder`. rows: argument of `State.select` before the next step, if `reordered` is True. nan: () bool,
-    True = a score was NaN in a step with constraints.
+    lines: see `Decoder`. rows: (groups, beam), row of the latest step that each row of the next step continues.
+    reordered: False if `rows` are all rows in their order. nan: () bool, True = a score was NaN in a step with
+    constraints.
     """
 
     beams: Beams
@@ -174,14 +174,14 @@ class _StepwiseDecoder:
         self.nan = torch.zeros((), dtype=torch.bool, device=source.device)
         self.state = model.start(source, source_offsets, longest_source)
         # The first step has one row per group; later steps have one row per hypothesis.
-        self.rows = torch.arange(len(max_lengths), device=source.device)[:, None].expand(-1, options.groups)
+        self.rows = torch.arange(len(max_lengths), device=source.device).repeat_interleave(options.groups)
         self.reordered = options.groups > 1
 
     def advance(self, length: int) -> None:
         """See `Decoder.advance`."""
         options, size = self.options, self.options.group_size
         if self.reordered:
-            self.state = self.state.select(self.rows)
+            self.state = self.state.select(self.rows.view(len(self.lines), -1))
         width = 1 if length == 1 else size                                      # hypotheses per group before this step
         last_tokens = self.rows.new_full((self.rows.numel(),), START_ID) if length == 1 else self.beams.last_tokens
         logits, self.state = self.model.step(last_tokens.flatten(), self.state)
@@ -198,8 +198,7 @@ class _StepwiseDecoder:
             continuations = self.topk(logits, totals, self.banned, must_end, 2 * size, options.skip_log_softmax)
         bonuses = None if options.bonus is None else options.bonus(self.state).view(totals.shape)
         rows = beams.advance(continuations, options.finished_per_group, length, bonuses)
-        self.rows = (rows if length > 1 else rows // size).view(len(self.lines), -1)
-        self.reordered = size > 1
+        self.rows, self.reordered = rows if length > 1 else rows // size, size > 1
 
     def _constrained(self, logits: Tensor, totals: Tensor, must_end: Tensor | None, length: int) -> Continuations:
         """Return the continuations that logits processors and candidate selection choose. length: tokens so far."""
@@ -223,6 +222,6 @@ class _StepwiseDecoder:
 
     def keep(self, unfinished: Sequence[int]) -> None:
         """See `Decoder.keep`."""
-        self.rows, self.reordered = self.rows.index_select(0, groups_of(unfinished, 1, self.device)), True
-        self.beams = self.beams.select(groups_of(unfinished, self.options.groups, self.device))
+        groups = groups_of(unfinished, self.options.groups, self.device)
+        self.beams, self.rows, self.reordered = self.beams.select(groups), self.rows.index_select(0, groups), True
         self.lines = [self.lines[sentence] for sentence in unfinished]

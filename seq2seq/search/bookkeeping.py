@@ -111,32 +111,33 @@ class Beams:
             group * beam + i is hypothesis i of a group.
         """
         totals, parents, ids = continuations
-        size = self.totals.shape[1]
-        first = torch.arange(len(totals), device=totals.device)[:, None]
+        (groups, size), places = self.totals.shape, self.finished_totals.shape[1]
+        first = torch.arange(groups, device=totals.device)[:, None]
+        rows = parents[:, :size] + first * size
         tokens = self.tokens[:, :, :longest]
         if totals.is_cuda or _some_stop(totals[:, :size], ids[:, :size]):       # a question to a GPU would wait for it
             ends, possible = ids == END_ID, totals > -math.inf                  # `possible` is False for NaN
             stops = ends | ~possible
             # Each `</s>` among the first `size` candidates finishes a hypothesis. Others get the dummy place.
             new = (ends & possible)[:, :size]
-            places = torch.where(new, self.count[:, None] + new.cumsum(1) - 1, self.finished_totals.shape[1] - 1)
-            self.finished_tokens[:, :, :longest][first, places] = tokens[first, parents[:, :size]]
-            self.finished_totals[first, places] = totals[:, :size].double()
+            place = torch.where(new, self.count[:, None] + new.cumsum(1) - 1, places - 1).add_(first * places).flatten()
+            self.finished_tokens[:, :, :longest].flatten(0, 1).index_copy_(
+                0, place, tokens.flatten(0, 1).index_select(0, rows.flatten()))
+            self.finished_totals.view(-1).index_copy_(0, place, totals[:, :size].flatten().double())
             if bonuses is not None:
-                self.finished_bonuses[first, places] = bonuses.gather(1, parents[:, :size]).double()
+                self.finished_bonuses.view(-1).index_copy_(
+                    0, place, bonuses.gather(1, parents[:, :size]).flatten().double())
             self.count += new.sum(1)
             # The first `size` candidates other than `</s>` form the next beam.
             order = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :size]
-            parents, ids = parents.gather(1, order), ids.gather(1, order)
+            rows, ids = parents.gather(1, order) + first * size, ids.gather(1, order)
             totals = totals.masked_fill(stops, -math.inf).gather(1, order)
             torch.logical_or(self.count >= finished_per_group, totals[:, 0] == -math.inf, out=self.done)
             totals.masked_fill_(self.done[:, None], -math.inf)
-        parents, ids = parents[:, :size], ids[:, :size]
-        rows = parents + first * size
         if size > 1:
             tokens.copy_(tokens.flatten(0, 1).index_select(0, rows.flatten()).view(tokens.shape))
-        self.tokens.index_copy_(2, self.length, ids[:, :, None])
-        self.last_tokens.copy_(ids)
+        self.tokens.index_copy_(2, self.length, ids[:, :size, None])
+        self.last_tokens.copy_(ids[:, :size])
         self.totals.copy_(totals[:, :size])
         self.length += 1
         return rows
