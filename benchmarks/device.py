@@ -37,6 +37,7 @@ from seq2seq.model import loss as cross_entropy
 from seq2seq.model.layers import Dropout
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import TrainingSection
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.training.step import TrainingStep
 
 PEAK = 790e12
@@ -286,8 +287,8 @@ def decoding(bench: Bench) -> dict[str, Callable[[], object]]:
             ids, offsets, _ = corpus.source.gather(chosen)
             found = engine.whole_search(
                 torch.from_numpy(ids).to(bench.device), torch.from_numpy(offsets.astype(np.int32)).to(bench.device),
-                int(lengths[chosen].max()), beam_size=beam_size, max_lengths=limits[chosen].tolist(), enough=beam_size,
-                forbidden=[0, 1])
+                int(lengths[chosen].max()), limits[chosen].tolist(),
+                SearchOptions(beam_size, power_length_penalty(1.0), banned_ids=[0, 1]))
             tokens += sum(len(hypotheses[0][0]) + 1 for hypotheses in found)
         return tokens
 

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 VOCAB_SIZE = 7

@@ -25,7 +25,7 @@ from seq2seq.model.interface import State
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
-from seq2seq.search.interface import WholeSearch
+from seq2seq.search.beam import WholeSearch
 from seq2seq.search.topk import topk
 
 # Maximum number of rows for which `PackedLinear` uses int8 weights. With so few rows, a matrix product takes only as

@@ -17,7 +17,8 @@ from seq2seq.inference.static import StaticEngine
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq, Stepwise
 from seq2seq.model.transformer import Transformer
-from seq2seq.search.interface import TopK, WholeSearch
+from seq2seq.search.beam import WholeSearch
+from seq2seq.search.topk import TopK
 
 
 class Engine(Stepwise, Protocol):

@@ -8,6 +8,7 @@ not copy the KV cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,7 +38,9 @@ from seq2seq.model.interface import Seq2Seq, State
 from seq2seq.model.packing import check_length
 from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
-from seq2seq.search.interface import Continuations
+from seq2seq.search.bookkeeping import Finished
+from seq2seq.search.options import SearchOptions
+from seq2seq.search.topk import Continuations
 from seq2seq.search.topk import topk as reference_topk
 
 # Number of decoding steps for which a new KV cache has free rows. When too few rows are free for a step, the rows in
@@ -203,14 +206,13 @@ class Int8Engine:
             _address(after.count), logits.data_ptr(), rows)
         return logits, after
 
-    def whole_search(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
-                     max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
-                     ) -> list[list[tuple[list[int], float]]]:
-        """See `search.interface.WholeSearch`. The search releases Python's global interpreter lock."""
+    def whole_search(self, source: Tensor, source_offsets: Tensor, longest_source: int, max_lengths: Sequence[int],
+                     options: SearchOptions) -> list[list[Finished]]:
+        """See `search.beam.WholeSearch`. The search releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
-        # One step may add `beam_size` finished hypotheses to `enough` - 1 earlier ones.
-        sentences, max_finished, longest = len(max_lengths), enough + beam_size - 1, max(max_lengths, default=1)
-        limits, banned = np.array(max_lengths, np.int64), np.array(forbidden, np.int64)
+        # One step may add `beam_size` finished hypotheses to `finished_per_group` - 1 earlier ones.
+        sentences, max_finished = len(max_lengths), options.finished_per_group + options.beam_size - 1
+        limits, banned, longest = np.array(max_lengths, np.int64), options.banned_on(source.device), max(max_lengths)
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
         lengths = np.empty((sentences, max_finished), np.int32)
         tokens = np.empty((sentences, max_finished, longest), np.int32)
@@ -218,24 +220,23 @@ class Int8Engine:
         self.functions.search(
             self.decoder, self.target_embedding.data_ptr(), self.target_positions.data_ptr(), self.scale,
             state.memory.data_ptr(), state.memory_stride, _address(first), _address(count), _address(limits), sentences,
-            beam_size, enough, _address(banned), len(banned), max_finished, longest, _address(finished),
-            _address(totals), _address(lengths), _address(tokens))
-        return [[(tokens[sentence, index, : lengths[sentence, index]].tolist(), float(totals[sentence, index]))
+            options.beam_size, options.finished_per_group, banned.data_ptr(), len(banned), max_finished, longest,
+            _address(finished), _address(totals), _address(lengths), _address(tokens))
+        return [[Finished(tokens[sentence, index, : lengths[sentence, index]].tolist(), float(totals[sentence, index]))
                  for index in range(finished[sentence])] for sentence in range(sentences)]
 
-    def topk(self, logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
+    def topk(self, logits: Tensor, totals: Tensor, forbidden: Tensor, must_end: Tensor | None, count: int,
              normalised: bool) -> Continuations:
         """See `search.topk.topk`."""
-        if logits.device.type != "cpu" or logits.dtype != torch.float32 or totals.dtype != np.float32:
+        if logits.device.type != "cpu" or logits.dtype != torch.float32 or totals.dtype != torch.float32:
             return reference_topk(logits, totals, forbidden, must_end, count, normalised)
-        (groups, beam), logits, totals = totals.shape, logits.contiguous(), np.ascontiguousarray(totals)
-        best_totals = np.empty((groups, count), np.float32)
-        beams, ids = np.empty((2, groups, count), np.int64)
-        self.functions.topk(logits.data_ptr(), _address(totals), groups, beam, logits.shape[1], forbidden.data_ptr(),
-                            len(forbidden), _address(must_end), normalised, _address(best_totals), _address(beams),
-                            _address(ids), count)
-        best_totals[best_totals <= np.float32(LOG_ZERO)] = -np.inf
-        return best_totals, beams, ids
+        (groups, beam), logits, totals = totals.shape, logits.contiguous(), totals.contiguous()
+        best_totals = torch.empty(groups, count)
+        beams, ids = torch.empty(2, groups, count, dtype=torch.int64)
+        self.functions.topk(logits.data_ptr(), totals.data_ptr(), groups, beam, logits.shape[1], forbidden.data_ptr(),
+                            len(forbidden), None if must_end is None else must_end.data_ptr(), normalised,
+                            best_totals.data_ptr(), beams.data_ptr(), ids.data_ptr(), count)
+        return best_totals.masked_fill_(best_totals <= LOG_ZERO, -math.inf), beams, ids
 
     # The methods below convert the model to the structures of the kernels.
 
@@ -290,10 +291,8 @@ class Int8Engine:
         return self.kept[-1].data_ptr()
 
 
-def _address(array: np.ndarray | None) -> int | None:
-    """Return the address of an array; None for None. The caller must keep a reference to the array."""
-    if array is None:
-        return None
+def _address(array: np.ndarray) -> int:
+    """Return the address of an array. The caller must keep a reference to the array."""
     assert array.flags.c_contiguous
     address: int = array.__array_interface__["data"][0]                         # `ctypes.data` takes five times as long
     return address

@@ -1,6 +1,6 @@
 """Engine for Transformers on a GPU, with static KV caches and CUDA graphs.
 
-The whole search runs on the GPU (`search.device_search`). The KV caches are static: they are allocated once, and every
+The whole search runs on the GPU (`search.beam.decode`). The KV caches are static: they are allocated once, and every
 search overwrites them. The numbers of sentences, source tokens and target positions are rounded up; the rounded numbers
 form a bucket. Within a bucket, the shapes and addresses of all tensors are fixed, and each step is the same sequence of
 kernels. The host launches this sequence as one CUDA graph.
@@ -23,8 +23,10 @@ from seq2seq.inference.eager import EagerEngine
 from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
-from seq2seq.search.device_search import Beams, search_on_device
-from seq2seq.search.interface import WholeSearch
+from seq2seq.search.beam import WholeSearch, decode
+from seq2seq.search.bookkeeping import Beams, Finished
+from seq2seq.search.options import SearchOptions
+from seq2seq.search.topk import topk
 
 # Minimum number of target positions in a bucket. The number is always a power of 2.
 MIN_POSITIONS = 32
@@ -148,20 +150,25 @@ class StaticCaches:
 class _Buffers:
     """KV caches and beams for searches with a fixed number of sentences, and the CUDA graphs that use these tensors."""
 
-    def __init__(self, engine: StaticEngine, capacity: Bucket, beam_size: int, enough: int, forbidden: Tensor) -> None:
-        self.capacity, self.enough, self.forbidden = capacity, enough, forbidden
-        self.caches = StaticCaches(engine.transformer, engine.steps, beam_size, capacity)
-        self.cuda_graphs, visible = engine.cuda_graphs, self.caches.visible
+    def __init__(self, engine: StaticEngine, capacity: Bucket, options: SearchOptions) -> None:
+        self.capacity, self.options = capacity, options
+        self.caches = StaticCaches(engine.transformer, engine.steps, options.beam_size, capacity)
+        self.banned = options.banned_on(self.caches.visible.device)
+        self.cuda_graphs = engine.cuda_graphs
         self.graphs: dict[Bucket, torch.cuda.CUDAGraph | None] = {}
-        self.beams = Beams.start([], capacity.positions, beam_size, enough, torch.promote_types(
-            visible.dtype, torch.float32), visible.device, fillers=capacity.sentences)
+        self.beams = self._start([])
+
+    def _start(self, max_lengths: Sequence[int]) -> Beams:
+        """Return the beams before the first step of a search. Fillers end in the first step."""
+        visible, options = self.caches.visible, self.options
+        return Beams.start([*max_lengths, *[1] * (self.capacity.sentences - len(max_lengths))], self.capacity.positions,
+                           options.beam_size, options.finished_per_group,
+                           torch.promote_types(visible.dtype, torch.float32), visible.device)
 
     def fill(self, state: TransformerState, max_lengths: Sequence[int]) -> None:
         """Begin a search."""
         self.caches.fill(state)
-        beams = self.beams
-        beams.copy_from(Beams.start(max_lengths, 0, beams.totals.shape[1], self.enough, beams.totals.dtype,
-                                    beams.totals.device, self.capacity.sentences - len(max_lengths)))
+        self.beams.copy_from(self._start(max_lengths))
 
     def copy_from(self, other: _Buffers, sentences: Tensor) -> None:
         """Continue the search of other buffers with some of their sentences. sentences: as in `StaticCaches.copy_from`.
@@ -175,8 +182,11 @@ class _Buffers:
 
     def _step(self, bucket: Bucket) -> None:
         """Do a step; `step` captures this method. All calls for a bucket use the same shapes and addresses."""
-        logits = self.caches.step(self.beams.tokens.flatten(), self.beams.length, bucket)
-        rows = self.beams.advance(logits, self.forbidden, self.enough, must_end=True)
+        beams, options = self.beams, self.options
+        logits = self.caches.step(beams.last_tokens.flatten(), beams.length, bucket)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        continuations = topk(logits, beams.totals, self.banned, beams.must_end(), 2 * options.beam_size, False)
+        rows = beams.advance(continuations, options.finished_per_group, bucket.positions)
         self.caches.select(rows.flatten(), bucket)
 
 
@@ -188,7 +198,8 @@ class StaticEngine(EagerEngine):
         super().__init__(model, precision, device)
         self.transformer = cast(Transformer, self.model)
         self.steps = [cast(DecoderLayer, layer).make_step_function() for layer in self.transformer.decoder]
-        # Buffers by number of sentences, all for searches with the same `settings`: beam size, `enough`, `forbidden`.
+        # Buffers by number of sentences, all for searches with the same `settings`: beam size, number of finished
+        # hypotheses per group, and banned ids.
         self.settings: tuple[int, int, tuple[int, ...]] | None = None
         self.buffers: dict[int, _Buffers] = {}
         self.in_use, self.cuda_graphs = Lock(), CudaGraphs(device)
@@ -206,40 +217,37 @@ class StaticEngine(EagerEngine):
         return self._search
 
     @torch.inference_mode()
-    def _search(self, source: Tensor, source_offsets: Tensor, longest_source: int, *, beam_size: int,
-                max_lengths: Sequence[int], enough: int, forbidden: Sequence[int]
-                ) -> list[list[tuple[list[int], float]]]:
-        """See `search.interface.WholeSearch`. Only one thread searches at a time, because threads share the buffers."""
-        if not max_lengths:
-            return []
+    def _search(self, source: Tensor, source_offsets: Tensor, longest_source: int, max_lengths: Sequence[int],
+                options: SearchOptions) -> list[list[Finished]]:
+        """See `search.beam.WholeSearch`. Only one thread searches at a time, because threads share the buffers."""
         with self.in_use:
-            if self.settings != (settings := (beam_size, enough, tuple(forbidden))):
+            settings = options.beam_size, options.finished_per_group, tuple(options.banned_ids)
+            if self.settings != settings:
                 self.buffers.clear()
                 self.settings = settings
             state = self.transformer.start(source, source_offsets, longest_source)
             bucket = Bucket.of(len(max_lengths), longest_source, 1)
-            buffers = self.buffers_for(bucket)
+            buffers = self.buffers_for(bucket, options)
             buffers.fill(state, max_lengths)
             del state
-            return search_on_device(_StaticDecoder(self, buffers, bucket), max_lengths)
+            return decode(_StaticDecoder(self, buffers, bucket, len(max_lengths)), max_lengths)
 
-    def buffers_for(self, bucket: Bucket) -> _Buffers:
+    def buffers_for(self, bucket: Bucket, options: SearchOptions) -> _Buffers:
         """Return buffers that are large enough for a bucket. Existing buffers that are too small are replaced."""
         found = self.buffers.get(bucket.sentences)
         if found is None or not found.capacity.contains(bucket):
-            assert self.settings is not None
-            beam_size, enough, forbidden = self.settings
             capacity = bucket if found is None else Bucket(*map(max, bucket, found.capacity))
-            ids = copy_to_device(torch.tensor(forbidden, dtype=torch.int64), self.transformer.target_embedding.device)
-            found = self.buffers[bucket.sentences] = _Buffers(self, capacity, beam_size, enough, ids)
+            found = self.buffers[bucket.sentences] = _Buffers(self, capacity, options)
         return found
 
 
 class _StaticDecoder:
     """Decoder of a search with static KV caches. It changes to another bucket when the sizes of the search change."""
 
-    def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket) -> None:
+    def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket, sentences: int) -> None:
+        """sentences: number of sentences without fillers."""
         self.engine, self.buffers, self.bucket = engine, buffers, bucket
+        self.lines = [*range(sentences), *[-1] * (bucket.sentences - sentences)]
 
     @property
     def beams(self) -> Beams:
@@ -262,7 +270,8 @@ class _StaticDecoder:
     def _move(self, sentences: Sequence[int], positions: int) -> None:
         """Move the search to the bucket for these sentences and positions, and drop all other sentences."""
         before, self.bucket = self.buffers, Bucket.of(len(sentences), self.bucket.source, positions)
-        self.buffers = self.engine.buffers_for(self.bucket)
+        self.lines = [self.lines[sentence] for sentence in sentences]
+        self.buffers = self.engine.buffers_for(self.bucket, self.buffers.options)
         if self.buffers is not before:
             kept = copy_to_device(torch.tensor(sentences), self.beams.length.device)
             self.buffers.copy_from(before, kept)

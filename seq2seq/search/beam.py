@@ -1,4 +1,4 @@
-"""Beam search with any model that has the step interface (`model.interface.Stepwise`).
+"""Beam search with any model that has the step interface (`model.interface.Stepwise`), on a CPU or a GPU.
 
 The score of a hypothesis is log p(target) / length penalty. Both count `</s>` as a token of the target. Each step
 computes the 2 * beam_size best continuations of a sentence. Each `</s>` among the first beam_size continuations
@@ -9,24 +9,30 @@ search; with a beam as large as the search space, exhaustive search.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from seq2seq.devices import copy_to_device
 from seq2seq.model.interface import Stepwise
-from seq2seq.search.device_search import device_search
-from seq2seq.search.interface import TopK, WholeSearch
+from seq2seq.search.bookkeeping import Beams, Finished
 from seq2seq.search.options import Hypotheses, SearchOptions
-from seq2seq.search.topk import ban, log_sum_exp, to_numpy
+from seq2seq.search.topk import Continuations, TopK, ban, log_sum_exp
 from seq2seq.search.topk import topk as default_topk
-from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import START_ID
+
+CHECK_STEPS = 8
+"""Number of steps between two checks for finished sentences on a GPU. At each check, the host waits for the GPU."""
+
+WholeSearch = Callable[[Tensor, Tensor, int, Sequence[int], SearchOptions], list[list[Finished]]]
+"""Type of an engine's own search, a function (source, source_offsets, longest_source, max_lengths, options) -> finished
+hypotheses of each sentence, in the order in which they ended. The arguments are those of `search`; the options have no
+hooks. The results are those of `search`.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,70 +58,6 @@ class NoHypothesis(Exception):
         self.lines = lines
 
 
-# The bookkeeping of a search handles a few hundred numbers per step. It uses NumPy on the CPU, because an operation in
-# NumPy has a fraction of the overhead of an operation in PyTorch.
-
-
-@dataclass(frozen=True)
-class _Frontier:
-    """Unfinished hypotheses of the sentences whose search is not finished, in groups of `beam` hypotheses.
-
-    The groups of a sentence are adjacent.
-
-    group_ids: (groups,), index of each group among the groups of all sentences of the input. tokens: (groups, beam,
-    length), target ids so far. totals: (groups, beam), log p of each hypothesis so far. max_lengths: (groups,), maximum
-    number of target tokens, `</s>` included. done: (groups,) bool, True = the group is finished, but another group of
-    its sentence is not.
-    """
-
-    group_ids: np.ndarray
-    tokens: np.ndarray
-    totals: np.ndarray
-    max_lengths: np.ndarray
-    done: np.ndarray
-    groups_per_sentence: int
-
-    @staticmethod
-    def start(max_lengths: np.ndarray, groups_per_sentence: int) -> _Frontier:
-        groups = len(max_lengths) * groups_per_sentence
-        return _Frontier(np.arange(groups), np.empty((groups, 1, 0), np.int64), np.zeros((groups, 1), np.float32),
-                         max_lengths.repeat(groups_per_sentence), np.zeros(groups, bool), groups_per_sentence)
-
-    def hypotheses(self, device: torch.device) -> Hypotheses:
-        lines = self.group_ids[:: self.groups_per_sentence] // self.groups_per_sentence
-        _, beam, length = self.tokens.shape
-        tokens = torch.from_numpy(self.tokens).to(device).view(len(lines), self.groups_per_sentence * beam, length)
-        return Hypotheses(tokens, lines.tolist())
-
-    @property
-    def last_tokens(self) -> np.ndarray:
-        """Last token of each hypothesis, (rows,); before the first step, the start symbol."""
-        if not self.tokens.shape[2]:
-            return np.full(self.totals.size, START_ID)
-        return self.tokens[:, :, -1].ravel()
-
-
-@dataclass(frozen=True)
-class _Candidates:
-    """Candidate continuations of each group, in order of preference.
-
-    totals, beams, ids: as in `Continuations`. ends: (groups, candidates) bool, True = the candidate is `</s>`.
-    continues: (groups, candidates) bool, True = the candidate is not `</s>`, and its total is above -inf.
-    """
-
-    totals: np.ndarray
-    beams: np.ndarray
-    ids: np.ndarray
-    ends: np.ndarray
-    continues: np.ndarray
-
-    @staticmethod
-    def from_continuations(totals: np.ndarray, beams: np.ndarray, ids: np.ndarray) -> _Candidates:
-        ends = ids == END_ID
-        # `totals > -np.inf` is False for NaN, too.
-        return _Candidates(totals, beams, ids, ends, ~ends & (totals > -np.inf))
-
-
 @torch.inference_mode()
 def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int, max_lengths: Sequence[int],
            options: SearchOptions, topk: TopK = default_topk, whole_search: WholeSearch | None = None,
@@ -127,123 +69,159 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
         max_lengths: maximum number of target tokens of each sentence, `</s>` included. If a hypothesis reaches
             this length, its last token must be `</s>`.
         topk: `search.topk.topk` or an engine's implementation of it.
-        whole_search: an engine's own beam search; None: on a GPU, use `device_search`. Neither is used if
-            `options.has_hooks` is True or a maximum length exceeds the model's maximum number of positions.
+        whole_search: an engine's own search, which is not used if `options.has_hooks` is True or a maximum length
+            exceeds the model's maximum number of positions.
     Returns:
         The hypotheses of each sentence, best first.
     Raises:
         NoHypothesis: a sentence has no hypothesis that satisfies the constraints.
         FloatingPointError: a sentence has no hypothesis, because the logits are NaN.
     """
-    device, groups = source.device, options.groups
-    banned_ids = [index for index in options.banned_ids if index != END_ID]
-    if whole_search is None and device.type == "cuda":
-        whole_search = partial(device_search, model)
-    if whole_search is not None and not options.has_hooks and max(max_lengths, default=0) <= model.max_positions:
-        ended = whole_search(source, source_offsets, longest_source, beam_size=options.beam_size,
-                             max_lengths=max_lengths, enough=options.finished_per_group, forbidden=banned_ids)
-        by_sentence = [[Hypothesis(tokens, total, total / options.length_penalty(len(tokens) + 1))
-                        for tokens, total in hypotheses] for hypotheses in ended]
-        return _n_best(by_sentence, options, constrained=False)
-    banned = copy_to_device(torch.tensor(banned_ids, dtype=torch.int64), device)
-    frontier = _Frontier.start(np.array(max_lengths, np.int64), groups)
-    finished: list[list[Hypothesis]] = [[] for _ in frontier.group_ids]
-    shortest_limit, nan = min(max_lengths, default=0), False
-    state = model.start(source, source_offsets, longest_source)
-    if groups > 1:
-        state = state.select(torch.arange(len(max_lengths), device=device)[:, None].expand(-1, groups))
-    while len(frontier.group_ids):
-        logits, state = model.step(torch.from_numpy(frontier.last_tokens).to(device), state)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        length = frontier.tokens.shape[2] + 1
-        must_end = frontier.max_lengths <= length if length >= shortest_limit else None
-        totals, normalised = frontier.totals, options.skip_log_softmax
-        if (options.logits_processors or options.candidate_selection) and not normalised:
-            # The log-sum-exp is subtracted before logits processors set the logits of forbidden tokens to -inf. The
-            # other tokens therefore keep their probability.
-            totals, normalised = totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape), True
-        for processor in options.logits_processors:
-            logits = processor(frontier.hypotheses(device), logits)
-        if options.candidate_selection is None:
-            continuations = topk(logits, totals, banned, must_end, 2 * options.group_size, normalised)
-        else:
-            ban(logits, banned, None if must_end is None else torch.from_numpy(must_end).to(device))
-            past = torch.from_numpy(totals).to(device).view(-1, groups, totals.shape[1])
-            selected = options.candidate_selection(frontier.hypotheses(device), logits, past, 2 * options.group_size)
-            continuations = to_numpy(tuple(tensor.flatten(0, 1) for tensor in selected))
-        nan |= bool(np.isnan(totals).any() or np.isnan(continuations[0]).any())
-        candidates = _Candidates.from_continuations(*continuations)
-        bonuses = None if options.bonus is None else options.bonus(state).view(frontier.totals.shape).cpu().numpy()
-        _add_finished(frontier, candidates, options, bonuses, finished)
-        frontier, rows = _advance(frontier, candidates, options, finished)
-        if len(rows) and not np.array_equal(rows.ravel(), np.arange(len(logits))):
-            state = state.select(torch.from_numpy(rows).to(device))
-    by_sentence = [list(chain(*finished[first : first + groups])) for first in range(0, len(finished), groups)]
-    return _n_best(by_sentence, options, bool(options.logits_processors or options.candidate_selection) and not nan)
-
-
-def _n_best(finished: Sequence[list[Hypothesis]], options: SearchOptions, constrained: bool) -> list[list[Hypothesis]]:
-    """Return the n best finished hypotheses of each sentence, best first. Raises: as in `search`.
-
-    constrained: True if constraints are the reason why a sentence has no hypothesis, False if NaN is the reason.
-    """
+    if not max_lengths:
+        return []
+    if whole_search is not None and not options.has_hooks and max(max_lengths) <= model.max_positions:
+        finished, decoder = whole_search(source, source_offsets, longest_source, max_lengths, options), None
+    else:
+        decoder = _StepwiseDecoder(model, source, source_offsets, longest_source, max_lengths, options, topk)
+        finished = decode(decoder, max_lengths, options.groups, waits=source.is_cuda)
     if without := [line for line, hypotheses in enumerate(finished) if not hypotheses]:
-        if constrained:
+        if decoder is not None and options.has_constraints and not decoder.nan:
             raise NoHypothesis(without)
         raise FloatingPointError("the model's scores are not numbers")
-    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[: options.n_best] for hypotheses in finished]
+    return [sorted((Hypothesis(tokens, total, total / options.length_penalty(len(tokens) + 1) + bonus, bonus)
+                    for tokens, total, bonus in hypotheses), key=lambda hypothesis: -hypothesis.score)[: options.n_best]
+            for hypotheses in finished]
 
 
-def _add_finished(frontier: _Frontier, candidates: _Candidates, options: SearchOptions, bonuses: np.ndarray | None,
-                  finished: list[list[Hypothesis]]) -> None:
-    """Add to `finished` the hypotheses whose `</s>` is among the first `group_size` candidates of their group.
+class Decoder(Protocol):
+    """Model together with the beams of a search."""
 
-    bonuses: (groups, beam), bonus of each hypothesis if it ends in this step; None: no bonus. finished: finished
-    hypotheses of each group, by group id.
+    @property
+    def beams(self) -> Beams:
+        """Hypotheses after the latest step."""
+
+    @property
+    def lines(self) -> list[int]:
+        """Index of each sentence of the beams in the input of the search."""
+
+    def advance(self, length: int) -> None:
+        """Do step `length`, from 1, without waiting for the GPU. Unfinished hypotheses then have `length` tokens."""
+
+    def keep(self, unfinished: Sequence[int]) -> None:
+        """Remove finished sentences. If it is cheaper, some finished sentences may stay.
+
+        unfinished: indices of the unfinished sentences in `lines`.
+        """
+
+
+def decode(decoder: Decoder, max_lengths: Sequence[int], groups: int = 1, waits: bool = True) -> list[list[Finished]]:
+    """Do a whole search. Return the finished hypotheses of each sentence, group by group.
+
+    Args:
+        decoder: before its first step. max_lengths, groups: as in `search` and `SearchOptions`.
+        waits: True if reading a tensor can make the host wait for a GPU. Then finished sentences are looked for only
+            once in CHECK_STEPS steps, and removed only if at least half of the sentences are finished, because removal
+            copies the KV caches.
     """
-    size = options.group_size
-    if not candidates.ends[:, :size].any():
-        return
-    ending = candidates.ends & (candidates.totals > -math.inf) & ~frontier.done[:, None]
-    length = frontier.tokens.shape[2] + 1
-    for group, rank in np.argwhere(ending[:, :size]).tolist():
-        log_probability = float(candidates.totals[group, rank])
-        parent = candidates.beams[group, rank]
-        bonus = 0.0 if bonuses is None else float(bonuses[group, parent])
-        finished[frontier.group_ids[group]].append(
-            Hypothesis(frontier.tokens[group, parent].tolist(), log_probability,
-                       log_probability / options.length_penalty(length) + bonus, bonus))
+    results: list[list[Finished]] = [[] for _ in max_lengths]
+    longest, length = max(max_lengths), 0
+
+    def record(sentences: Sequence[int]) -> None:
+        rows = groups_of(sentences, groups, decoder.beams.done.device) if len(sentences) < len(decoder.lines) else None
+        finished = decoder.beams.finished(length, rows)
+        for place, sentence in enumerate(sentences):
+            if (line := decoder.lines[sentence]) >= 0:
+                results[line] = list(chain(*finished[place * groups : (place + 1) * groups]))
+
+    for length in range(1, longest + 1):
+        decoder.advance(length)
+        if length == longest or waits and length % CHECK_STEPS:
+            continue
+        done = decoder.beams.done.cpu().numpy().reshape(-1, groups).min(1).tolist()
+        ended, unfinished = ([sentence for sentence, each in enumerate(done) if each is wanted]
+                             for wanted in (True, False))
+        if not unfinished:
+            break
+        if ended and (not waits or len(unfinished) <= len(ended)):
+            record(ended)
+            decoder.keep(unfinished)
+    record(range(len(decoder.lines)))
+    return results
 
 
-def _advance(frontier: _Frontier, candidates: _Candidates, options: SearchOptions,
-             finished: list[list[Hypothesis]]) -> tuple[_Frontier, np.ndarray]:
-    """Continue each group with its first candidates other than `</s>`. Drop sentences whose groups are all finished.
+def groups_of(sentences: Sequence[int], groups: int, device: torch.device) -> Tensor:
+    """Return the indices of all groups of some sentences."""
+    indices = [sentence * groups + group for sentence in sentences for group in range(groups)]
+    return copy_to_device(torch.tensor(indices), device)
 
-    Returns:
-        The next frontier, and the argument of `State.select`: for each hypothesis of the next frontier, the row that it
-        continues, (sentences, beam).
+
+class _StepwiseDecoder:
+    """Decoder that runs any model with the step interface, and the hooks of `SearchOptions`.
+
+    lines: see `Decoder`. rows: (groups, beam), row of the latest step that each row of the next step continues.
+    reordered: False if `rows` are all rows in their order. nan: () bool, True = a score was NaN in a step with
+    constraints.
     """
-    size = options.group_size
-    beam, groups = frontier.tokens.shape[1], np.arange(len(frontier.group_ids))[:, None]
-    if candidates.continues[:, :size].all() and not frontier.done.any():        # in most steps, no hypothesis ends
-        parents = candidates.beams[:, :size]
-        tokens = np.concatenate([frontier.tokens[groups, parents], candidates.ids[:, :size, None]], 2)
-        after = replace(frontier, tokens=tokens, totals=candidates.totals[:, :size])
-        return after, (groups * beam + parents).reshape(-1, frontier.groups_per_sentence * parents.shape[1])
-    order = (~candidates.continues).argsort(axis=1, kind="stable")[:, :size]
 
-    def first(values: np.ndarray) -> np.ndarray:
-        return values[groups, order]                                            # 3 times as fast as `take_along_axis`
+    beams: Beams
+    rows: Tensor
 
-    totals = np.where(first(candidates.continues), first(candidates.totals), -np.inf).astype(candidates.totals.dtype)
-    done = np.array([len(finished[group]) >= options.finished_per_group for group in frontier.group_ids])
-    done |= totals[:, 0] == -np.inf
-    totals[done] = -np.inf                      # so that other groups do not avoid tokens that are not in the result
-    unfinished = ~done.reshape(-1, frontier.groups_per_sentence).all(1)
-    kept = np.flatnonzero(unfinished.repeat(frontier.groups_per_sentence))
-    parents = first(candidates.beams)[kept]
-    tokens = np.concatenate([frontier.tokens[kept[:, None], parents], first(candidates.ids)[kept][:, :, None]], 2)
-    after = _Frontier(frontier.group_ids[kept], tokens, totals[kept], frontier.max_lengths[kept], done[kept],
-                      frontier.groups_per_sentence)
-    rows = kept[:, None] * beam + parents
-    return after, rows.reshape(-1, frontier.groups_per_sentence * rows.shape[1])
+    def __init__(self, model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int,
+                 max_lengths: Sequence[int], options: SearchOptions, topk: TopK) -> None:
+        self.model, self.options, self.topk, self.device = model, options, topk, source.device
+        self.max_lengths, self.lines = max_lengths, list(range(len(max_lengths)))
+        self.banned = options.banned_on(source.device)
+        self.nan = torch.zeros((), dtype=torch.bool, device=source.device)
+        self.state = model.start(source, source_offsets, longest_source)
+        # The first step has one row per group; later steps have one row per hypothesis.
+        self.rows = torch.arange(len(max_lengths), device=source.device).repeat_interleave(options.groups)
+        self.reordered = options.groups > 1
+
+    def advance(self, length: int) -> None:
+        """See `Decoder.advance`."""
+        options, size = self.options, self.options.group_size
+        if self.reordered:
+            self.state = self.state.select(self.rows.view(len(self.lines), -1))
+        width = 1 if length == 1 else size                                      # hypotheses per group before this step
+        last_tokens = self.rows.new_full((self.rows.numel(),), START_ID) if length == 1 else self.beams.last_tokens
+        logits, self.state = self.model.step(last_tokens.flatten(), self.state)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if length == 1:
+            self.beams = Beams.start([each for each in self.max_lengths for _ in range(options.groups)],
+                                     max(self.max_lengths), size, options.finished_per_group, logits.dtype, self.device)
+        beams = self.beams
+        totals = beams.totals[:, :width]
+        must_end = beams.must_end() if length >= min(self.max_lengths) else None
+        if options.has_constraints:
+            continuations = self._constrained(logits, totals, must_end, length - 1)
+        else:
+            continuations = self.topk(logits, totals, self.banned, must_end, 2 * size, options.skip_log_softmax)
+        bonuses = None if options.bonus is None else options.bonus(self.state).view(totals.shape)
+        rows = beams.advance(continuations, options.finished_per_group, length, bonuses)
+        self.rows, self.reordered = rows if length > 1 else rows // size, size > 1
+
+    def _constrained(self, logits: Tensor, totals: Tensor, must_end: Tensor | None, length: int) -> Continuations:
+        """Return the continuations that logits processors and candidate selection choose. length: tokens so far."""
+        options, count = self.options, 2 * self.options.group_size
+        by_group = totals.view(len(self.lines), options.groups, -1)
+        tokens = self.beams.tokens[:, : totals.shape[1], :length]
+        hypotheses = Hypotheses(tokens.unflatten(0, by_group.shape[:2]).flatten(1, 2), self.lines)
+        # The log-sum-exp is subtracted before logits processors set the logits of forbidden tokens to -inf. The other
+        # tokens therefore keep their probability.
+        past = by_group if options.skip_log_softmax else by_group - log_sum_exp(logits).view(by_group.shape)
+        for processor in options.logits_processors:
+            logits = processor(hypotheses, logits)
+        if options.candidate_selection is None:
+            continuations = self.topk(logits, past.flatten(0, 1), self.banned, must_end, count, True)
+        else:
+            ban(logits, self.banned, must_end)
+            selected = options.candidate_selection(hypotheses, logits, past, count)
+            continuations = selected[0].flatten(0, 1), selected[1].flatten(0, 1), selected[2].flatten(0, 1)
+        self.nan |= past.isnan().any() | continuations[0].isnan().any()
+        return continuations
+
+    def keep(self, unfinished: Sequence[int]) -> None:
+        """See `Decoder.keep`."""
+        groups = groups_of(unfinished, self.options.groups, self.device)
+        self.beams, self.rows, self.reordered = self.beams.select(groups), self.rows.index_select(0, groups), True
+        self.lines = [self.lines[sentence] for sentence in unfinished]

@@ -1,4 +1,4 @@
-"""Options of beam search, and the types of its hooks."""
+"""Options of beam search, length penalties, and the types of hooks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from seq2seq.search.length_penalty import LengthPenalty
+from seq2seq.devices import copy_to_device
+from seq2seq.tokenizers.tokenizer import END_ID
+
+LengthPenalty = Callable[[int], float]
+"""Function that maps the length of a target in tokens, `</s>` included, to the divisor of its log-probability."""
+
+
+def power_length_penalty(alpha: float) -> LengthPenalty:
+    """Return the penalty length ** alpha.
+
+    If alpha is 0, hypotheses are ranked by log p. If alpha is 1, they are ranked by their mean log p per token.
+    """
+    return lambda length: float(length**alpha)
+
+
+def wu_length_penalty(alpha: float) -> LengthPenalty:
+    """Return the penalty ((5 + length) / 6) ** alpha of Wu et al. 2016 (arXiv:1609.08144), section 7."""
+    return lambda length: ((5 + length) / 6) ** alpha
+
+
+LENGTH_PENALTIES = {"power": power_length_penalty, "wu": wu_length_penalty}
+"""For each value of `decoding.length_penalty_form`, the function that makes the length penalty from alpha."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +100,17 @@ class SearchOptions:
         """Number of finished hypotheses with which a group is finished, see `patience`."""
         return 1 if self.group_size == 1 else max(self.group_size, round(self.group_size * self.patience))
 
+    def banned_on(self, device: torch.device) -> Tensor:
+        """Return the banned ids without `</s>`, (ids,), on a device."""
+        return copy_to_device(torch.tensor([index for index in self.banned_ids if index != END_ID], dtype=torch.int64),
+                              device)
+
+    @property
+    def has_constraints(self) -> bool:
+        """True if an option is set that can leave a sentence without hypotheses."""
+        return bool(self.logits_processors or self.candidate_selection)
+
     @property
     def has_hooks(self) -> bool:
-        """True if an option is set that a `WholeSearch` does not support."""
-        return bool(self.logits_processors or self.candidate_selection or self.bonus or self.skip_log_softmax
-                    or self.groups > 1)
+        """True if an option is set that an engine's own search does not support (see `beam.WholeSearch`)."""
+        return bool(self.has_constraints or self.bonus or self.skip_log_softmax or self.groups > 1)

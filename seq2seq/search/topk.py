@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.search.interface import Continuations
 from seq2seq.tokenizers.tokenizer import END_ID
 
 BLOCK = 64
@@ -17,8 +17,18 @@ BLOCK = 64
 CACHED_ELEMENTS = 500_000
 """Maximum number of logits in one call of exp and sum: 2 MB in fp32, which fits into a core's cache."""
 
+Continuations = tuple[Tensor, Tensor, Tensor]
+"""Tensors (totals, beams, ids), each (groups, candidates), best candidate first.
 
-def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.ndarray | None, count: int,
+totals: log p of the hypothesis with its continuation; -inf for an element without a possible continuation. beams: index
+of the continued hypothesis in its group. ids: next token.
+"""
+
+TopK = Callable[[Tensor, Tensor, Tensor, Tensor | None, int, bool], Continuations]
+"""Type of `topk` and of an engine's implementation of it."""
+
+
+def topk(logits: Tensor, totals: Tensor, forbidden: Tensor, must_end: Tensor | None, count: int,
          normalised: bool) -> Continuations:
     """Return the `count` best continuations of each group of hypotheses.
 
@@ -30,16 +40,9 @@ def topk(logits: Tensor, totals: np.ndarray, forbidden: Tensor, must_end: np.nda
             their maximum length; None: False for all groups.
         normalised: True to use the logits as scores, without log-softmax.
     """
-    past = totals if normalised else totals - log_sum_exp(logits).cpu().numpy().reshape(totals.shape)
-    ends = None if must_end is None else torch.from_numpy(must_end).to(logits.device)
-    ban(logits, forbidden, ends)
-    return to_numpy(topk_of_groups(logits, torch.from_numpy(past).to(logits.device), count))
-
-
-def to_numpy(continuations: tuple[Tensor, ...]) -> Continuations:
-    """Copy continuations to NumPy arrays."""
-    totals, beams, ids = (tensor.cpu().numpy() for tensor in continuations)
-    return totals, beams, ids
+    past = totals if normalised else totals - log_sum_exp(logits).view(totals.shape)
+    ban(logits, forbidden, must_end)
+    return topk_of_groups(logits, past, count)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
@@ -65,7 +68,7 @@ def ban(logits: Tensor, forbidden: Tensor, must_end: Tensor | None) -> None:
         logits.masked_fill_(rows[:, None], -math.inf)[:, END_ID] = ending
 
 
-def topk_of_groups(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def topk_of_groups(logits: Tensor, past: Tensor, count: int) -> Continuations:
     """Return the `count` largest sums of past and logits for each group.
 
     All logits are read only once, to compute the maximum of each block of the vocabulary. Then only the blocks with the
@@ -73,11 +76,9 @@ def topk_of_groups(logits: Tensor, past: Tensor, count: int) -> tuple[Tensor, Te
 
     Args:
         logits: (rows, vocab_size). past: (groups, beam).
-    Returns:
-        `Continuations` as tensors.
     """
     (groups, beam), vocab_size = past.shape, logits.shape[1]
-    if padding := -vocab_size % BLOCK:
+    if padding := -(-max(vocab_size, count) // BLOCK) * BLOCK - vocab_size:
         logits = F.pad(logits, (0, padding), value=-math.inf)
     blocks, width, per_row = logits.view(groups, -1, BLOCK), logits.shape[1], logits.shape[1] // BLOCK
     maxima = (blocks.amax(2).view(groups, beam, per_row) + past[:, :, None]).flatten(1)

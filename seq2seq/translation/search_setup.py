@@ -15,10 +15,9 @@ from seq2seq.search.beam import Hypothesis
 from seq2seq.search.candidate_selection import DiverseBeams, RequiredPhrase, RequiredPhrases, Sampling
 from seq2seq.search.coverage import WithCoverage, coverage_bonus
 from seq2seq.search.ensemble import Ensemble, Fusion
-from seq2seq.search.length_penalty import LENGTH_PENALTIES
 from seq2seq.search.logits_processors import force_prefix, min_length, no_repeat_ngram
 from seq2seq.search.minimum_bayes_risk import expected_utilities
-from seq2seq.search.options import CandidateSelection, LogitsProcessor, SearchOptions
+from seq2seq.search.options import LENGTH_PENALTIES, CandidateSelection, LogitsProcessor, SearchOptions
 from seq2seq.search.phrase_spelling import PhraseSpeller
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Vocabulary

@@ -17,8 +17,7 @@ from seq2seq.inference.engines import load_engine
 from seq2seq.inference.int8 import ENCODER_BLOCK_TOKENS, GROWTH_STEPS, Int8Engine, Int8State
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.search.topk import topk as reference_topk
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
@@ -275,9 +274,9 @@ def topk(make_model, load):
 def test_top_k_of_the_kernels_equals_that_of_search(topk, vocab_size, beam, normalised):
     generator = torch.Generator().manual_seed(3)
     logits = 5 * torch.randn(17 * beam, vocab_size, generator=generator)
-    totals = -torch.rand(17, 2 * beam, generator=generator).numpy()[:, :beam]   # not in one piece, as in search
+    totals = -torch.rand(17, 2 * beam, generator=generator)[:, :beam]   # not in one piece, as in search
     totals[5, beam - 1] = -math.inf
-    must_end = np.arange(17) % 3 == 1
+    must_end = torch.arange(17) % 3 == 1
     rules = torch.tensor([0, 1, 7, 33]), must_end, 2 * beam, normalised
     found, expected = topk(logits.clone(), totals, *rules), reference_topk(logits.clone(), totals, *rules)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-5)
@@ -288,22 +287,23 @@ def test_top_k_of_the_kernels_equals_that_of_search(topk, vocab_size, beam, norm
 
 
 def test_missing_top_k_entries_have_score_minus_infinity(topk):
-    totals, beams, ids = topk(torch.zeros(2, 5), np.zeros((1, 2), np.float32), torch.tensor([0, 1]),
-                              np.array([False]), 11, False)
+    totals, beams, ids = topk(torch.zeros(2, 5), torch.zeros(1, 2), torch.tensor([0, 1]),
+                              torch.tensor([False]), 11, False)
     assert totals[0] == pytest.approx([-math.log(5)] * 6 + [-math.inf] * 5)
-    assert sorted(zip(beams[0, :6], ids[0, :6], strict=True)) == [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]
+    pairs = zip(beams[0, :6].tolist(), ids[0, :6].tolist(), strict=True)
+    assert sorted(pairs) == [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]
 
 
 @pytest.mark.parametrize("logits", [torch.empty(3, 7, device="meta"), torch.zeros(3, 7, dtype=torch.float64)])
 def test_tensors_that_are_not_fp32_on_the_cpu_use_the_python_top_k(topk, monkeypatch, logits):
-    asked = (logits, np.zeros((1, 3), np.float32), torch.tensor([0]), None, 2, True)
+    asked = (logits, torch.zeros(1, 3), torch.tensor([0]), None, 2, True)
     monkeypatch.setattr(int8, "reference_topk", lambda *given: given)
     assert topk(*asked) == asked
 
 
 def test_nan_logits_give_no_candidates(topk):
-    totals, _, _ = topk(torch.full((1, 70), math.nan), np.zeros((1, 1), np.float32), torch.tensor([0]),
-                        np.array([False]), 2, False)
+    totals, _, _ = topk(torch.full((1, 70), math.nan), torch.zeros(1, 1), torch.tensor([0]),
+                        torch.tensor([False]), 2, False)
     assert not (totals > -math.inf).any()
 
 

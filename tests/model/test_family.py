@@ -9,8 +9,7 @@ from seq2seq.model import build_model
 from seq2seq.model.loss import training_loss
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from tests.test_end_to_end import PAIRS, RNN, TRANSFORMER, VARIANTS
 
 

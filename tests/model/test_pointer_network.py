@@ -13,8 +13,7 @@ from seq2seq.model.loss import negative_log_likelihood, training_loss
 from seq2seq.model.pointer_network import FIRST_POSITION_ID, PointerNetwork
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 ROUNDING = {"rtol": 0, "atol": 1e-12}

@@ -7,8 +7,7 @@ import torch
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model.transformer import Transformer
 from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 transformers = pytest.importorskip("transformers")

@@ -8,8 +8,7 @@ from lookup import VOCAB_SIZE, WORDS, Table, every_translation, translate
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import power_length_penalty, wu_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.options import SearchOptions, power_length_penalty, wu_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 # Length penalties

@@ -8,8 +8,7 @@ from lookup import Table, TableState, every_translation
 from seq2seq.data.batching import EncodedSide
 from seq2seq.search.beam import search
 from seq2seq.search.coverage import WithCoverage, coverage_bonus, coverage_penalty
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import START_ID, UNKNOWN_ID
 
 SOURCE_LENGTH = 3

@@ -1,12 +1,11 @@
-"""The search that stays on the GPU finds what the search on the host finds. Both run on any device; here, on a CPU.
+"""The search as on a GPU, which looks for finished sentences from time to time, finds what the search on a CPU finds.
 
-It runs with any model, and with static KV caches (`inference.static`).
+It runs with any model, and with static KV caches (`inference.static`). Here, it runs on a CPU.
 """
 
 import gc
 import math
 import weakref
-from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -16,10 +15,9 @@ import torch
 from seq2seq.inference.static import StaticEngine, _StaticDecoder
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
-from seq2seq.search.beam import search
-from seq2seq.search.device_search import CHECK_STEPS, device_search
-from seq2seq.search.length_penalty import power_length_penalty, wu_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.beam import CHECK_STEPS, _StepwiseDecoder, decode, search
+from seq2seq.search.options import SearchOptions, power_length_penalty, wu_length_penalty
+from seq2seq.search.topk import topk
 from seq2seq.tokenizers.tokenizer import END_ID
 
 VOCAB_SIZE = 90
@@ -51,14 +49,24 @@ def batch_of(generator, sentences):
     return (source, offsets, int(lengths.max())), generator.integers(1, 40, sentences).tolist()
 
 
+def device_search(model):
+    """Search of any model as on a GPU."""
+    @torch.inference_mode()
+    def whole_search(source, source_offsets, longest_source, max_lengths, options):
+        decoder = _StepwiseDecoder(model, source, source_offsets, longest_source, max_lengths, options, topk)
+        return decode(decoder, max_lengths)
+
+    return whole_search
+
+
 def static_search(model):
     """Search of the static engine. Its buffers serve all calls."""
     return StaticEngine(model, "fp32", torch.device("cpu")).whole_search
 
 
 def assert_same(model, batch, limits, options, whole_search=None):
-    """Compare with the search on the host. whole_search: None: `device_search`."""
-    found = search(model, *batch, limits, options, whole_search=whole_search or partial(device_search, model))
+    """Compare with the search on a CPU. whole_search: None: `device_search`."""
+    found = search(model, *batch, limits, options, whole_search=whole_search or device_search(model))
     expected = search(model, *batch, limits, options)
     for one, other in zip(found, expected, strict=True):
         assert [hypothesis.tokens for hypothesis in one] == [hypothesis.tokens for hypothesis in other]
@@ -70,7 +78,7 @@ def assert_same(model, batch, limits, options, whole_search=None):
 @pytest.mark.parametrize("options", [
     pytest.param(options, marks=() if options.beam_size in (1, 3) else pytest.mark.slow) for options in OPTIONS],
     ids=lambda options: f"beam-{options.beam_size}")
-def test_n_best_lists_equal_those_of_the_search_on_the_host(options):
+def test_n_best_lists_equal_those_of_the_search_on_a_cpu(options):
     generator, lengths = np.random.default_rng(options.beam_size), set()
     for seed, kind in enumerate([Transformer, RecurrentModel]):
         found = assert_same(peaked_model(seed, kind), *batch_of(generator, 11), options)
@@ -80,7 +88,7 @@ def test_n_best_lists_equal_those_of_the_search_on_the_host(options):
 
 @pytest.mark.parametrize("options", [pytest.param(OPTIONS[0], marks=pytest.mark.slow), OPTIONS[2]],
                          ids=lambda options: f"beam-{options.beam_size}")
-def test_n_best_lists_with_static_caches_equal_those_of_the_search_on_the_host(options):
+def test_n_best_lists_with_static_caches_equal_those_of_the_search_on_a_cpu(options):
     generator, lengths, model = np.random.default_rng(options.beam_size), set(), peaked_model(options.beam_size)
     whole_search = static_search(model)
     for sentences in (17, 1, 3, 8):                                             # the buffers are used again
@@ -145,23 +153,30 @@ def test_two_thousand_sentences_have_equal_n_best_lists():
                 assert_same(model, *batch_of(generator, sentences), options, whole_search)
 
 
+def endless_model(seed):
+    """Model that generates `</s>` only at the maximum length."""
+    model = peaked_model(seed)
+    with torch.no_grad():
+        model.output_weight[END_ID] = 0
+    return model
+
+
 def test_sentences_that_are_finished_leave_the_search():
-    rows, model = [], peaked_model(2)
+    rows, model = [], endless_model(2)
     step = model.step
     model.step = lambda tokens, state: rows.append(len(tokens)) or step(tokens, state)
     batch, _ = batch_of(np.random.default_rng(1), 12)
-    device_search(model, *batch, beam_size=2, max_lengths=[3] * 9 + [3 * CHECK_STEPS] * 3, enough=2, forbidden=[END_ID])
+    device_search(model)(*batch, [3] * 9 + [3 * CHECK_STEPS] * 3, SearchOptions(2, power_length_penalty(1.0)))
     assert rows == [12] + [24] * (CHECK_STEPS - 1) + [6] * 2 * CHECK_STEPS
 
 
 def test_sentences_that_are_finished_leave_the_static_caches():
-    engine, steps = StaticEngine(peaked_model(2), "fp32", torch.device("cpu")), []
+    engine, steps = StaticEngine(endless_model(2), "fp32", torch.device("cpu")), []
     advance = _StaticDecoder.advance
     with mock.patch.object(_StaticDecoder, "advance", lambda decoder, length: (
             advance(decoder, length), steps.append(tuple(decoder.bucket)))):
         batch, _ = batch_of(np.random.default_rng(1), 12)
-        engine.whole_search(*batch, beam_size=2, max_lengths=[3] * 9 + [5 * CHECK_STEPS] * 3, enough=2,
-                            forbidden=[END_ID])
+        engine.whole_search(*batch, [3] * 9 + [5 * CHECK_STEPS] * 3, SearchOptions(2, power_length_penalty(1.0)))
     assert steps == ([(16, 16, 32)] * CHECK_STEPS + [(4, 16, 32)] * 3 * CHECK_STEPS + [(4, 16, 64)] * CHECK_STEPS)
     assert {size: each.capacity.positions for size, each in engine.buffers.items()} == {16: 32, 4: 64}
 
@@ -173,5 +188,5 @@ def test_the_search_ends_soon_after_all_sentences_are_finished():
     batch, _ = batch_of(np.random.default_rng(1), 3)
     with torch.no_grad():
         model.output_weight[END_ID] *= 50
-    device_search(model, *batch, beam_size=1, max_lengths=[100] * 3, enough=1, forbidden=[])
+    device_search(model)(*batch, [100] * 3, SearchOptions(1, power_length_penalty(1.0)))
     assert len(rows) <= 4 * CHECK_STEPS and len(rows) % CHECK_STEPS == 0

@@ -18,21 +18,21 @@ def logits():
 
 @pytest.fixture
 def totals():
-    return -np.random.default_rng(1).random((5, 3))
+    return -torch.from_numpy(np.random.default_rng(1).random((5, 3)))
 
 
 def by_sorting(logits, totals, must_end, count):
     """Reference top-k: the definition, one candidate at a time. Returns (total, beam, token) of each group."""
     log_p = logits.log_softmax(1).view(*totals.shape, -1).tolist()
     return [sorted(((total + log_p[group][beam][word], beam, word)
-                    for beam, total in enumerate(totals[group])
+                    for beam, total in enumerate(totals[group].tolist())
                     for word in ([END_ID] if must_end[group] else range(logits.shape[1]))
                     if word not in FORBIDDEN), reverse=True)[:count] for group in range(len(totals))]
 
 
 @pytest.mark.parametrize("count", [1, 6, 500])
 def test_top_k_equals_sorting(logits, totals, count):
-    must_end = np.array([False, True, False, False, True])
+    must_end = torch.tensor([False, True, False, False, True])
     expected = by_sorting(logits, totals, must_end, count)
     found = topk(logits.clone(), totals, FORBIDDEN, must_end, count, False)
     for group, wanted in enumerate(expected):

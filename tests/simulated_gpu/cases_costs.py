@@ -12,7 +12,7 @@ from simulation import SimulatedGPU
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from seq2seq.inference.static import StaticEngine, _StaticDecoder
-from seq2seq.search.device_search import _StepwiseDecoder
+from seq2seq.search.beam import _StepwiseDecoder
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator

@@ -10,10 +10,9 @@ from simulation import SimulatedGPU
 
 from seq2seq.inference.static import Bucket, StaticEngine
 from seq2seq.model.transformer import Transformer
-from seq2seq.search.beam import search
-from seq2seq.search.device_search import CHECK_STEPS, Beams
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.beam import CHECK_STEPS, search
+from seq2seq.search.bookkeeping import Beams
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID
 
 VOCAB_SIZE = 90

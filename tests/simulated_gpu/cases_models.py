@@ -22,8 +22,7 @@ from seq2seq.model.loss import (
 from seq2seq.model.packing import Sentences
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import power_length_penalty
-from seq2seq.search.options import SearchOptions
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID
 
 VOCAB_SIZE, LONGEST = 23, 13

@@ -22,7 +22,7 @@ from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
 from seq2seq.search.beam import search
-from seq2seq.search.length_penalty import wu_length_penalty
+from seq2seq.search.options import wu_length_penalty
 from seq2seq.storage.checkpoints import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.storage.directories import read_tensors
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
