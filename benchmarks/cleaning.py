@@ -20,6 +20,7 @@ from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, read_lines
 from seq2seq.errors import UserError
 from seq2seq.recipe import Cleaning, Languages
+from seq2seq.tokenizers.source import Source
 
 BAD = {"L", "A", "T"}
 RULES = {
@@ -61,7 +62,7 @@ class Detection:
 
 def measure(pairs: list[tuple[str, str]], labels: list[str], rules: dict[str, object]) -> Detection:
     """Clean the pairs (English, German), and compare the dropped ones with the labels. rules: keys of data.cleaning."""
-    numbered = [(number, *pair) for number, pair in enumerate(pairs)]
+    numbered = [(number, Source(source), target) for number, (source, target) in enumerate(pairs)]
     kept = {number for number, _, _ in
             clean(numbered, Cleaning(**rules), Counts(), 2, Languages(source="en", target="de"))}
     return _detection(set(range(len(pairs))) - kept, labels)

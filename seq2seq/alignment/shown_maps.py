@@ -1,4 +1,4 @@
-"""What pages and pictures show of attention maps: the selected maps, and the labels of their rows and columns."""
+"""Attention maps as pages and pictures show them: the selected maps, and the labels of their rows and columns."""
 
 from __future__ import annotations
 

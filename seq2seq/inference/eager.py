@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.devices import DTYPES
-from seq2seq.inference.kernel_interface import INPUT_ZERO_POINT
+from seq2seq.inference.kernel_library import INPUT_ZERO_POINT
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.attention_scores import Weighing

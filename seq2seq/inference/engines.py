@@ -11,8 +11,7 @@ from seq2seq import console
 from seq2seq.devices import choose_precision, cpu_flags
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.int8 import Int8Engine
-from seq2seq.inference.kernel_interface import Functions
-from seq2seq.inference.kernel_library import usable_libraries
+from seq2seq.inference.kernel_library import Functions, usable_libraries
 from seq2seq.inference.static import StaticEngine
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq, Stepwise

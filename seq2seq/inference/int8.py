@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from seq2seq.devices import choose_precision
 from seq2seq.inference.eager import EagerEngine, quantised
-from seq2seq.inference.kernel_interface import (
+from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
     GROUP,
     INPUT_ZERO_POINT,

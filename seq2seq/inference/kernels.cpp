@@ -1,7 +1,7 @@
 // Transformer inference in int8: the encoder, a decoder step, beam search and top-k, each in one call.
 //
 // The compiler vectorises most loops. The other loops use explicit vectors. setup.py compiles this file for each
-// instruction set in kernel_library.py. kernel_interface.py contains the signatures. Weights and inputs of matrix
+// instruction set in kernel_library.py, which also contains the signatures. Weights and inputs of matrix
 // products are int8. Keys and values of attention are bf16. All other numbers are fp32.
 
 #include <algorithm>
@@ -32,7 +32,7 @@
 
 namespace {
 
-// Python fills these structures field by field (kernel_interface.py).
+// Python fills these structures field by field (kernel_library.py).
 
 struct Norm {
     const float *gain, *shift;
@@ -980,7 +980,7 @@ struct Search {
     long memory_stride;
     const int32_t *first, *count;
     const int64_t* limits;
-    long sentences, beam, enough;
+    long sentences, beam, finished_per_group;
     const int64_t* forbidden;
     long number_forbidden, max_finished, longest;
     int64_t* finished;
@@ -1087,7 +1087,7 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
             unfinished.clear();
             for (long rank = 0; rank < candidates && long(unfinished.size()) < search.beam; ++rank)
                 if (best[rank].word != END && best[rank].total > LOG_ZERO) unfinished.push_back(rank);
-            if (finished >= search.enough || unfinished.empty()) {
+            if (finished >= search.finished_per_group || unfinished.empty()) {
                 slots.push_back(one.slot);
             } else {
                 remaining.push_back({one.number, one.slot, one.length + 1, search.beam});
@@ -1184,16 +1184,17 @@ void step(const Stack* decoder, const float* embedding, const float* positions, 
 // log p. lengths: (sentences, max_finished), number of words without `</s>`. tokens: (sentences, max_finished,
 // longest), words.
 //
-// Inputs: enough: number of finished hypotheses with which a sentence is finished. limits: maximum length of each
-// target, `</s>` included. memory: as in `StepInput`. first, count: (sentences,), first source token and number of
+// Inputs: finished_per_group: number of finished hypotheses with which a sentence is finished. limits: maximum length of
+// each target, `</s>` included. memory: as in `StepInput`. first, count: (sentences,), first source token and number of
 // source tokens of each sentence.
 void search(const Stack* decoder, const float* embedding, const float* positions, float scale, const BFloat16* memory,
             long memory_stride, const int32_t* first, const int32_t* count, const int64_t* limits, long sentences,
-            long beam, long enough, const int64_t* forbidden, long number_forbidden, long max_finished, long longest,
-            int64_t* finished, float* totals, int32_t* lengths, int32_t* tokens) {
-    const Search search = {*decoder, embedding, positions, scale,  memory, memory_stride, first,
-                           count,    limits,    sentences, beam,   enough, forbidden,     number_forbidden,
-                           max_finished, longest, finished, totals, lengths, tokens};
+            long beam, long finished_per_group, const int64_t* forbidden, long number_forbidden, long max_finished,
+            long longest, int64_t* finished, float* totals, int32_t* lengths, int32_t* tokens) {
+    const Search search = {*decoder,  embedding, positions, scale,     memory,
+                           memory_stride, first, count,     limits,    sentences,
+                           beam,      finished_per_group,   forbidden, number_forbidden, max_finished,
+                           longest,   finished,  totals,    lengths,   tokens};
     std::fill_n(finished, sentences, 0);
     long threads = 1;
 #if defined(_OPENMP)

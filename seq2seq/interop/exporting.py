@@ -1,4 +1,4 @@
-"""What all exports share: reading the model, its card, and the check that the other library gives the same results."""
+"""Parts that all exports share: reading the model, its card, and the check that the other library gives the same results."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class Transformer(nn.Module):
     """
 
     variant: str | None = None
-    """What distinguishes the model from a plain Transformer, as a predicate for the subject "it"; None: nothing."""
+    """Difference from a plain Transformer, as a predicate for the subject "it"; None: it is plain."""
 
     def __init__(
         self, *, source_vocab_size: int, target_vocab_size: int, d_model: int, encoder_layers: int,

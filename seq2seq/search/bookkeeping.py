@@ -44,7 +44,7 @@ class Beams:
         places of a finished group are without, so that other groups do not avoid tokens that are not in the result.
     done: (groups,) bool, True = finished. count: (groups,), number of finished hypotheses.
     finished_tokens, finished_totals, finished_bonuses: (groups, places, longest), (groups, places), (groups, places),
-        the finished hypotheses in the order in which they ended. The last place is a dummy: `advance` writes to it for
+        the finished hypotheses in the order in which they ended. The first place is a dummy: `advance` writes to it for
         candidates that do not finish a hypothesis.
     """
 
@@ -112,15 +112,17 @@ class Beams:
         """
         totals, parents, ids = continuations
         (groups, size), places = self.totals.shape, self.finished_totals.shape[1]
-        first = torch.arange(groups, device=totals.device)[:, None]
-        rows = parents[:, :size] + first * size
+        first = torch.arange(0, groups * size, size, device=totals.device)[:, None]
+        rows = parents[:, :size] + first
         tokens = self.tokens[:, :, :longest]
         if totals.is_cuda or _some_stop(totals[:, :size], ids[:, :size]):       # a question to a GPU would wait for it
             ends, possible = ids == END_ID, totals > -math.inf                  # `possible` is False for NaN
-            stops = ends | ~possible
+            finishes = ends & possible
+            continues = possible ^ finishes
             # Each `</s>` among the first `size` candidates finishes a hypothesis. Others get the dummy place.
-            new = (ends & possible)[:, :size]
-            place = torch.where(new, self.count[:, None] + new.cumsum(1) - 1, places - 1).add_(first * places).flatten()
+            new = finishes[:, :size]
+            place = (self.count[:, None] + new.cumsum(1)).mul_(new).add_(
+                torch.arange(0, groups * places, places, device=totals.device)[:, None]).flatten()
             self.finished_tokens[:, :, :longest].flatten(0, 1).index_copy_(
                 0, place, tokens.flatten(0, 1).index_select(0, rows.flatten()))
             self.finished_totals.view(-1).index_copy_(0, place, totals[:, :size].flatten().double())
@@ -129,9 +131,9 @@ class Beams:
                     0, place, bonuses.gather(1, parents[:, :size]).flatten().double())
             self.count += new.sum(1)
             # The first `size` candidates other than `</s>` form the next beam.
-            order = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :size]
-            rows, ids = parents.gather(1, order) + first * size, ids.gather(1, order)
-            totals = totals.masked_fill(stops, -math.inf).gather(1, order)
+            order = continues.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :size]
+            rows, ids = parents.gather(1, order) + first, ids.gather(1, order)
+            totals = torch.where(continues, totals, -math.inf).gather(1, order)
             torch.logical_or(self.count >= finished_per_group, totals[:, 0] == -math.inf, out=self.done)
             totals.masked_fill_(self.done[:, None], -math.inf)
         if size > 1:
@@ -147,12 +149,12 @@ class Beams:
 
         longest: number of steps so far. groups: indices of the groups to return; None: all.
         """
-        places = self.finished_totals.shape[1] - 1
+        places = self.finished_totals.shape[1] - 1                              # without the dummy
         count, totals_so_far, bonuses_so_far, tokens_so_far = (
             each if groups is None else each.index_select(0, groups)
             for each in (self.count, self.finished_totals, self.finished_bonuses, self.finished_tokens))
-        columns = [count[:, None], totals_so_far[:, :places].view(torch.int64),
-                   bonuses_so_far[:, :places].view(torch.int64), tokens_so_far[:, :places, :longest].flatten(1)]
+        columns = [count[:, None], totals_so_far[:, 1:].view(torch.int64),
+                   bonuses_so_far[:, 1:].view(torch.int64), tokens_so_far[:, 1:, :longest].flatten(1)]
         values = torch.cat(columns, 1).cpu().numpy()
         totals, bonuses = values[:, 1 : 1 + 2 * places].view(np.float64).reshape(-1, 2, places).swapaxes(0, 1).tolist()
         tokens = values[:, 1 + 2 * places :].reshape(-1, places, longest)

@@ -18,7 +18,7 @@ import kernel_reference as reference
 import numpy as np
 from kernel_reference import Array
 
-from seq2seq.inference.kernel_interface import (
+from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
     GROUP,
     INPUT_ZERO_POINT,
@@ -312,16 +312,16 @@ class Checker:
         """Compare the kernel `search` with a simple beam search that calls the kernels `step` and `topk`."""
         (first, count), vocab_size, layers = spans, len(embedding), len(memory)
         sentences, beam, longest = len(first), int(self.random.integers(1, 6)), int(self.random.integers(1, 21))
-        enough = beam + int(self.random.integers(0, 3))
+        finished_per_group = beam + int(self.random.integers(0, 3))
         limits = self.input(self.random.integers(1, longest + 1, sentences), np.int64)
         forbidden = self.input([0, 1], np.int64)
-        max_finished = enough + beam - 1
+        max_finished = finished_per_group + beam - 1
         finished = self.output("search", (sentences,), np.int64)
         lengths = self.output("search", (sentences, max_finished), np.int32)
         totals = self.output("search", (sentences, max_finished))
         tokens = self.output("search", (sentences, max_finished, longest), np.int32)
         self.functions.search(decoder, address(embedding), address(positions), 1.5, address(memory), memory[0].size,
-                              address(first), address(count), address(limits), sentences, beam, enough,
+                              address(first), address(count), address(limits), sentences, beam, finished_per_group,
                               address(forbidden), len(forbidden), max_finished, longest, address(finished),
                               address(totals), address(lengths), address(tokens))
         self.check_guards(shape)
@@ -354,7 +354,7 @@ class Checker:
                 expected += [(hypotheses[parent][1], total) for total, parent, token in
                              zip(best[:beam], parents, ids, strict=False) if token == END and total > LOG_ZERO]
                 hypotheses = unfinished[:beam]
-                if len(expected) >= enough or not hypotheses:
+                if len(expected) >= finished_per_group or not hypotheses:
                     break
             results = [(tokens[sentence, index, : lengths[sentence, index]].tolist(), totals[sentence, index])
                        for index in range(finished[sentence])]

@@ -107,7 +107,7 @@ def test_validation_and_test_scores_say_their_precision(finished):
 def test_the_validation_sentences_that_are_translated_are_spread_over_the_corpus(recipe, folder, run, monkeypatch):
     scored, score_pairs = [], validation.score_pairs
     monkeypatch.setattr(validation, "score_pairs", lambda translator, pairs, *others: (
-        scored.append(pairs), score_pairs(translator, pairs, *others))[1])
+        scored.append([(source.text, target) for source, target in pairs]), score_pairs(translator, pairs, *others))[1])
     train(recipe("training.max_steps=12", "training.valid_sentences=3"), run)
     pairs = list(zip(*((folder / f"valid.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
     assert scored == [[pairs[0], pairs[len(pairs) // 3], pairs[2 * len(pairs) // 3]]]
