@@ -1,4 +1,4 @@
-"""Parts that all exports share: reading the model, its card, and the check that the other library gives the same results."""
+"""Parts that all exports share: reading the model, its card, and the check that the other library agrees with it."""
 
 from __future__ import annotations
 
