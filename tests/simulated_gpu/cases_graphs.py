@@ -9,7 +9,7 @@ import torch
 from simulation import SimulatedGPU
 
 from seq2seq.inference.static import Bucket, StaticEngine
-from seq2seq.model.transformer import Transformer
+from seq2seq.model import build_transformer
 from seq2seq.search.beam import CHECK_STEPS, search
 from seq2seq.search.bookkeeping import Beams
 from seq2seq.search.options import SearchOptions, power_length_penalty
@@ -23,8 +23,8 @@ SEARCHES = [(11, 40), (1, 70), (5, 20), (11, 40)]
 def random_model(seed, **options):
     """Random model in fp64 with hypotheses of many lengths."""
     torch.manual_seed(seed)
-    model = Transformer(source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE, d_model=16, encoder_layers=1,
-                        decoder_layers=2, num_heads=2, feed_forward=24, tied_embeddings="none", **options)
+    model = build_transformer(source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE, d_model=16, encoder_layers=1,
+                              decoder_layers=2, num_heads=2, feed_forward=24, tied_embeddings="none", **options)
     torch.nn.init.normal_(model.output_weight, std=0.6)
     with torch.no_grad():
         model.output_weight[END_ID] *= 1.5
