@@ -51,7 +51,7 @@ class Translation:
     0 for blank lines, which are returned unchanged. words: words of the translation with the model's confidence, if
     requested. faults: names of the translation's faults (see `output_faults.FAULTS`); empty if it was not checked.
     retried: True if the translation comes from a retry. lost_terms: terms of the glossary that the translation lacks,
-    if a glossary was given (see `protection.ProtectedTranslator`).
+    if a glossary was given (see `documents.protected_translation`).
     """
 
     text: str
