@@ -7,8 +7,9 @@ import io
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +39,7 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of, parse
+from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of
 from seq2seq.errors import UserError
 from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from seq2seq.signals import StopRequest, stopping_by_signal
@@ -47,6 +48,7 @@ from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resum
 
 if TYPE_CHECKING:
     from seq2seq.recipe import DecodingSection
+    from seq2seq.tokenizers.source import Source
     from seq2seq.translation.translator import Translation, Translator
     from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -179,25 +181,18 @@ def translate(
     files that all processes can access.
     """
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    overrides = DecodingOverrides.read(
-        settings, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty, safety_net=safety_net,
-        word_confidence=word_confidence or None, forbid=tuple(forbid) if forbid else None, sampling=sampling,
-        temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
-    if format is TextOrLines.text:
-        _require_text_output(overrides)
-        overrides = overrides.with_defaults(word_confidence=False)              # even if the recipe sets it
-    overrides = overrides.with_defaults(n_best=1)
-    if not ensemble:
-        overrides.refuse_without_effect("ensemble_mean", "there is only one model. Add --ensemble MODEL.")
-    if fusion is None:
-        overrides.refuse_without_effect("fusion_weight", "there is no language model. Add --fusion LM.")
-    from seq2seq.documents.divided_document import DividedDocument
-    from seq2seq.documents.translate_document import model_recipe, protected, read_document
+    overrides = _read_overrides(
+        settings, format, ensemble, fusion, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty,
+        safety_net=safety_net, word_confidence=word_confidence or None, forbid=tuple(forbid) if forbid else None,
+        sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
+    from seq2seq.documents.translate_document import divide_document, model_recipe, protected, read_document
     from seq2seq.translation.sources import constrained_sources, growing_blocks
+    from seq2seq.translation.worker_processes import device_of_worker
 
     path, output = file_or_standard(input), file_or_standard(output)
     if world_size > 1:
         _require_several_processes_can(path, output, workers, device)
+        device = device_of_worker(int(os.environ.get("LOCAL_RANK", 0)), device)
     document = input_format(path, document)
     if document and (format is TextOrLines.jsonl or prefix or require):
         raise UserError("--format jsonl, --prefix and --require are for lines of text, not for documents. Remove them, "
@@ -212,9 +207,7 @@ def translate(
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
         recipe = model_recipe(model, target_language)
         name = str(path or "standard input")
-        # Without context, equal sentences have equal translations.
-        divided = DividedDocument(parse(contents, document, name, *recipe.languages.pair),
-                                  once=not recipe.data.context) if document else None
+        divided = divide_document(contents, document, name, recipe.languages, recipe.data.context) if document else None
         lines = _as_lines(divided.sentences, name) if divided else opened[0]
         # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end.
         stop = stack.enter_context(_stopping(unfinished))
@@ -228,31 +221,22 @@ def translate(
             "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder,
             "target_language": target_language})
         safe = protected(translator, glossary, placeholder or ())
-        keep = divided or glossary or placeholder or decoding.safety_net and recipe.task.target_is_text
+        keeps_placeholders = bool(divided is not None or glossary is not None or placeholder
+                                  or decoding.safety_net and recipe.task.target_is_text)
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
         sources = stop.interruptible(constrained_sources(lines, prefixes, phrases, translator.context))
         stop.message = how_to_resume(unfinished)
         warnings = _Warnings(lines.name, divided.places if divided else None, recipe.language_tokens)
         blocks = unfinished.pending(growing_blocks(sources, 1 if lines.live else BLOCK_LINES * workers))
-        first = list(islice(blocks, 1))                     # skips finished blocks, which would distort the rate
-        skipped = unfinished.skipped_lines
-        with bar("translating", lines, unfinished.output, skipped) as advance:
-            for block in chain(first, blocks):
-                found = (safe if keep else translator).translate([source for _, source in block], progress=advance,
-                                                                 **overrides.values)
-                translated = [(line, n_best) for (line, _), n_best in zip(block, found, strict=True)]
-                unfinished.write("".join(
-                    json_line(_translation_record(line, n_best, decoding)) + line.ending[-1:]
-                    if format is TextOrLines.jsonl else n_best[0].text + ("\n" if divided else line.ending)
-                    for line, n_best in translated))
-                console.silence(False)                                          # each rank warns about its own lines
-                for line, (best, *_) in translated:
-                    warnings.check(line, best)
-                console.silence(rank > 0)
-                stop.raise_if_requested()
-                advance(unfinished.skipped_lines - skipped)
-                skipped = unfinished.skipped_lines
+
+        def output_of(line: Line, n_best: Sequence[Translation]) -> str:
+            if format is TextOrLines.jsonl:
+                return json_line(_translation_record(line, n_best, decoding)) + line.ending[-1:]
+            return n_best[0].text + ("\n" if divided else line.ending)
+
+        translate_block = partial((safe if keeps_placeholders else translator).translate, **overrides.values)
+        _translate_blocks(translate_block, blocks, lines, unfinished, output_of, warnings, stop)
         if unfinished.output is not None:
             finished = stop.interruptible(unfinished.blocks())
             if divided:
@@ -263,6 +247,31 @@ def translate(
                     unfinished.output.write(data)
         console.silence(False)
         warnings.finish()
+
+
+def _translate_blocks(translate_block: Callable[..., list[list[Translation]]],
+                      blocks: Iterator[list[tuple[Line, Source]]], lines: Input, unfinished: UnfinishedOutput,
+                      output_of: Callable[[Line, Sequence[Translation]], str], warnings: _Warnings, stop: StopRequest,
+                      ) -> None:
+    """Translate the pending blocks of lines, and write each of them when it is finished.
+
+    translate_block: as `Translator.translate`. lines: input, for the progress bar. output_of: function that returns the
+    output for a line.
+    """
+    first = list(islice(blocks, 1))                         # skips finished blocks, which would distort the rate
+    skipped = unfinished.skipped_lines
+    with bar("translating", lines, unfinished.output, skipped) as advance:
+        for block in chain(first, blocks):
+            found = translate_block([source for _, source in block], progress=advance)
+            translated = [(line, n_best) for (line, _), n_best in zip(block, found, strict=True)]
+            unfinished.write("".join(output_of(line, n_best) for line, n_best in translated))
+            console.silence(False)                                              # each rank warns about its own lines
+            for line, (best, *_) in translated:
+                warnings.check(line, best)
+            console.silence(unfinished.rank > 0)
+            stop.raise_if_requested()
+            advance(unfinished.skipped_lines - skipped)
+            skipped = unfinished.skipped_lines
 
 
 def input_format(path: Path | None, format: str | None) -> str | None:
@@ -324,13 +333,11 @@ def _translators(model: Path, device: str, precision: Precision, threads: int | 
 
     models: arguments `ensemble`, `fusion` and `target_language` of `Translator.load`.
     """
-    from seq2seq.translation.worker_processes import TranslatorPool, device_of_worker
+    from seq2seq.translation.worker_processes import TranslatorPool
 
     if workers == 1:
         from seq2seq.translation.translator import Translator
 
-        if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-            device = device_of_worker(int(os.environ.get("LOCAL_RANK", 0)), device)
         translator = Translator.load(model, device, precision.value, threads, **models)
         console.print_message(f"translating in {translator.precision} on {translator.device}")
         yield translator
@@ -351,6 +358,25 @@ def _output_inputs(translator: Translator | TranslatorPool, models: Sequence[Pat
             "device": str(translator.device).partition(":")[0],
             "models": [read_metadata(resolve_model_path(path), "bundle", ())["sha256"] for path in models],
             **{f"decoding.{name}": value for name, value in decoding.model_dump(mode="json").items()}}
+
+
+def _read_overrides(settings: list[str] | None, format: TextOrLines, ensemble: list[Path] | None, fusion: Path | None,
+                    **flags: Any) -> DecodingOverrides:
+    """Return the decoding options of the command line (see `DecodingOverrides.read`).
+
+    Raises:
+        UserError: an option is invalid, or has no effect with the output format and the models.
+    """
+    overrides = DecodingOverrides.read(settings, **flags)
+    if format is TextOrLines.text:
+        _require_text_output(overrides)
+        overrides = overrides.with_defaults(word_confidence=False)              # even if the recipe sets it
+    overrides = overrides.with_defaults(n_best=1)
+    if not ensemble:
+        overrides.refuse_without_effect("ensemble_mean", "there is only one model. Add --ensemble MODEL.")
+    if fusion is None:
+        overrides.refuse_without_effect("fusion_weight", "there is no language model. Add --fusion LM.")
+    return overrides
 
 
 def _require_text_output(overrides: DecodingOverrides) -> None:

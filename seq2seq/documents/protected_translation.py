@@ -13,7 +13,7 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from seq2seq.data.line_splitting import Span, split_margins
 from seq2seq.documents.block import Tag, is_translatable
@@ -27,10 +27,7 @@ from seq2seq.translation.retry_faulty_lines import retry
 from seq2seq.translation.sources import number_sources
 from seq2seq.translation.translator import ReportProgress, Translation, Translator
 from seq2seq.translation.word_confidence import Word
-
-if TYPE_CHECKING:
-    from seq2seq.translation.translator import Translator
-    from seq2seq.translation.worker_processes import TranslatorPool
+from seq2seq.translation.worker_processes import TranslatorPool
 
 STAND_INS = (37, 43, 58, 64, 73, 89, 92, 46, 57, 68, 79, 83, 94, 39, 52, 61)
 """Numbers that replace placeholders. Numbers that the sentence contains are not used. Models know two-digit numbers

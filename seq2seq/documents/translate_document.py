@@ -17,7 +17,7 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.documents.registry import SUFFIXES, format_of, parse
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.recipe import DecodingOptions, Recipe, load_recipe
+from seq2seq.recipe import DecodingOptions, Languages, Recipe, load_recipe
 from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
 from seq2seq.training.alignment_head import measured_aligner
 from seq2seq.translation.translator import ReportProgress, Translator
@@ -46,11 +46,18 @@ def translate_document(translator: Translator | TranslatorPool | ProtectedTransl
                         f"{' '.join(SUFFIXES)}.")
     data = document if isinstance(document, bytes) else read_document(path)
     safe = translator if isinstance(translator, ProtectedTranslator) else protected(translator, glossary, placeholders)
-    source, target = safe.translator.languages.pair
-    # Without context, equal sentences have equal translations.
-    divided = DividedDocument(parse(data, format, str(path), source, target), once=not safe.translator.context)
+    languages = safe.translator.languages
+    divided = divide_document(data, format, str(path), languages, safe.translator.context)
     n_best = safe.translate(divided.sentences, progress=progress, **decoding)
-    return divided.join([best.text for best, *_ in n_best], target, safe.align)
+    return divided.join([best.text for best, *_ in n_best], languages.target, safe.align)
+
+
+def divide_document(data: bytes, format: str, name: str, languages: Languages, context: int) -> DividedDocument:
+    """Parse a document and divide it into sentences. Arguments and errors: see `registry.parse`.
+
+    context: `data.context` of the model. Without context, equal sentences have equal translations.
+    """
+    return DividedDocument(parse(data, format, name, *languages.pair), once=not context)
 
 
 def protected(translator: Translator | TranslatorPool, glossary: Path | None = None, placeholders: Sequence[str] = (),

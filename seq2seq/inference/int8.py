@@ -38,7 +38,7 @@ from seq2seq.model.interface import Seq2Seq, State
 from seq2seq.model.packing import check_length
 from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
-from seq2seq.search.bookkeeping import Finished
+from seq2seq.search.bookkeeping import Hypothesis
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.topk import Continuations
 from seq2seq.search.topk import topk as reference_topk
@@ -207,7 +207,7 @@ class Int8Engine:
         return logits, after
 
     def whole_search(self, source: Tensor, source_offsets: Tensor, longest_source: int, max_lengths: Sequence[int],
-                     options: SearchOptions) -> list[list[Finished]]:
+                     options: SearchOptions) -> list[list[Hypothesis]]:
         """See `search.beam.WholeSearch`. The search releases Python's global interpreter lock."""
         state = cast(Int8State, self.start(source, source_offsets, longest_source))
         # One step may add `beam_size` finished hypotheses to `finished_per_group` - 1 earlier ones.
@@ -222,19 +222,20 @@ class Int8Engine:
             state.memory.data_ptr(), state.memory_stride, _address(first), _address(count), _address(limits), sentences,
             options.beam_size, options.finished_per_group, banned.data_ptr(), len(banned), max_finished, longest,
             _address(finished), _address(totals), _address(lengths), _address(tokens))
-        return [[Finished(tokens[sentence, index, : lengths[sentence, index]].tolist(), float(totals[sentence, index]))
+        return [[Hypothesis(tokens[sentence, index, : lengths[sentence, index]].tolist(),
+                            float(totals[sentence, index]))
                  for index in range(finished[sentence])] for sentence in range(sentences)]
 
-    def topk(self, logits: Tensor, totals: Tensor, forbidden: Tensor, must_end: Tensor | None, count: int,
-             normalised: bool) -> Continuations:
+    def topk(self, logits: Tensor, totals: Tensor, banned: Tensor, must_end: Tensor | None, count: int,
+             skip_log_softmax: bool) -> Continuations:
         """See `search.topk.topk`."""
         if logits.device.type != "cpu" or logits.dtype != torch.float32 or totals.dtype != torch.float32:
-            return reference_topk(logits, totals, forbidden, must_end, count, normalised)
+            return reference_topk(logits, totals, banned, must_end, count, skip_log_softmax)
         (groups, beam), logits, totals = totals.shape, logits.contiguous(), totals.contiguous()
         best_totals = torch.empty(groups, count)
         beams, ids = torch.empty(2, groups, count, dtype=torch.int64)
-        self.functions.topk(logits.data_ptr(), totals.data_ptr(), groups, beam, logits.shape[1], forbidden.data_ptr(),
-                            len(forbidden), None if must_end is None else must_end.data_ptr(), normalised,
+        self.functions.topk(logits.data_ptr(), totals.data_ptr(), groups, beam, logits.shape[1], banned.data_ptr(),
+                            len(banned), None if must_end is None else must_end.data_ptr(), skip_log_softmax,
                             best_totals.data_ptr(), beams.data_ptr(), ids.data_ptr(), count)
         return best_totals.masked_fill_(best_totals <= LOG_ZERO, -math.inf), beams, ids
 

@@ -920,8 +920,8 @@ struct BestWords {
         std::fill(best.begin(), best.end(), NONE);
     }
 
-    // Adds the logits of words `first` (included) to `last` (excluded). Overwrites the logits of forbidden words.
-    void add_logits(long row, float* logits, long first, long last, const int64_t* forbidden, long number_forbidden) {
+    // Adds the logits of words `first` (included) to `last` (excluded). Overwrites the logits of banned words.
+    void add_logits(long row, float* logits, long first, long last, const int64_t* banned, long number_banned) {
         Wide of_panel[VOCABULARY_BLOCK / PANEL], of_all = broadcast(LOG_ZERO);
         for (long begin = first; begin < last; begin += PANEL) {
             Wide& found = of_panel[(begin - first) / PANEL];
@@ -937,8 +937,8 @@ struct BestWords {
         sum[row] += sum_of_terms(logits, last - first, 2 * LOG_ZERO,
                                  [=](Wide logits) { return exponential(logits - reference); });
         if (first <= END && END < last) end[row] = logits[END - first];
-        for (long i = 0; i < number_forbidden; ++i)
-            if (first <= forbidden[i] && forbidden[i] < last) logits[forbidden[i] - first] = 2 * LOG_ZERO;
+        for (long i = 0; i < number_banned; ++i)
+            if (first <= banned[i] && banned[i] < last) logits[banned[i] - first] = 2 * LOG_ZERO;
         Continuation* own = &best[row * count];
         for (long begin = first; begin < last; begin += PANEL) {
             if (!above(of_panel[(begin - first) / PANEL], own[count - 1].total)) continue;
@@ -953,13 +953,14 @@ struct BestWords {
     }
 
     // Computes the best `count` continuations of a group of `beam` hypotheses. The group begins at row `first`. before:
-    // log p of the hypotheses. must_end: only `</s>` may follow. normalised: skip the log-softmax.
-    void topk(long first, long beam, const float* before, bool must_end, bool normalised, Continuation* result) const {
+    // log p of the hypotheses. must_end: only `</s>` may follow. skip_log_softmax: logits are scores.
+    void topk(long first, long beam, const float* before, bool must_end, bool skip_log_softmax,
+              Continuation* result) const {
         std::fill_n(result, count, NONE);
         for (long hypothesis = 0; hypothesis < beam; ++hypothesis) {
             const long row = first + hypothesis;
             const float past =
-                normalised ? before[hypothesis] : before[hypothesis] - (largest[row] + std::log(sum[row]));
+                skip_log_softmax ? before[hypothesis] : before[hypothesis] - (largest[row] + std::log(sum[row]));
             if (must_end) {
                 insert(result, count, {past + end[row], int32_t(hypothesis), int32_t(END)});
                 continue;
@@ -981,8 +982,8 @@ struct Search {
     const int32_t *first, *count;
     const int64_t* limits;
     long sentences, beam, finished_per_group;
-    const int64_t* forbidden;
-    long number_forbidden, max_finished, longest;
+    const int64_t* banned;
+    long number_banned, max_finished, longest;
     int64_t* finished;
     float* totals;
     int32_t *lengths, *tokens;
@@ -1066,8 +1067,8 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
             const long end = std::min(begin + VOCABULARY_BLOCK, words);
             rows.levels.multiply(*search.decoder.last, begin, end, logits.get(), VOCABULARY_BLOCK, rows.rows);
             for (row = 0; row < rows.rows; ++row)
-                best_words.add_logits(row, &logits[row * VOCABULARY_BLOCK], begin, end, search.forbidden,
-                                      search.number_forbidden);
+                best_words.add_logits(row, &logits[row * VOCABULARY_BLOCK], begin, end, search.banned,
+                                      search.number_banned);
         }
         row = 0;
         remaining.clear();
@@ -1109,9 +1110,9 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
 
 extern "C" {
 
-void topk(float* logits, const float* totals, long groups, long beam, long words, const int64_t* forbidden,
-          long number_forbidden, const bool* must_end, bool normalised, float* best_totals, int64_t* beams, int64_t* ids,
-          long count) {
+void topk(float* logits, const float* totals, long groups, long beam, long words, const int64_t* banned,
+          long number_banned, const bool* must_end, bool skip_log_softmax, float* best_totals, int64_t* beams,
+          int64_t* ids, long count) {
 #pragma omp parallel for if (groups * beam > MAX_SERIAL_ROWS)
     for (long group = 0; group < groups; ++group) {
         BestWords best_words(beam, count);
@@ -1119,9 +1120,9 @@ void topk(float* logits, const float* totals, long groups, long beam, long words
         for (long row = 0; row < beam; ++row)
             for (long begin = 0; begin < words; begin += VOCABULARY_BLOCK)
                 best_words.add_logits(row, logits + (group * beam + row) * words + begin, begin,
-                                      std::min(begin + VOCABULARY_BLOCK, words), forbidden, number_forbidden);
+                                      std::min(begin + VOCABULARY_BLOCK, words), banned, number_banned);
         std::vector<Continuation> best(count);
-        best_words.topk(0, beam, totals + group * beam, must_end && must_end[group], normalised, best.data());
+        best_words.topk(0, beam, totals + group * beam, must_end && must_end[group], skip_log_softmax, best.data());
         for (long rank = 0; rank < count; ++rank) {
             best_totals[group * count + rank] = best[rank].total;
             beams[group * count + rank] = best[rank].beam;
@@ -1189,11 +1190,11 @@ void step(const Stack* decoder, const float* embedding, const float* positions, 
 // source tokens of each sentence.
 void search(const Stack* decoder, const float* embedding, const float* positions, float scale, const BFloat16* memory,
             long memory_stride, const int32_t* first, const int32_t* count, const int64_t* limits, long sentences,
-            long beam, long finished_per_group, const int64_t* forbidden, long number_forbidden, long max_finished,
+            long beam, long finished_per_group, const int64_t* banned, long number_banned, long max_finished,
             long longest, int64_t* finished, float* totals, int32_t* lengths, int32_t* tokens) {
     const Search search = {*decoder,  embedding, positions, scale,     memory,
                            memory_stride, first, count,     limits,    sentences,
-                           beam,      finished_per_group,   forbidden, number_forbidden, max_finished,
+                           beam,      finished_per_group,   banned, number_banned, max_finished,
                            longest,   finished,  totals,    lengths,   tokens};
     std::fill_n(finished, sentences, 0);
     long threads = 1;

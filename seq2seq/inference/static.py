@@ -24,9 +24,9 @@ from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
 from seq2seq.search.beam import WholeSearch, decode
-from seq2seq.search.bookkeeping import Beams, Finished
+from seq2seq.search.bookkeeping import Beams, Hypothesis
 from seq2seq.search.options import SearchOptions
-from seq2seq.search.topk import topk
+from seq2seq.search.topk import at_least_fp32, topk
 
 # Minimum number of target positions in a bucket. The number is always a power of 2.
 MIN_POSITIONS = 32
@@ -184,7 +184,7 @@ class _Buffers:
         """Do a step; `step` captures this method. All calls for a bucket use the same shapes and addresses."""
         beams, options = self.beams, self.options
         logits = self.caches.step(beams.last_tokens.flatten(), beams.length, bucket)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = at_least_fp32(logits)
         continuations = topk(logits, beams.totals, self.banned, beams.must_end(), 2 * options.beam_size, False)
         rows = beams.advance(continuations, options.finished_per_group, bucket.positions)
         self.caches.select(rows.flatten(), bucket)
@@ -218,7 +218,7 @@ class StaticEngine(EagerEngine):
 
     @torch.inference_mode()
     def _search(self, source: Tensor, source_offsets: Tensor, longest_source: int, max_lengths: Sequence[int],
-                options: SearchOptions) -> list[list[Finished]]:
+                options: SearchOptions) -> list[list[Hypothesis]]:
         """See `search.beam.WholeSearch`. Only one thread searches at a time, because threads share the buffers."""
         with self.in_use:
             settings = options.beam_size, options.finished_per_group, tuple(options.banned_ids)
@@ -230,7 +230,7 @@ class StaticEngine(EagerEngine):
             buffers = self.buffers_for(bucket, options)
             buffers.fill(state, max_lengths)
             del state
-            return decode(_StaticDecoder(self, buffers, bucket, len(max_lengths)), max_lengths)
+            return decode(_StaticRun(self, buffers, bucket, len(max_lengths)), max_lengths)
 
     def buffers_for(self, bucket: Bucket, options: SearchOptions) -> _Buffers:
         """Return buffers that are large enough for a bucket. Existing buffers that are too small are replaced."""
@@ -241,8 +241,8 @@ class StaticEngine(EagerEngine):
         return found
 
 
-class _StaticDecoder:
-    """Decoder of a search with static KV caches. It changes to another bucket when the sizes of the search change."""
+class _StaticRun:
+    """Search with static KV caches. It changes to another bucket when the sizes of the search change."""
 
     def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket, sentences: int) -> None:
         """sentences: number of sentences without fillers."""
@@ -251,17 +251,17 @@ class _StaticDecoder:
 
     @property
     def beams(self) -> Beams:
-        """See `Decoder.beams`."""
+        """See `SearchRun.beams`."""
         return self.buffers.beams
 
     def advance(self, length: int) -> None:
-        """See `Decoder.advance`."""
+        """See `SearchRun.advance`."""
         if length > self.bucket.positions:
             self._move(range(self.bucket.sentences), length)
         self.buffers.step(self.bucket)
 
     def keep(self, unfinished: Sequence[int]) -> None:
-        """See `Decoder.keep`."""
+        """See `SearchRun.keep`."""
         # Finished sentences occupy the remaining places of the smaller bucket.
         others = sorted(set(range(self.bucket.sentences)) - set(unfinished))
         sentences = Bucket.of(len(unfinished), 1, 1).sentences

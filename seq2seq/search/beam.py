@@ -10,7 +10,7 @@ search; with a beam as large as the search space, exhaustive search.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
 from typing import Protocol
 
@@ -19,35 +19,20 @@ from torch import Tensor
 
 from seq2seq.devices import copy_to_device
 from seq2seq.model.interface import Stepwise
-from seq2seq.search.bookkeeping import Beams, Finished
+from seq2seq.search.bookkeeping import Beams, Hypothesis
 from seq2seq.search.options import Hypotheses, SearchOptions
-from seq2seq.search.topk import Continuations, TopK, ban, log_sum_exp
+from seq2seq.search.topk import Continuations, TopK, at_least_fp32, ban, log_sum_exp
 from seq2seq.search.topk import topk as default_topk
 from seq2seq.tokenizers.tokenizer import START_ID
 
 CHECK_STEPS = 8
 """Number of steps between two checks for finished sentences on a GPU. At each check, the host waits for the GPU."""
 
-WholeSearch = Callable[[Tensor, Tensor, int, Sequence[int], SearchOptions], list[list[Finished]]]
+WholeSearch = Callable[[Tensor, Tensor, int, Sequence[int], SearchOptions], list[list[Hypothesis]]]
 """Type of an engine's own search, a function (source, source_offsets, longest_source, max_lengths, options) -> finished
 hypotheses of each sentence, in the order in which they ended. The arguments are those of `search`; the options have no
 hooks. The results are those of `search`.
 """
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """Finished hypothesis.
-
-    tokens: target ids without `</s>`. log_probability: log p(tokens, `</s>` | source). score: number by which the
-    hypotheses of a sentence are ranked, log_probability / length penalty + bonus. bonus: result of
-    `SearchOptions.bonus`, for example the coverage penalty.
-    """
-
-    tokens: list[int]
-    log_probability: float
-    score: float
-    bonus: float = 0.0
 
 
 class NoHypothesis(Exception):
@@ -80,21 +65,21 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
     if not max_lengths:
         return []
     if whole_search is not None and not options.has_hooks and max(max_lengths) <= model.max_positions:
-        finished, decoder = whole_search(source, source_offsets, longest_source, max_lengths, options), None
+        finished, run = whole_search(source, source_offsets, longest_source, max_lengths, options), None
     else:
-        decoder = _StepwiseDecoder(model, source, source_offsets, longest_source, max_lengths, options, topk)
-        finished = decode(decoder, max_lengths, options.groups, waits=source.is_cuda)
+        run = _StepwiseRun(model, source, source_offsets, longest_source, max_lengths, options, topk)
+        finished = decode(run, max_lengths, options.groups, waits=source.is_cuda)
     if without := [line for line, hypotheses in enumerate(finished) if not hypotheses]:
-        if decoder is not None and options.has_constraints and not decoder.nan:
+        if run is not None and options.has_constraints and not run.nan:
             raise NoHypothesis(without)
         raise FloatingPointError("the model's scores are not numbers")
-    return [sorted((Hypothesis(tokens, total, total / options.length_penalty(len(tokens) + 1) + bonus, bonus)
-                    for tokens, total, bonus in hypotheses), key=lambda hypothesis: -hypothesis.score)[: options.n_best]
-            for hypotheses in finished]
+    scored = [[replace(each, score=each.log_probability / options.length_penalty(len(each.tokens) + 1) + each.bonus)
+               for each in hypotheses] for hypotheses in finished]
+    return [sorted(each, key=lambda hypothesis: -hypothesis.score)[: options.n_best] for each in scored]
 
 
-class Decoder(Protocol):
-    """Model together with the beams of a search."""
+class SearchRun(Protocol):
+    """Search of a batch, step by step: a model with its state, and the beams."""
 
     @property
     def beams(self) -> Beams:
@@ -114,38 +99,38 @@ class Decoder(Protocol):
         """
 
 
-def decode(decoder: Decoder, max_lengths: Sequence[int], groups: int = 1, waits: bool = True) -> list[list[Finished]]:
+def decode(run: SearchRun, max_lengths: Sequence[int], groups: int = 1, waits: bool = True) -> list[list[Hypothesis]]:
     """Do a whole search. Return the finished hypotheses of each sentence, group by group.
 
     Args:
-        decoder: before its first step. max_lengths, groups: as in `search` and `SearchOptions`.
+        run: before its first step. max_lengths, groups: as in `search` and `SearchOptions`.
         waits: True if reading a tensor can make the host wait for a GPU. Then finished sentences are looked for only
             once in CHECK_STEPS steps, and removed only if at least half of the sentences are finished, because removal
             copies the KV caches.
     """
-    results: list[list[Finished]] = [[] for _ in max_lengths]
+    results: list[list[Hypothesis]] = [[] for _ in max_lengths]
     longest, length = max(max_lengths), 0
 
     def record(sentences: Sequence[int]) -> None:
-        rows = groups_of(sentences, groups, decoder.beams.done.device) if len(sentences) < len(decoder.lines) else None
-        finished = decoder.beams.finished(length, rows)
+        rows = groups_of(sentences, groups, run.beams.done.device) if len(sentences) < len(run.lines) else None
+        finished = run.beams.finished(length, rows)
         for place, sentence in enumerate(sentences):
-            if (line := decoder.lines[sentence]) >= 0:
+            if (line := run.lines[sentence]) >= 0:
                 results[line] = list(chain(*finished[place * groups : (place + 1) * groups]))
 
     for length in range(1, longest + 1):
-        decoder.advance(length)
+        run.advance(length)
         if length == longest or waits and length % CHECK_STEPS:
             continue
-        done = decoder.beams.done.cpu().numpy().reshape(-1, groups).min(1).tolist()
+        done = run.beams.done.cpu().numpy().reshape(-1, groups).min(1).tolist()
         ended, unfinished = ([sentence for sentence, each in enumerate(done) if each is wanted]
                              for wanted in (True, False))
         if not unfinished:
             break
         if ended and (not waits or len(unfinished) <= len(ended)):
             record(ended)
-            decoder.keep(unfinished)
-    record(range(len(decoder.lines)))
+            run.keep(unfinished)
+    record(range(len(run.lines)))
     return results
 
 
@@ -155,10 +140,10 @@ def groups_of(sentences: Sequence[int], groups: int, device: torch.device) -> Te
     return copy_to_device(torch.tensor(indices), device)
 
 
-class _StepwiseDecoder:
-    """Decoder that runs any model with the step interface, and the hooks of `SearchOptions`.
+class _StepwiseRun:
+    """Search with any model with the step interface, and the hooks of `SearchOptions`.
 
-    lines: see `Decoder`. rows: (groups, beam), row of the latest step that each row of the next step continues.
+    lines: see `SearchRun`. rows: (groups, beam), row of the latest step that each row of the next step continues.
     reordered: False if `rows` are all rows in their order. nan: () bool, True = a score was NaN in a step with
     constraints.
     """
@@ -178,14 +163,14 @@ class _StepwiseDecoder:
         self.reordered = options.groups > 1
 
     def advance(self, length: int) -> None:
-        """See `Decoder.advance`."""
+        """See `SearchRun.advance`."""
         options, size = self.options, self.options.group_size
         if self.reordered:
             self.state = self.state.select(self.rows.view(len(self.lines), -1))
         width = 1 if length == 1 else size                                      # hypotheses per group before this step
         last_tokens = self.rows.new_full((self.rows.numel(),), START_ID) if length == 1 else self.beams.last_tokens
         logits, self.state = self.model.step(last_tokens.flatten(), self.state)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = at_least_fp32(logits)
         if length == 1:
             self.beams = Beams.start([each for each in self.max_lengths for _ in range(options.groups)],
                                      max(self.max_lengths), size, options.finished_per_group, logits.dtype, self.device)
@@ -221,7 +206,7 @@ class _StepwiseDecoder:
         return continuations
 
     def keep(self, unfinished: Sequence[int]) -> None:
-        """See `Decoder.keep`."""
+        """See `SearchRun.keep`."""
         groups = groups_of(unfinished, self.options.groups, self.device)
         self.beams, self.rows, self.reordered = self.beams.select(groups), self.rows.index_select(0, groups), True
         self.lines = [self.lines[sentence] for sentence in unfinished]

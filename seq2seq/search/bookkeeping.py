@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,16 +19,19 @@ from seq2seq.search.topk import Continuations
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
 
-class Finished(NamedTuple):
+@dataclass(frozen=True)
+class Hypothesis:
     """Finished hypothesis.
 
-    tokens: target ids without `</s>`. log_probability: log p of the tokens and `</s>`. bonus: see
-    `SearchOptions.bonus`.
+    tokens: target ids without `</s>`. log_probability: log p(tokens, `</s>` | source). bonus: result of
+    `SearchOptions.bonus`, for example the coverage penalty. score: number by which `search` ranks the hypotheses of a
+    sentence, log_probability / length penalty + bonus; 0 before that.
     """
 
     tokens: list[int]
     log_probability: float
     bonus: float = 0.0
+    score: float = 0.0
 
 
 @dataclass
@@ -144,7 +146,7 @@ class Beams:
         self.length += 1
         return rows
 
-    def finished(self, longest: int, groups: Tensor | None = None) -> list[list[Finished]]:
+    def finished(self, longest: int, groups: Tensor | None = None) -> list[list[Hypothesis]]:
         """Return the finished hypotheses of each group, in the order in which they ended. On a GPU, this waits once.
 
         longest: number of steps so far. groups: indices of the groups to return; None: all.
@@ -159,8 +161,8 @@ class Beams:
         totals, bonuses = values[:, 1 : 1 + 2 * places].view(np.float64).reshape(-1, 2, places).swapaxes(0, 1).tolist()
         tokens = values[:, 1 + 2 * places :].reshape(-1, places, longest)
         lengths = (tokens != END_ID).sum(2)
-        return [[Finished(tokens[group, place, : lengths[group, place]].tolist(), totals[group][place],
-                          bonuses[group][place]) for place in range(count)]
+        return [[Hypothesis(tokens[group, place, : lengths[group, place]].tolist(), totals[group][place],
+                            bonuses[group][place]) for place in range(count)]
                 for group, count in enumerate(values[:, 0].tolist())]
 
 

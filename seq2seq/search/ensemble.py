@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.model.interface import Stepwise
+from seq2seq.search.topk import at_least_fp32
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
@@ -106,5 +107,4 @@ class FusionState:
 
 
 def _log_probabilities(logits: Tensor) -> Tensor:
-    """Return the log-softmax of logits in fp32, or in fp64 for fp64 logits. bf16 and fp16 would be too inexact."""
-    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)
+    return at_least_fp32(logits).log_softmax(1)

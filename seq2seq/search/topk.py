@@ -28,21 +28,26 @@ TopK = Callable[[Tensor, Tensor, Tensor, Tensor | None, int, bool], Continuation
 """Type of `topk` and of an engine's implementation of it."""
 
 
-def topk(logits: Tensor, totals: Tensor, forbidden: Tensor, must_end: Tensor | None, count: int,
-         normalised: bool) -> Continuations:
+def topk(logits: Tensor, totals: Tensor, banned: Tensor, must_end: Tensor | None, count: int,
+         skip_log_softmax: bool) -> Continuations:
     """Return the `count` best continuations of each group of hypotheses.
 
     Args:
         logits: (rows, vocab_size), one row per hypothesis, group by group; they are overwritten.
         totals: (groups, beam), log p of each hypothesis.
-        forbidden: banned ids; never includes `</s>`. The probabilities of the other ids are not renormalised.
+        banned: banned ids; never includes `</s>`. The probabilities of the other ids are not renormalised.
         must_end: (groups,) bool, True = only `</s>` may follow, because any other token would make the targets exceed
             their maximum length; None: False for all groups.
-        normalised: True to use the logits as scores, without log-softmax.
+        skip_log_softmax: True to use the logits as scores, without log-softmax.
     """
-    past = totals if normalised else totals - log_sum_exp(logits).view(totals.shape)
-    ban(logits, forbidden, must_end)
+    past = totals if skip_log_softmax else totals - log_sum_exp(logits).view(totals.shape)
+    ban(logits, banned, must_end)
     return topk_of_groups(logits, past, count)
+
+
+def at_least_fp32(logits: Tensor) -> Tensor:
+    """Return logits in fp32, or in fp64 if they have this dtype. bf16 and fp16 would be too inexact for log p."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
@@ -59,9 +64,9 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     return logs if np.isfinite(logs.numpy()).all() else logits.logsumexp(1)
 
 
-def ban(logits: Tensor, forbidden: Tensor, must_end: Tensor | None) -> None:
+def ban(logits: Tensor, banned: Tensor, must_end: Tensor | None) -> None:
     """Set to -inf, in place, the logits of the tokens that must not come next. Arguments: as in `topk`."""
-    logits.index_fill_(1, forbidden, -math.inf)
+    logits.index_fill_(1, banned, -math.inf)
     if must_end is not None:
         ending = logits[:, END_ID].clone()
         rows = must_end.repeat_interleave(len(logits) // len(must_end))

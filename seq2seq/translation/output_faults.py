@@ -14,16 +14,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from seq2seq.languages import main_language
+from seq2seq.languages import SPACELESS, main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
 """Names of all faults, in the order in which `faults` returns them."""
 
-# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han.
-_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# With rare Han characters outside of the Basic Multilingual Plane: a copied line may consist of them.
+_ONE_CHARACTER_WORDS = f"{SPACELESS}\U00020000-\U0003ffff"
 _PUNCTUATION = "\\s\x00-/:-@\\[-^`{-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20\ufffd"
-SPACELESS_CHARACTER = re.compile(f"[{_SPACELESS}]")
-WORD = re.compile(f"[{_SPACELESS}]|[^{_SPACELESS}{_PUNCTUATION}]+")
+ONE_CHARACTER_WORD = re.compile(f"[{_ONE_CHARACTER_WORDS}]")
+WORD = re.compile(f"[{_ONE_CHARACTER_WORDS}]|[^{_ONE_CHARACTER_WORDS}{_PUNCTUATION}]+")
 # Bounded repetitions keep the matching time linear in the length of a line.
 URL = re.compile(r"(?:https?|ftp)://[!-~]+|\bwww\.[!-~]+|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}", re.ASCII)
 TAG = re.compile("</?[a-z][^<>]{0,200}>", re.IGNORECASE)
@@ -206,7 +206,7 @@ def _copied(source: str, translation: str) -> bool:
 def _ngrams(text: str) -> list[tuple[str, ...]]:
     """Return all n-grams of the words that contain a letter. For n, see `NGRAM_WORDS` and `NGRAM_CHARACTERS`."""
     words = [word for word in _words(text) if any(map(str.isalpha, word))]
-    size = NGRAM_CHARACTERS if any(map(SPACELESS_CHARACTER.match, words)) else NGRAM_WORDS
+    size = NGRAM_CHARACTERS if any(map(ONE_CHARACTER_WORD.match, words)) else NGRAM_WORDS
     return [tuple(words[begin : begin + size]) for begin in range(len(words) - size + 1)]
 
 

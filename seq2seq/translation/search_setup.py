@@ -11,7 +11,7 @@ import numpy as np
 from seq2seq.errors import OptionError, RequestError
 from seq2seq.model.interface import Stepwise
 from seq2seq.recipe import DecodingSection
-from seq2seq.search.beam import Hypothesis
+from seq2seq.search.bookkeeping import Hypothesis
 from seq2seq.search.candidate_selection import DiverseBeams, RequiredPhrase, RequiredPhrases, Sampling
 from seq2seq.search.coverage import WithCoverage, coverage_bonus
 from seq2seq.search.ensemble import Ensemble, Fusion

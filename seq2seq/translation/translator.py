@@ -51,7 +51,7 @@ class Translation:
     0 for blank lines, which are returned unchanged. words: words of the translation with the model's confidence, if
     requested. faults: names of the translation's faults (see `output_faults.FAULTS`); empty if it was not checked.
     retried: True if the translation comes from a retry. lost_terms: terms of the glossary that the translation lacks,
-    if a glossary was given (see `protection.ProtectedTranslator`).
+    if a glossary was given (see `documents.protected_translation`).
     """
 
     text: str
@@ -210,8 +210,8 @@ class Translator:
             results.
         """
         self._search_setup(decoding)
-        blocks = growing_blocks(number_sources(lines, 0, self.context), block_lines)
-        return chain.from_iterable(self.translate(block, progress=progress, **decoding) for block in blocks)
+        translate = partial(self.translate, progress=progress, **decoding)
+        return translate_blocks(translate, lines, self.context, block_lines)
 
     def search_parts(self, parts: Sequence[Part], setup: SearchSetup,
                      progress: Callable[[np.ndarray], None] = lambda indices: None) -> list[list[PartTranslation]]:
@@ -336,3 +336,10 @@ class Translator:
             words=tuple(word for part in parts for word in part.words),
             faults=tuple(name for name in FAULTS if any(name in part.faults for part in parts)),
             retried=any(part.retried for part in parts))
+
+
+def translate_blocks(translate: Callable[[list[Source]], list[list[Translation]]], lines: Iterable[str | Source],
+                     context: int, block_lines: int) -> Iterator[list[Translation]]:
+    """Yield the translations of lines, block by block. context: see `number_sources`. block_lines: see
+    `Translator.translate_stream`."""
+    return chain.from_iterable(map(translate, growing_blocks(number_sources(lines, 0, context), block_lines)))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seq2seq.languages import has_spaceless_words
 from seq2seq.model.interface import Stepwise
+from seq2seq.search.topk import at_least_fp32
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Vocabulary
 
 
@@ -47,8 +48,7 @@ def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, l
     steps = []
     for next_tokens in tokens.T:
         logits, state = model.step(last_tokens, state)
-        precise = logits if logits.dtype == torch.float64 else logits.float()
-        steps.append(precise.log_softmax(1).gather(1, next_tokens[:, None]))
+        steps.append(at_least_fp32(logits).log_softmax(1).gather(1, next_tokens[:, None]))
         last_tokens = next_tokens
     values = torch.cat(steps, 1).view(len(targets), beam, length).tolist()
     return [[row[: len(target) + 1] for row, target in zip(rows, n_best, strict=False)]

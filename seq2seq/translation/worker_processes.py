@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from functools import partial
-from itertools import chain
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -25,8 +24,8 @@ from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.sources import equal_shares, growing_blocks, number_sources
-from seq2seq.translation.translator import ReportProgress, Translation, Translator
+from seq2seq.translation.sources import equal_shares, number_sources
+from seq2seq.translation.translator import ReportProgress, Translation, Translator, translate_blocks
 
 
 class TranslatorPool:
@@ -95,8 +94,8 @@ class TranslatorPool:
                          ) -> Iterator[list[Translation]]:
         """See `Translator.translate_stream`."""
         decoding_with(self.decoding, decoding)
-        blocks = growing_blocks(number_sources(lines, 0, self.context), block_lines)
-        return chain.from_iterable(self.translate(block, progress=progress, **decoding) for block in blocks)
+        translate = partial(self.translate, progress=progress, **decoding)
+        return translate_blocks(translate, lines, self.context, block_lines)
 
     def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.inference.static import StaticEngine, _StaticDecoder
+from seq2seq.inference.static import StaticEngine, _StaticRun
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
-from seq2seq.search.beam import CHECK_STEPS, _StepwiseDecoder, decode, search
+from seq2seq.search.beam import CHECK_STEPS, _StepwiseRun, decode, search
 from seq2seq.search.options import SearchOptions, power_length_penalty, wu_length_penalty
 from seq2seq.search.topk import topk
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -53,7 +53,7 @@ def device_search(model):
     """Search of any model as on a GPU."""
     @torch.inference_mode()
     def whole_search(source, source_offsets, longest_source, max_lengths, options):
-        decoder = _StepwiseDecoder(model, source, source_offsets, longest_source, max_lengths, options, topk)
+        decoder = _StepwiseRun(model, source, source_offsets, longest_source, max_lengths, options, topk)
         return decode(decoder, max_lengths)
 
     return whole_search
@@ -172,8 +172,8 @@ def test_sentences_that_are_finished_leave_the_search():
 
 def test_sentences_that_are_finished_leave_the_static_caches():
     engine, steps = StaticEngine(endless_model(2), "fp32", torch.device("cpu")), []
-    advance = _StaticDecoder.advance
-    with mock.patch.object(_StaticDecoder, "advance", lambda decoder, length: (
+    advance = _StaticRun.advance
+    with mock.patch.object(_StaticRun, "advance", lambda decoder, length: (
             advance(decoder, length), steps.append(tuple(decoder.bucket)))):
         batch, _ = batch_of(np.random.default_rng(1), 12)
         engine.whole_search(*batch, [3] * 9 + [5 * CHECK_STEPS] * 3, SearchOptions(2, power_length_penalty(1.0)))

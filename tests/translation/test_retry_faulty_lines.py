@@ -9,7 +9,7 @@ from random_models import recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
-from seq2seq.search.beam import Hypothesis
+from seq2seq.search.bookkeeping import Hypothesis
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import faults
 from seq2seq.translation.retry_faulty_lines import MAX_LOSS, retry_faulty
@@ -43,7 +43,7 @@ def mend(tokenizers):
 
     def found(text: str, mean: float = -0.5) -> PartTranslation:
         tokens = tokenizer.encode([text])[0]
-        return PartTranslation(Hypothesis(tokens, mean * (len(tokens) + 1), mean), text)
+        return PartTranslation(Hypothesis(tokens, mean * (len(tokens) + 1), score=mean), text)
 
     def mend(pairs: dict[str, list[str]], again: dict[str, list[str]], mean: float = -0.5, **options) -> list:
         setup = SearchSetup(DecodingSection(**options), tokenizer, "en")
@@ -109,9 +109,9 @@ def test_if_the_lost_numbers_cannot_be_produced_the_retry_omits_them(tokenizers)
         required.extend(part.required for part in parts)
         if any(part.required for part in parts):
             raise RequestError("it cannot be had")
-        return [[PartTranslation(Hypothesis([5, 6], -0.3, -0.1), "the dog runs in the house")] for _ in parts]
+        return [[PartTranslation(Hypothesis([5, 6], -0.3, score=-0.1), "the dog runs in the house")] for _ in parts]
 
-    first = PartTranslation(Hypothesis([5, 6, 7], -0.4, -0.1), LOOP)
+    first = PartTranslation(Hypothesis([5, 6, 7], -0.4, score=-0.1), LOOP)
     (found,) = retry_faulty([Part(Source("der Hund 1987 läuft im Haus"), 0)], [[first]],
                             SearchSetup(DecodingSection(), tokenizers.target, "en"), LANGUAGES, search)
     assert [bool(phrases) for phrases in required] == [True, False]

@@ -19,7 +19,7 @@ from seq2seq.documents.block import Block, DocumentError, Tag, is_translatable, 
 from seq2seq.documents.formats.plain_text import one_line
 from seq2seq.documents.inline import find_core, shift_tags
 from seq2seq.documents.spans import decode_text, encode_text
-from seq2seq.languages import has_spaceless_words
+from seq2seq.languages import SPACELESS, has_spaceless_words
 
 MAX_GAP = 3.0
 """Longest pause in seconds between two cues of a block."""
@@ -35,8 +35,8 @@ _ASS_TIME = re.compile(rf"\s*{_TIME}\s*")
 _NAME = re.compile(r"<(/?)([A-Za-z]+)|\{\\([ibus])([01])\}")
 _DASH = re.compile(r"[-\u2010\u2013-\u2015]\s*+(?=[^\s\d-])")
 _SENTENCE_END = re.compile(rf"[{SENTENCE_MARKS}\u3002\uff01\uff1f\u266a)\]][\"'\u201d\u2019\u00bb\u300d\u300f)\]]*\Z")
-_SPACELESS_TEXT = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff"
-                             r"\uff00-\uff60]")
+# With the punctuation of Chinese and Japanese, because a cue often ends with it, and no space follows it.
+_JOINED_WITHOUT_SPACE = re.compile(rf"[{SPACELESS}\u3000-\u303f\uff00-\uff60]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class _SubtitleDocument:
         spaceless = False
         for match in [*self._markup.finditer(raw), None]:
             text = self._unescape(raw[last:match.start() if match else len(raw)])
-            if spaceless and _SPACELESS_TEXT.match(text):
+            if spaceless and _JOINED_WITHOUT_SPACE.match(text):
                 length -= len(texts.pop())
             spaceless = False
             texts.append(text)
@@ -186,7 +186,7 @@ class _SubtitleDocument:
                 found.append((length, match[0], kind, (name[2] or name[3]).lower() if name else ""))
             else:
                 lines += 1
-                spaceless = bool(text and _SPACELESS_TEXT.match(text[-1]))
+                spaceless = bool(text and _JOINED_WITHOUT_SPACE.match(text[-1]))
                 texts.append(" ")
                 length += 1
         text, tags = "".join(texts), pair_tags(found)
@@ -201,7 +201,7 @@ class _SubtitleDocument:
         pairs = 0
         for index, cue in enumerate(cues):
             if index:
-                if not (_SPACELESS_TEXT.match(text[-1:]) and _SPACELESS_TEXT.match(cue.words)):
+                if not (_JOINED_WITHOUT_SPACE.match(text[-1:]) and _JOINED_WITHOUT_SPACE.match(cue.words)):
                     text += " "
                 tags.append(Tag(len(text), _border(index)))
             tags += [Tag(tag.position + len(text), tag.raw, tag.kind, None if tag.pair is None else
