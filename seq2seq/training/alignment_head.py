@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.data.alignment import Reference, Rule, Step, alignment_error_rate, extract_links, word_weights
-from seq2seq.data.alignment import piece_word_overlap as overlap
+from seq2seq.data.alignment_links import Reference, Rule, Step, alignment_error_rate, extract_links, word_weights
+from seq2seq.data.alignment_links import piece_word_overlap as overlap
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.word_alignment import WordAligner
 from seq2seq.errors import CheckpointError
@@ -37,7 +37,7 @@ class Aligner:
     layer: counted from 1; None: the last layer. head: counted from 1, or "mean" over all heads of the layer.
     step: decoding step whose attention is used for a target piece. "writes": the step that predicts the piece. "reads":
         the next step, which has the piece as its input.
-    rule: see `alignment.extract_links`.
+    rule: see `alignment_links.extract_links`.
     """
 
     layer: int | None = None

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.data.alignment import piece_word_overlap
+from seq2seq.data.alignment_links import piece_word_overlap
 from seq2seq.data.batching import EncodedCorpus
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.parallel_text import blocks
@@ -124,7 +124,7 @@ def piece_links(weights: np.ndarray, source_overlap: np.ndarray, target_overlap:
 
     Args:
         weights: (target units, source units), see `WordAligner.weights`. source_overlap, target_overlap: (pieces,
-            units) bool, see `alignment.piece_word_overlap`.
+            units) bool, see `alignment_links.piece_word_overlap`.
     """
     shares = source_overlap / np.maximum(source_overlap.sum(0), 1)              # a unit's weight, divided among pieces
     units = target_overlap / np.maximum(target_overlap.sum(1, keepdims=True), 1)
