@@ -92,8 +92,8 @@ def link_words(pair: PairAttention, aligner: AlignmentSettings, languages: tuple
         for source, target in sorted(extract_links(weights, aligner.rule))})
 
 
-def attention_between(pair: PairAttention, aligner: AlignmentSettings, source_words: Sequence[Span], target_words: Sequence[Span]
-                      ) -> np.ndarray:
+def attention_between(pair: PairAttention, aligner: AlignmentSettings, source_words: Sequence[Span],
+                      target_words: Sequence[Span]) -> np.ndarray:
     """Return the attention between words, (target words, source words + 1). The last column is the attention to
     `</s>`, and to a language token that is not in the text.
 

@@ -72,8 +72,8 @@ def measured_aligner(model: Path) -> AlignmentSettings:
 
 
 def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[tuple[Source, str]]) -> dict[str, Any]:
-    """Return a mapping with the entry `alignment` of a bundle's metadata (see `AlignmentSettings`). The mapping is empty if no
-    head can be chosen (see `best_aligner`).
+    """Return a mapping with the entry `alignment` of a bundle's metadata (see `AlignmentSettings`). The mapping is
+    empty if no head can be chosen (see `best_aligner`).
 
     pairs: validation pairs, on which the heads are compared.
     """

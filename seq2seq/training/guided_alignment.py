@@ -72,8 +72,8 @@ class AlignmentLabels:
         """Return the labels of a batch, (sentences, longest target, longest source) float32. Row i + 1 has the label of
         target piece i, because decoder step i + 1 reads this piece.
 
-        corpus: corpus of the epoch. pairs: indices of the batch's pairs in `corpus`; other sentences of the batch, which
-        fill it up, have no labels.
+        corpus: corpus of the epoch. pairs: indices of the batch's pairs in `corpus`; other sentences of the batch,
+        which fill it up, have no labels.
         """
         labels = np.zeros((len(batch.target_offsets) - 1, batch.longest_target, batch.longest_source), np.float32)
         same = np.ones(len(pairs), bool) if corpus is self.corpus else self._unchanged(corpus, pairs)

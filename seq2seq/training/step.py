@@ -203,7 +203,9 @@ class TrainingStep:
                                         section.consistency)
             else:
                 loss = training_loss(model(batch), target, tokens, smoothing)
-        return (loss.total if self.guided is None else loss.total + self.guided.loss(links)), loss
+        if self.guided is None or links is None:
+            return loss.total, loss
+        return loss.total + self.guided.loss(links), loss
 
     def _run_graph(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Do the passes of `_forward_backward` for a batch of the fixed shape by a CUDA graph. Return the gradient and

@@ -1,6 +1,7 @@
 """One attention head learns to align words, and its place is stored in the model."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -69,7 +70,8 @@ def test_a_pair_that_an_epoch_has_changed_has_no_labels():
         return EncodedCorpus(EncodedSide.from_lists([[5], [6]]), EncodedSide.from_lists(list(targets)))
 
     labels = AlignmentLabels(corpus([7], [8]), np.array([[0, 0, 1], [0, 0, 1]], np.float32), np.array([0, 1, 2]))
-    assert labels.gather(corpus([7], [9]), np.array([0, 1]), 2, 2).tolist() == [[[0, 0], [1, 0]], [[0, 0], [0, 0]]]
+    shape = SimpleNamespace(target_offsets=[0, 1, 2], longest_target=2, longest_source=2)
+    assert labels.gather(corpus([7], [9]), np.array([0, 1]), shape).tolist() == [[[0, 0], [1, 0]], [[0, 0], [0, 0]]]
 
 
 def train_guided(folder, steps):
