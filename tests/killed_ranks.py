@@ -38,7 +38,7 @@ MAIN_RANK_PHASES = {
 }
 COMMON_PHASES = {
     "first step": (loop.TrainingLoop, "update", 1), "middle of training": (loop.TrainingLoop, "update", 8),
-    "validation": (Validation, "measure", 2), "averaging": (loop, "average_weights", 1),
+    "validation": (Validation, "measure", 2), "averaging": (loop, "average_intact", 1),
     "final test": (run, "evaluate_tests", 1),
 }
 PHASES = MAIN_RANK_PHASES | COMMON_PHASES

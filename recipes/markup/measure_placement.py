@@ -20,7 +20,8 @@ import numpy as np
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.documents.block import Tag, pair_tags
 from seq2seq.documents.placement import place_tags
-from seq2seq.translation.attention_maps import Aligner, compute_pair_attention
+from seq2seq.training.alignment_head import AlignmentSettings
+from seq2seq.translation.attention_maps import compute_pair_attention
 
 TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*)[^<>]*?(?P<alone>/?)>")
 Spans = dict[str, list[tuple[int, int]]]
@@ -107,7 +108,7 @@ def main(data: Path, model: Path, every_head: bool) -> None:
     attention = dict(compute_pair_attention(translator, texts, ["cross"]))
     print(f"{len(pairs)} pairs, {int(measure(pairs, [None] * len(pairs)).sum(0)[0])} elements")
 
-    def row(name: str, aligner: Aligner | None) -> float:
+    def row(name: str, aligner: AlignmentSettings | None) -> float:
         weights = [None if aligner is None else aligner.weights(
             attention[index], alignment_units(source), alignment_units(target))[:, :-1]
             for index, (source, target) in enumerate(texts)]
@@ -116,7 +117,7 @@ def main(data: Path, model: Path, every_head: bool) -> None:
         return summary(counts)[0]
 
     row("position in the sentence", None)
-    default = Aligner()
+    default = AlignmentSettings()
     row("last layer, mean of heads, writes", default)
     row("last layer, mean of heads, reads", replace(default, step="reads"))
     row(f"stored in the model: {measured_aligner(model)}", measured_aligner(model))
@@ -125,7 +126,7 @@ def main(data: Path, model: Path, every_head: bool) -> None:
         for layer in range(1, layers + 1):
             for head in [*range(1, heads + 1), "mean"]:
                 for step in ("writes", "reads"):
-                    row(f"layer {layer}, head {head}, {step}", Aligner(layer, head, step))
+                    row(f"layer {layer}, head {head}, {step}", AlignmentSettings(layer, head, step))
 
 
 if __name__ == "__main__":

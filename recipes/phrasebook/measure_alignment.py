@@ -13,9 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
-from seq2seq.data.alignment import Reference, Rule, Step, alignment_error_rate
+from seq2seq.data.alignment_links import Reference, Rule, Step, alignment_error_rate
 from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
-from seq2seq.translation.attention_maps import Aligner, PairAttention, compute_pair_attention
+from seq2seq.training.alignment_head import AlignmentSettings
+from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
 from seq2seq.translation.translator import Translator
 
 RUN = Path(__file__).resolve().parents[2] / "runs" / "phrasebook"
@@ -47,12 +48,12 @@ def read(split: str) -> tuple[list[tuple[str, str]], list[Reference]]:
     return list(zip(english, chinese, strict=True)), [parse_reference(line) for line in alignments]
 
 
-def aligners(pair: PairAttention) -> Iterator[Aligner]:
+def aligners(pair: PairAttention) -> Iterator[AlignmentSettings]:
     """Yield all settings for alignment with the model's cross-attention."""
     layers, heads = pair.maps["cross"].shape[:2]
     for layer, head, step, rule in product(range(1, layers + 1), [*range(1, heads + 1), "mean"], get_args(Step),
                                            get_args(Rule)):
-        yield Aligner(layer, head, step, rule)
+        yield AlignmentSettings(layer, head, step, rule)
 
 
 def measure(model: Path) -> None:
@@ -65,7 +66,7 @@ def measure(model: Path) -> None:
         attention = dict(compute_pair_attention(translator, pairs, ["cross"]))
         pair_attention[split] = [attention[index] for index in range(len(pairs))]
 
-    def rate(aligner: Aligner, split: str) -> float:
+    def rate(aligner: AlignmentSettings, split: str) -> float:
         alignments = (aligner.align(pair, languages).links.keys() for pair in pair_attention[split])
         return alignment_error_rate(alignments, references[split])
 
@@ -81,7 +82,7 @@ def measure(model: Path) -> None:
         print(f"| {layer} | {head} | {' | '.join(cells)} |")
     aer = rate(best, "test")
     print(f"\nBest on valid: {best}; AER on test {aer:.1%}, on valid {on_valid[best]:.1%}.")
-    print(f"AER of the default settings of `seq2seq align` on test: {rate(Aligner(), 'test'):.1%}.")
+    print(f"AER of the default settings of `seq2seq align` on test: {rate(AlignmentSettings(), 'test'):.1%}.")
     update_bundle_metadata(resolve_model_path(model), alignment={
         "layer": best.layer, "head": best.head, "step": best.step, "rule": best.rule, "aer": round(aer, 4)})
 

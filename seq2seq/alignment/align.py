@@ -10,11 +10,11 @@ import numpy as np
 from torch import nn
 
 from seq2seq.alignment.shown_maps import maps_of_kind, select_map
-from seq2seq.data.alignment import Link, extract_links, piece_word_overlap, word_weights
+from seq2seq.data.alignment_links import Link, extract_links, piece_word_overlap, word_weights
 from seq2seq.data.line_splitting import Span, alignment_units, word_spans
 from seq2seq.model.attention import CrossAttention
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
-from seq2seq.training.alignment_head import Aligner
+from seq2seq.training.alignment_head import AlignmentSettings
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
 from seq2seq.translation.scoring import scorable_pairs
 from seq2seq.translation.translator import ReportProgress, Translator
@@ -32,7 +32,7 @@ class Alignment:
     links: dict[Link, float]
 
 
-def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Aligner,
+def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: AlignmentSettings,
           progress: ReportProgress | None = None) -> list[Alignment]:
     """Link the words of each pair.
 
@@ -52,7 +52,7 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
     return [alignments[index] for index in range(len(pairs))]
 
 
-def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Aligner
+def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: AlignmentSettings
                  ) -> list[np.ndarray | None]:
     """Return the attention between the units (see `line_splitting.alignment_units`) of each pair, with shape (target
     units, source units). For a pair that is too long for the model, return None."""
@@ -66,7 +66,7 @@ def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], align
     return weights
 
 
-def _one_layer(translator: Translator, aligner: Aligner) -> tuple[int | None, Aligner]:
+def _one_layer(translator: Translator, aligner: AlignmentSettings) -> tuple[int | None, AlignmentSettings]:
     """Return the decoder layer that `aligner` selects, and settings for maps that contain only this layer. If
     the model has no such layer, return (None, aligner)."""
     modules = cast(nn.Module, translator.model).named_modules(remove_duplicate=False)       # tied layers count, too
@@ -75,7 +75,7 @@ def _one_layer(translator: Translator, aligner: Aligner) -> tuple[int | None, Al
     return (layer, replace(aligner, layer=1)) if 1 <= layer <= layers else (None, aligner)
 
 
-def link_words(pair: PairAttention, aligner: Aligner, languages: tuple[str, str]) -> Alignment:
+def link_words(pair: PairAttention, aligner: AlignmentSettings, languages: tuple[str, str]) -> Alignment:
     """Link the words of a pair. languages: language codes of source and target. The division of the text into words
     depends on its language.
 
@@ -92,8 +92,8 @@ def link_words(pair: PairAttention, aligner: Aligner, languages: tuple[str, str]
         for source, target in sorted(extract_links(weights, aligner.rule))})
 
 
-def attention_between(pair: PairAttention, aligner: Aligner, source_words: Sequence[Span], target_words: Sequence[Span]
-                      ) -> np.ndarray:
+def attention_between(pair: PairAttention, aligner: AlignmentSettings, source_words: Sequence[Span],
+                      target_words: Sequence[Span]) -> np.ndarray:
     """Return the attention between words, (target words, source words + 1). The last column is the attention to
     `</s>`, and to a language token that is not in the text.
 

@@ -1,4 +1,8 @@
-"""Checks of a recipe and its data before training: errors, warnings and costs. The checks leave no files on disk."""
+"""Checks of a recipe and its data before training: errors, warnings and costs. They leave no files on disk.
+
+The same reading of text serves two commands that write files: `new_recipe` proposes a recipe for a text (`seq2seq
+init`), and `adapt` trains a model further on the text of a domain.
+"""
 
 from __future__ import annotations
 

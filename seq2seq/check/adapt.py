@@ -131,19 +131,19 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
         raise OptionError(f"{output} is an adaptation of another model, or with other text or another seed. Name a new "
                           "directory: --output DIR")
     sets = {name: _read(output / TEXT, name) for name in ("domain.valid", "general.valid")}
-    training = load_recipe(output / RECIPE_FILE, settings)
+    adapted_recipe = load_recipe(output / RECIPE_FILE, settings)
     untested = load_recipe(output / RECIPE_FILE, (*settings, "data.test={}"))   # tested at the end
     compare_with_stored_recipe(untested, output / TRAINING, "Give --set as in the first call, or name a new directory: "
                                                             "--output DIR")
     train(untested, output / TRAINING, restart=None)
 
     old, new = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
-    metric = "bleu" if "bleu" in training.measures else "chrf"
-    device = choose_device(training.training.device)
+    metric = "bleu" if "bleu" in adapted_recipe.measures else "chrf"
+    device = choose_device(adapted_recipe.training.device)
 
     def translator(share: float) -> Translator:
         _set_weights(network, interpolated(old.weights, new.weights, share))
-        return Translator.from_recipe(network, tokenizers, training, device)
+        return Translator.from_recipe(network, tokenizers, adapted_recipe, device)
 
     def row(share: float) -> TradeOff:
         average = translator(share)
@@ -158,11 +158,11 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
                             "To allow a larger loss, give the same command with a larger --allow-loss; the training is "
                             "kept and will not be repeated." if gains else
                             "Give more text of the domain, and a new directory with --output."))
-    before, after = (evaluate_tests(translator(share), training) for share in (0, chosen.share))
+    before, after = (evaluate_tests(translator(share), adapted_recipe) for share in (0, chosen.share))
     found = Adaptation(metric, table, chosen, {
         name: (before[name][metric].value, scores[metric].value) for name, scores in after.items()})
     metadata = {key: value for key, value in new.metadata.items() if key != "validation"}       # of other weights
-    save_bundle(output / BEST, interpolated(old.weights, new.weights, chosen.share), training.to_yaml(),
+    save_bundle(output / BEST, interpolated(old.weights, new.weights, chosen.share), adapted_recipe.to_yaml(),
                 new.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
                                       "adaptation": {**asdict(found), "model": str(model)}})
     return found

@@ -74,7 +74,7 @@ def attention(
     from seq2seq.alignment.attention_page import page
     from seq2seq.alignment.shown_maps import AttentionMapSelection, maps_of_kind
     from seq2seq.model.attention_weights import KINDS
-    from seq2seq.training.alignment_head import Aligner, measured_aligner
+    from seq2seq.training.alignment_head import AlignmentSettings, measured_aligner
     from seq2seq.translation.attention_maps import compute_pair_attention
 
     translator = load_translator(model, device, precision, threads, target_language)
@@ -88,7 +88,7 @@ def attention(
     except ValueError as error:
         raise CorpusError(f"{error}. Give a shorter sentence.") from error
     kind_name = kind.value if kind else next((name for name in KINDS if name in pair.maps), KINDS[0])
-    best = measured_aligner(model) if kind_name == "cross" else Aligner()
+    best = measured_aligner(model) if kind_name == "cross" else AlignmentSettings()
     selection = AttentionMapSelection(kind_name, layer_number or best.layer or len(maps_of_kind(pair, kind_name)),
                                       head_number or best.head)
     selection.maps(pair)                                # raise UserError for an invalid selection before writing a file

@@ -6,8 +6,9 @@ import unicodedata
 from collections.abc import Sequence
 from random import Random
 
+from seq2seq.data.alignment_links import Link
 from seq2seq.data.line_splitting import Span, word_spans
-from seq2seq.data.modifiers import Link, SentencePair, Texts
+from seq2seq.data.modifiers import SentencePair, Texts
 from seq2seq.languages import belongs_to_letter
 from seq2seq.tokenizers.term_markers import annotate
 

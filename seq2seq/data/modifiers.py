@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
+from seq2seq.data.alignment_links import Link
 from seq2seq.data.batching import derived_seed
 from seq2seq.languages import combining_marks, main_language
 
 Texts = tuple[str, str]
 """Source and target text."""
-Link = tuple[int, int]
-"""Indices of a source word and a target word, counted from 0 (see `word_spans`)."""
 
 FINAL_STOPS = ".。"
 # Text that gets no typos: words with digits or certain symbols, as in URLs, e-mail addresses, placeholders and tags.

@@ -9,10 +9,10 @@ from dataclasses import replace
 from random import Random
 
 from seq2seq.data.aligned_phrases import tags, terms
+from seq2seq.data.alignment_links import Link
 from seq2seq.data.batching import derived_seed
 from seq2seq.data.line_splitting import word_spans
 from seq2seq.data.modifiers import (
-    Link,
     SentencePair,
     Texts,
     no_final_stop,

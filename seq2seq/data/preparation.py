@@ -76,12 +76,18 @@ class Prepared:
 
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
-    """Yield the cleaned pairs of a training corpus. counts: updated with the numbers of lines read and dropped."""
+    """Yield the cleaned pairs of a training corpus. With `data.context`, a share of them has an empty context (see
+    ISOLATED_SHARE). counts: updated with the numbers of lines read and dropped."""
     pairs = read_pairs(recipe, spec, counts)
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides),
                                         recipe.languages_of(spec)):
-        isolated = (number * 2_654_435_761) % 2**32 < 2**32 * ISOLATED_SHARE
-        yield number, replace(source, context=()) if isolated and source.context else source, target
+        yield number, replace(source, context=()) if source.context and _is_isolated(number) else source, target
+
+
+def _is_isolated(line: int) -> bool:
+    """Return True for ISOLATED_SHARE of the line numbers. They are spread evenly, and the same in every run, because
+    they are chosen by Knuth's multiplicative hash, whose multiplier is near 2 ** 32 divided by the golden ratio."""
+    return (line * 2_654_435_761) % 2**32 < 2**32 * ISOLATED_SHARE
 
 
 def training_pairs(text: TrainingText) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from seq2seq.data.modifiers import Link
+from seq2seq.data.alignment_links import Link
 
 MAX_CELLS = 30_000_000
 """Maximum number of cells (word, word of the other side) of the training pairs. This many cells, of 370,000 pairs of 8

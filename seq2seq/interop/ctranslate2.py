@@ -30,7 +30,7 @@ from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
-from seq2seq.training.alignment_head import Aligner
+from seq2seq.training.alignment_head import AlignmentSettings
 from seq2seq.translation.scoring import PairScore
 from seq2seq.translation.translator import Translation
 
@@ -108,7 +108,7 @@ def export_model(path: Path, output: Path, quantization: str = "float32", source
 
 
 def convert(model: Transformer, section: ModelSection, tokenizers: Tokenizers, directory: Path,
-            quantization: str = "float32", aligner: Aligner | None = None) -> None:
+            quantization: str = "float32", aligner: AlignmentSettings | None = None) -> None:
     """Write a CTranslate2 model with the weights of `model`, whose attention scores must be scaled dot products.
 
     aligner: layer and head (1 or "mean") for CTranslate2's alignments; if None, the mean of the last layer's heads.

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol, Unpack, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from seq2seq import console
 from seq2seq.data.corpus import read_texts, validation_pairs
@@ -21,6 +23,7 @@ from seq2seq.files import NotJson, parse_json
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
 from seq2seq.model import Model
+from seq2seq.model.attention import CrossAttention
 from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
@@ -34,7 +37,7 @@ from seq2seq.tokenizers.language_token import with_language
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.vocabulary import as_line
-from seq2seq.training.alignment_head import Aligner, measured_aligner, put_head_first
+from seq2seq.training.alignment_head import AlignmentSettings, measured_aligner
 from seq2seq.translation.scoring import PairScore, pair_scores, scorable_pairs
 from seq2seq.translation.translator import Translation, Translator
 
@@ -135,7 +138,7 @@ class Exportable:
     tokenizers: Tokenizers
     note: str
     """Sentence about the `decoding` keys that the other library does not support; empty if it supports all."""
-    aligner: Aligner
+    aligner: AlignmentSettings
     """Layer and head that align words best. The head is "mean" or 1: `read_exportable` puts the best head first."""
 
 
@@ -162,6 +165,21 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
         put_head_first(layer.cross_attention, aligner.head)
         aligner = replace(aligner, head=1)
     return Exportable(copy, recipe, tokenizers, note, aligner)
+
+
+def put_head_first(attention: CrossAttention, head: int) -> None:
+    """Reorder the heads in place so that `head`, counted from 1, is the first. The output stays the same."""
+    heads = attention.num_heads
+    order = torch.tensor([head - 1, *(other for other in range(heads) if other != head - 1)])
+
+    def reordered(rows: Tensor, parts: int) -> Tensor:
+        return rows.view(parts, heads, -1, *rows.shape[1:])[:, order].reshape(rows.shape)
+
+    with torch.no_grad():
+        for layer, parts in ((attention.query, 1), (attention.key_value, 2)):
+            layer.weight.copy_(reordered(layer.weight, parts))
+            layer.bias.copy_(reordered(layer.bias, parts))
+        attention.output.weight.copy_(reordered(attention.output.weight.T, 1).T)
 
 
 def supported_decoding(decoding: DecodingSection, supported: Set[str]) -> tuple[DecodingSection, str]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seq2seq.data.batching import Batch
 from seq2seq.model.interface import Logits, Output
-from seq2seq.model.loss import LossSum, smoothed_cross_entropy, training_loss
+from seq2seq.model.loss import LossSum, smoothed_cross_entropy
 
 
 def two_passes(model: nn.Module, batch: Batch, together: bool) -> list[Output]:
@@ -37,20 +37,17 @@ def two_passes(model: nn.Module, batch: Batch, together: bool) -> list[Output]:
     return [replace(output, hidden=hidden) for hidden in output.hidden.chunk(2)]
 
 
-def loss_of_passes(outputs: Sequence[Output], target: Tensor, tokens: int, label_smoothing: float,
-                   consistency: float) -> LossSum:
-    """Return the training loss of one pass, or of two passes over the same batch with different dropout masks.
+def consistency_loss(outputs: Sequence[Output], target: Tensor, tokens: int, label_smoothing: float,
+                     consistency: float) -> LossSum:
+    """Return the training loss of two passes over the same batch with different dropout masks.
 
     Args:
-        outputs: output of each pass. Outputs of two passes must be of type `Logits`, without
-            hard attention.
-        consistency: a in the equation of the module docstring, the weight of the divergence of two passes.
+        outputs: output of each pass, of type `Logits`, without hard attention.
+        consistency: a in the equation of the module docstring, the weight of the divergence of the passes.
         target, tokens, label_smoothing: as in `smoothed_cross_entropy`.
     Returns:
-        The loss. For two passes, `log_probabilities` is the mean over both passes.
+        The loss. `log_probabilities` is the mean over both passes.
     """
-    if len(outputs) == 1:
-        return training_loss(outputs[0], target, tokens, label_smoothing)
     passes = [output for output in outputs if isinstance(output, Logits)]
     hidden = torch.stack([output.hidden for output in passes], 1).flatten(0, 1)
     loss = smoothed_cross_entropy(replace(passes[0], hidden=hidden), target.repeat_interleave(2), tokens,

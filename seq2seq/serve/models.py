@@ -21,7 +21,7 @@ from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
-from seq2seq.training.alignment_head import Aligner, measured_aligner
+from seq2seq.training.alignment_head import AlignmentSettings, measured_aligner
 from seq2seq.translation.translator import Translator
 
 Fingerprint = tuple[int, int, int]
@@ -73,7 +73,7 @@ class _Loaded:
     path: Path
     fingerprint: Fingerprint | None
     translators: dict[tuple[str, str], Translator]
-    aligner: Aligner
+    aligner: AlignmentSettings
     terms_inline: bool
 
 

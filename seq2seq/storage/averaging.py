@@ -86,6 +86,28 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
     return {name: (total[name] / count).to(tensor.dtype) for name, tensor in first.items()}
 
 
+def average_intact(checkpoints: Sequence[Path]) -> tuple[dict[str, Tensor], int]:
+    """Return the mean of `validated_weights` of those checkpoints that are not damaged, and their number.
+
+    Raises:
+        CheckpointError: all checkpoints are damaged.
+    """
+    count = 0
+
+    def intact() -> Iterator[dict[str, Tensor]]:
+        nonlocal count
+        for path in checkpoints:
+            try:
+                weights = validated_weights(path)
+            except DamagedError as error:
+                console.warn(f"{error} The average leaves this checkpoint out.")
+            else:
+                count += 1
+                yield weights
+
+    return average_weights(intact()), count
+
+
 def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
     """Yield the checkpoints among `paths`, and the newest `last` checkpoints (None: all) of each run among `paths`."""
     for path in paths:
@@ -109,16 +131,6 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
     averaged = {name.removeprefix(MOVING_AVERAGE): tensor for name, tensor in checkpoint.state.items()
                 if name.startswith(MOVING_AVERAGE)}
     return averaged or checkpoint.model
-
-
-def intact_weights(checkpoints: list[Path]) -> Iterator[dict[str, Tensor]]:
-    """Yield `validated_weights` of each checkpoint. Damaged ones are removed from `checkpoints` with a warning."""
-    for path in tuple(checkpoints):
-        try:
-            yield validated_weights(path)
-        except DamagedError as error:
-            console.warn(f"{error} The average leaves this checkpoint out.")
-            checkpoints.remove(path)
 
 
 def _description(run: Path) -> tuple[str, dict[str, Any]]:

@@ -18,8 +18,6 @@ from seq2seq.files import parse_json
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.subword_sampling import WORD_BOUNDARY, SubwordSampler
 from seq2seq.tokenizers.vocabulary import (
-    CONTROL_BYTES,
-    CONTROL_CHARACTERS,
     END_ID,
     START_ID,
     UNKNOWN_ID,
@@ -72,14 +70,6 @@ class MarianVocabulary(Vocabulary):
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
         return isinstance(other, MarianVocabulary) and self.ids == other.ids
-
-    @cached_property
-    def never_generated_ids(self) -> list[int]:
-        controls = {chr(code) for code in CONTROL_CHARACTERS}
-        names = {f"<0x{byte:02X}>" for byte in CONTROL_BYTES}
-        return [index for index, name in enumerate(self._names)
-                if index in (UNKNOWN_ID, START_ID) or (self._is_byte(name) and name in names)
-                or not controls.isdisjoint(name)]
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:

@@ -22,7 +22,6 @@ from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabula
 from seq2seq.tokenizers.subword_sampling import SubwordSampler
 from seq2seq.tokenizers.unigram_lines import MAX_LINES, MIN_LINES, additional_lines
 from seq2seq.tokenizers.vocabulary import (
-    CONTROL_BYTES,
     CONTROL_CHARACTERS,
     END_ID,
     START_ID,
@@ -38,7 +37,7 @@ from seq2seq.tokenizers.whole_words import HEADER, Words, position_vocabulary, t
 if TYPE_CHECKING:
     from seq2seq.recipe import TokenizerSection
 
-__all__ = ["CONTROL_BYTES", "END_ID", "START_ID", "UNKNOWN_ID", "Tokenizer", "Tokenizers", "Vocabulary", "Words",
+__all__ = ["END_ID", "START_ID", "UNKNOWN_ID", "Tokenizer", "Tokenizers", "Vocabulary", "Words",
            "train_tokenizers"]
 
 JOINT_FILE = "tokenizer.model"
@@ -53,7 +52,7 @@ TRAINING_THREADS = 16
 # its option max_sentence_length. The default of the option is 4,192.
 MAX_TRAINING_LINE_BYTES = 2**30
 # Control characters are replaced by spaces in the training text, so that they do not become pieces. The tokenizer then
-# encodes them as byte pieces. Search never generates the byte pieces of `CONTROL_BYTES`.
+# encodes them as byte pieces. Search never generates these byte pieces.
 CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
 
 
@@ -78,16 +77,10 @@ class Tokenizer(Vocabulary):
 
     @cached_property
     def never_generated_ids(self) -> list[int]:
-        controls = {chr(code) for code in CONTROL_CHARACTERS}
-        names = {f"<0x{byte:02X}>" for byte in CONTROL_BYTES}
-        return [
-            index
-            for index in range(self.vocab_size)
-            if index in (UNKNOWN_ID, START_ID)
-            or (self._processor.is_byte(index) and self._processor.id_to_piece(index) in names)
-            or not controls.isdisjoint(self._processor.id_to_piece(index))
-            or LANGUAGE_TOKEN.fullmatch(self._processor.id_to_piece(index))
-        ]
+        """Also the language tokens. Other vocabularies do not exclude them: Marian can generate those of its models."""
+        tokens = [index for index in range(self.vocab_size)
+                  if LANGUAGE_TOKEN.fullmatch(self._processor.id_to_piece(index))]
+        return sorted({*super().never_generated_ids, *tokens})
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:

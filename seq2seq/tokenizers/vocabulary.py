@@ -24,8 +24,6 @@ END_ID = 2
 # Code points of line breaks and control characters, including those at which other software splits lines (U+0085,
 # U+2028, U+2029). Search never generates a piece that contains one of them.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
-# Control characters that are a single byte in UTF-8. Search never generates byte pieces with these values.
-CONTROL_BYTES = [*range(0x20), 0x7F]
 
 
 def as_line(line: str | Source) -> str:
@@ -51,11 +49,14 @@ class Vocabulary(ABC):
     def vocab_size(self) -> int:
         """Number of ids, including the symbols."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def never_generated_ids(self) -> list[int]:
-        """Ids that search never generates: <unk>, <s>, pieces that contain a control character, the byte pieces of
-        `CONTROL_BYTES` and, in a `Tokenizer`, language tokens."""
+        """Ids that search never generates: <unk>, <s>, and pieces that contain a control character, byte pieces of
+        control characters included."""
+        controls = {chr(code) for code in CONTROL_CHARACTERS}
+        # The bytes of other characters than control characters are no UTF-8 on their own.
+        return [index for index, text in enumerate(self.piece_bytes)
+                if index in (UNKNOWN_ID, START_ID) or not controls.isdisjoint(text.decode(errors="ignore"))]
 
     @cached_property
     @abstractmethod

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 
 from seq2seq.errors import TokenizerError
-from seq2seq.tokenizers.vocabulary import CONTROL_CHARACTERS, END_ID, UNKNOWN_ID, Vocabulary
+from seq2seq.tokenizers.vocabulary import END_ID, UNKNOWN_ID, Vocabulary
 
 SYMBOLS = ("<unk>", "<s>", "</s>")
 HEADER = b"seq2seq words "
@@ -48,11 +48,6 @@ class Words(Vocabulary):
     @property
     def vocab_size(self) -> int:
         return END_ID + 1 + len(self.words)
-
-    @cached_property
-    def never_generated_ids(self) -> list[int]:
-        controls = {chr(code) for code in CONTROL_CHARACTERS}
-        return [*range(END_ID), *(index for word, index in self._ids.items() if not controls.isdisjoint(word))]
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from seq2seq.data.alignment import Reference, Rule, Step, alignment_error_rate, extract_links, word_weights
-from seq2seq.data.alignment import piece_word_overlap as overlap
+from seq2seq.data.alignment_links import Reference, Rule, Step, alignment_error_rate, extract_links, word_weights
+from seq2seq.data.alignment_links import piece_word_overlap as overlap
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.word_alignment import WordAligner
 from seq2seq.errors import CheckpointError
-from seq2seq.model.attention import CrossAttention
 from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 from seq2seq.tokenizers.source import Source
@@ -31,13 +28,13 @@ MAX_PAIRS = 300
 
 
 @dataclass(frozen=True)
-class Aligner:
+class AlignmentSettings:
     """Settings for word alignment from cross-attention. A model's metadata may contain them under `alignment`.
 
     layer: counted from 1; None: the last layer. head: counted from 1, or "mean" over all heads of the layer.
     step: decoding step whose attention is used for a target piece. "writes": the step that predicts the piece. "reads":
         the next step, which has the piece as its input.
-    rule: see `alignment.extract_links`.
+    rule: see `alignment_links.extract_links`.
     """
 
     layer: int | None = None
@@ -46,7 +43,7 @@ class Aligner:
     rule: Rule = "target"
 
     @staticmethod
-    def from_metadata(metadata: Mapping[str, Any], where: str) -> Aligner:
+    def from_metadata(metadata: Mapping[str, Any], where: str) -> AlignmentSettings:
         """Return the alignment settings in a model's metadata, or the default settings if it contains none.
 
         If the value of `alignment` is not a mapping, it is the layer. where: name of the metadata in error messages.
@@ -55,40 +52,40 @@ class Aligner:
         """
         entry = metadata.get("alignment", {})
         values = entry if isinstance(entry, dict) else {"layer": entry}
-        settings = {name: values.get(name, default) for name, default in asdict(Aligner()).items()}
+        settings = {name: values.get(name, default) for name, default in asdict(AlignmentSettings()).items()}
         valid = (_is_positive_int_or(settings["layer"], None) and _is_positive_int_or(settings["head"], "mean")
                  and settings["step"] in get_args(Step) and settings["rule"] in get_args(Rule))
         if not valid:
             raise CheckpointError(f"{where}: alignment is {entry}, which is not a valid setting. Delete the entry to "
                                   "use the default settings.")
-        return Aligner(**settings)
+        return AlignmentSettings(**settings)
 
 
 def _is_positive_int_or(value: Any, alternative: str | None) -> bool:
     return value == alternative or isinstance(value, int) and value > 0
 
 
-def measured_aligner(model: Path) -> Aligner:
+def measured_aligner(model: Path) -> AlignmentSettings:
     """Return the alignment settings stored in a model's metadata, or the default settings if there are none."""
     bundle = resolve_model_path(model)
-    return Aligner.from_metadata(bundle_metadata(bundle), f"the metadata of {bundle}")
+    return AlignmentSettings.from_metadata(bundle_metadata(bundle), f"the metadata of {bundle}")
 
 
 def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[tuple[Source, str]]) -> dict[str, Any]:
-    """Return a mapping with the entry `alignment` of a bundle's metadata (see `Aligner`). The mapping is empty if no
-    head can be chosen (see `best_aligner`).
+    """Return a mapping with the entry `alignment` of a bundle's metadata (see `AlignmentSettings`). The mapping is
+    empty if no head can be chosen (see `best_aligner`).
 
     pairs: validation pairs, on which the heads are compared.
     """
     if not (recipe.task.has_source and recipe.task.target_is_text):
         return {}
     if recipe.training.guided_alignment:
-        return {"alignment": asdict(Aligner(guided_layer(recipe.model.decoder_layers) + 1, 1, "reads"))}
+        return {"alignment": asdict(AlignmentSettings(guided_layer(recipe.model.decoder_layers) + 1, 1, "reads"))}
     best = best_aligner(translator, pairs)
     return {"alignment": asdict(best)} if best else {}
 
 
-def best_aligner(translator: Translator, pairs: Sequence[tuple[Source, str]]) -> Aligner | None:
+def best_aligner(translator: Translator, pairs: Sequence[tuple[Source, str]]) -> AlignmentSettings | None:
     """Return the head and step whose links agree best with a statistical aligner (lowest alignment error rate).
     Return None if the model has no cross-attention, or if the statistical aligner links no words."""
     pairs = scorable_pairs(translator, pairs)
@@ -97,7 +94,7 @@ def best_aligner(translator: Translator, pairs: Sequence[tuple[Source, str]]) ->
     words = list(zip(texts[::2], texts[1::2], strict=True))
     statistical = WordAligner(words)
     references: list[Reference] = []
-    links: dict[Aligner, list[set[tuple[int, int]]]] = {}
+    links: dict[AlignmentSettings, list[set[tuple[int, int]]]] = {}
     for index, pair in compute_pair_attention(translator, pairs[:MAX_PAIRS], kinds=["cross"]):
         if "cross" not in pair.maps:
             return None
@@ -107,24 +104,9 @@ def best_aligner(translator: Translator, pairs: Sequence[tuple[Source, str]]) ->
         for layer, head in np.ndindex(*pair.maps["cross"].shape[:2]):
             weights = pair.maps["cross"][layer, head]
             for step in get_args(Step):
-                aligner = Aligner(layer + 1, head + 1, step)
+                aligner = AlignmentSettings(layer + 1, head + 1, step)
                 piece_weights = weights[1:] if step == "reads" else weights[:-1]
                 links.setdefault(aligner, []).append(extract_links(word_weights(piece_weights, *sides), "target"))
     if not any(reference.sure for reference in references):
         return None
     return min(links, key=lambda aligner: alignment_error_rate(links[aligner], references))
-
-
-def put_head_first(attention: CrossAttention, head: int) -> None:
-    """Reorder the heads in place so that `head`, counted from 1, is the first. The output stays the same."""
-    heads = attention.num_heads
-    order = torch.tensor([head - 1, *(other for other in range(heads) if other != head - 1)])
-
-    def reordered(rows: Tensor, parts: int) -> Tensor:
-        return rows.view(parts, heads, -1, *rows.shape[1:])[:, order].reshape(rows.shape)
-
-    with torch.no_grad():
-        for layer, parts in ((attention.query, 1), (attention.key_value, 2)):
-            layer.weight.copy_(reordered(layer.weight, parts))
-            layer.bias.copy_(reordered(layer.bias, parts))
-        attention.output.weight.copy_(reordered(attention.output.weight.T, 1).T)

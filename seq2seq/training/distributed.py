@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import islice
 from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
@@ -83,6 +84,10 @@ class ProcessGroup:
         for rank, shard in enumerate(shards):
             gathered[rank :: self.world_size] = shard
         return gathered
+
+    def from_main_rank(self, function: Callable[[], Result]) -> Result:
+        """Return the result of a function that is called only on the main rank. All ranks must call this method."""
+        return cast(Result, self.gather([function() if self.is_main else None])[0])
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks."""
@@ -192,15 +197,29 @@ def join_process_group(device: str = "auto") -> Iterator[ProcessGroup]:
     dist.destroy_process_group()            # not after an error: it might wait for ranks that have ended
 
 
-def translate_on_all_ranks(translator: Translator, group: ProcessGroup, lines: Sequence[str | Source], *,
-                           progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
-                           ) -> list[list[Translation]]:
+def translate_lines(translator: Translator, group: ProcessGroup, lines: Sequence[str | Source], *,
+                    progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                    ) -> list[list[Translation]]:
     """Return the result of `Translator.translate` for all lines. Each rank translates a share of the lines."""
     requests = list(number_sources(lines, 0, translator.context))
     share = equal_shares(requests, group.world_size)[group.rank]
     translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)
     return [n_best for _, n_best in sorted(group.gather(list(zip(share, translations, strict=True))),
                                            key=lambda indexed: indexed[0])]
+
+
+def translate_blocks(translator: Translator, group: ProcessGroup, blocks: Iterator[list[Source]], *,
+                     progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                     ) -> Iterator[list[str]]:
+    """Yield the best translations of the lines of each block. All ranks must exhaust this iterator.
+
+    Each rank translates whole blocks, because rounding depends on the lines of a block. blocks: only the main rank's
+    are read.
+    """
+    while turn := group.from_main_rank(lambda: list(islice(blocks, group.world_size))):
+        yield from group.gather([
+            [best.text.replace("\n", " ") for best, *_ in translator.translate(block, progress=progress, **decoding)]
+            for block in group.shard(turn)])
 
 
 @contextmanager

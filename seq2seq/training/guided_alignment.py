@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq import console
-from seq2seq.data.alignment import piece_word_overlap
-from seq2seq.data.batching import EncodedCorpus
+from seq2seq.data.alignment_links import piece_word_overlap
+from seq2seq.data.batching import Batch, EncodedCorpus
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.parallel_text import blocks
 from seq2seq.data.preparation import SIDES, Prepared
@@ -68,10 +68,14 @@ class AlignmentLabels:
         links, offsets = (np.load(path, mmap_mode="r") for path in paths)
         return AlignmentLabels(prepared.corpus, links, offsets)
 
-    def gather(self, corpus: EncodedCorpus, pairs: np.ndarray, targets: int, sources: int) -> np.ndarray:
-        """Return the labels of a batch, (pairs, targets, sources) float32. Row i + 1 has the label of target piece i,
-        because decoder step i + 1 reads this piece. corpus: corpus of the epoch."""
-        labels = np.zeros((len(pairs), targets, sources), np.float32)
+    def gather(self, corpus: EncodedCorpus, pairs: np.ndarray, batch: Batch) -> np.ndarray:
+        """Return the labels of a batch, (sentences, longest target, longest source) float32. Row i + 1 has the label of
+        target piece i, because decoder step i + 1 reads this piece.
+
+        corpus: corpus of the epoch. pairs: indices of the batch's pairs in `corpus`; other sentences of the batch,
+        which fill it up, have no labels.
+        """
+        labels = np.zeros((len(batch.target_offsets) - 1, batch.longest_target, batch.longest_source), np.float32)
         same = np.ones(len(pairs), bool) if corpus is self.corpus else self._unchanged(corpus, pairs)
         for row, pair in enumerate(pairs):
             if same[row]:
@@ -124,7 +128,7 @@ def piece_links(weights: np.ndarray, source_overlap: np.ndarray, target_overlap:
 
     Args:
         weights: (target units, source units), see `WordAligner.weights`. source_overlap, target_overlap: (pieces,
-            units) bool, see `alignment.piece_word_overlap`.
+            units) bool, see `alignment_links.piece_word_overlap`.
     """
     shares = source_overlap / np.maximum(source_overlap.sum(0), 1)              # a unit's weight, divided among pieces
     units = target_overlap / np.maximum(target_overlap.sum(1, keepdims=True), 1)
@@ -171,15 +175,12 @@ class GuidedAlignment:
         finally:
             handle.remove()
 
-    def loss(self, corpus: EncodedCorpus, pairs: np.ndarray) -> Tensor:
+    def loss(self, labels: np.ndarray) -> Tensor:
         """Return the weighted loss, a scalar: summed over target pieces, and averaged over the recorded forward passes.
-        pairs: indices of the batch's pairs in `corpus`."""
+        labels: from `AlignmentLabels.gather`."""
         passes = [head_log_weights(attention, *inputs) for attention, inputs in self._inputs]
-        _, (_, _, targets, sources) = self._inputs[0]
         self._inputs = []
         log_weights = torch.stack(passes).mean(0)
-        labels = np.zeros(log_weights.shape, np.float32)
-        labels[: len(pairs)] = self.labels.gather(corpus, pairs, targets.longest, sources.longest)
         return -self.weight * (torch.from_numpy(labels).to(log_weights.device) * log_weights).sum()
 
 

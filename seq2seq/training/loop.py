@@ -21,7 +21,7 @@ from seq2seq.evaluation.scores import to_dict
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.recipe import Recipe
 from seq2seq.signals import Stopped, stopping_by_signal
-from seq2seq.storage.averaging import average_weights, intact_weights
+from seq2seq.storage.averaging import average_intact
 from seq2seq.storage.checkpoints import BEST, list_checkpoints, prune_checkpoints, save_bundle, save_checkpoint, step_of
 from seq2seq.storage.run_directory import Log, NoLog
 from seq2seq.storage.tokenizer_files import checksums_of
@@ -183,15 +183,18 @@ class TrainingLoop:
 
     def _average_checkpoints(self, log: Log) -> None:
         """Average the checkpoints that the recipe selects, and save the average if it is better than the best model."""
-        steps = self.state.steps_to_average(self.section.average, self.section.best_metric)
+        selected = self.state.steps_to_average(self.section.average, self.section.best_metric)
         self.group.barrier()                                            # wait until the last checkpoint is written
         # If the recipe now selects more checkpoints than before, some of them may have been deleted already.
-        paths = [path for path in list_checkpoints(self.run) if step_of(path) in steps]
-        if len(paths) < 2 or self.state.averaged == (steps := [step_of(path) for path in paths]):
+        paths = [path for path in list_checkpoints(self.run) if step_of(path) in selected]
+        steps = [step_of(path) for path in paths]
+        if len(paths) < 2 or steps == self.state.averaged:
             return
-        averaged = average_weights(intact_weights(paths))
+        averaged, count = average_intact(paths)
+        if count < 2:
+            return
         with self.step.use_weights([averaged[name].to(self.step.device) for name in self.step.names]):
-            self._evaluate(log, "average", f"average of {len(paths)} checkpoints  validation")
+            self._evaluate(log, "average", f"average of {count} checkpoints  validation")
         self.state.averaged = steps
         self._save(log)
 

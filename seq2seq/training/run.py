@@ -39,7 +39,7 @@ from seq2seq.storage.run_directory import check_and_store_recipe, rename_old_run
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.alignment_head import alignment_settings
-from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_on_all_ranks
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_lines
 from seq2seq.training.guided_alignment import GuidedAlignment
 from seq2seq.training.log_lines import print_finished
 from seq2seq.training.loop import TrainingLoop, plan_training
@@ -250,7 +250,7 @@ def evaluate_best_model(training: TrainingLoop) -> dict[str, dict[str, Score]]:
     with step.use_weights([best.weights[name].to(step.device) for name in step.names]):
         translator = training.translator()
         scores = evaluate_tests(translator, recipe, translate=partial(
-            translate_on_all_ranks, translator, training.group))
+            translate_lines, translator, training.group))
         alignment = alignment_settings(translator, recipe, training.validation.pairs)
     if not training.group.is_main:
         return scores

@@ -24,8 +24,8 @@ from seq2seq.devices import copy_all, is_out_of_memory, strictly_deterministic
 from seq2seq.errors import UserError
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.model import Model
-from seq2seq.model.consistency import loss_of_passes, two_passes
-from seq2seq.model.loss import LossSum
+from seq2seq.model.consistency import consistency_loss, two_passes
+from seq2seq.model.loss import LossSum, training_loss
 from seq2seq.recipe import TrainingSection
 from seq2seq.storage.averaging import MOVING_AVERAGE
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
@@ -156,8 +156,12 @@ class TrainingStep:
             batch = gather(corpus, pairs, shape or Shape.rounded(corpus, pairs, self.max_length)).to(self.device)
             if self.noise is not None:
                 batch = self.noise.apply(batch)
-            gradient, losses = (self._pass if shape is None or self.graphs is None else self._pass_of_graph)(
-                batch, corpus, pairs)
+            if shape is None or self.graphs is None:
+                gradient, losses = self._buffer(), self._losses()
+                links = None if self.guided is None else self.guided.labels.gather(corpus, pairs, batch)
+                self._forward_backward(batch, links, gradient, losses)
+            else:
+                gradient, losses = self._run_graph(batch)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -168,14 +172,44 @@ class TrainingStep:
         sums += losses
         return gradient
 
-    def _pass(self, batch: Batch, corpus: EncodedCorpus, pairs: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Do a forward and a backward pass. Return the gradient, (elements,); and loss and negative log-likelihood."""
-        gradient, losses = self._buffer(), self._losses()
-        self._write(batch, gradient, losses, corpus, pairs)
-        return gradient, losses
+    def _forward_backward(self, batch: Batch, links: np.ndarray | None, gradient: Tensor, losses: Tensor) -> None:
+        """Do a forward and a backward pass.
 
-    def _pass_of_graph(self, batch: Batch, corpus: EncodedCorpus, pairs: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the result of `_pass` for a batch of the fixed shape, computed by a CUDA graph.
+        Args:
+            links: labels of the alignment head (see `AlignmentLabels.gather`); None without guided alignment.
+            gradient: (elements,), is overwritten with the gradient of all weights.
+            losses: (2,) float64, is overwritten with the loss and the negative log-likelihood.
+        """
+        for weight in self.compute_weights:                                     # a failed capture may leave gradients
+            weight.grad = None
+        loss_scale = self.optimizer.loss_scale
+        with nullcontext() if self.graphs is None else strictly_deterministic():
+            total, loss = self.loss(batch, links)
+            total.backward(None if loss_scale is None else loss_scale.value)
+        torch._foreach_copy_(self._views(gradient), [gradient_of(weight) for weight in self.compute_weights])
+        if loss_scale is not None:
+            gradient.div_(loss_scale.value)
+        losses.copy_(torch.stack([loss.total.detach(), loss.negative_log_likelihood]))
+
+    def loss(self, batch: Batch, links: np.ndarray | None = None) -> tuple[Tensor, LossSum]:
+        """Return (loss to minimise, loss to report), both summed over target tokens. Only the loss to minimise includes
+        the loss of the alignment head. links: labels of the alignment head; None without guided alignment."""
+        model, section = self.compute_model, self.section
+        target, tokens, smoothing = batch.target_output, batch.target_count, section.label_smoothing
+        with self.guided.recording(model) if self.guided else nullcontext():
+            if section.consistency:
+                together = batch.source.is_cuda and self.guided is None         # the alignment head needs each pass
+                loss = consistency_loss(two_passes(model, batch, together), target, tokens, smoothing,
+                                        section.consistency)
+            else:
+                loss = training_loss(model(batch), target, tokens, smoothing)
+        if self.guided is None or links is None:
+            return loss.total, loss
+        return loss.total + self.guided.loss(links), loss
+
+    def _run_graph(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Do the passes of `_forward_backward` for a batch of the fixed shape by a CUDA graph. Return the gradient and
+        the losses.
 
         A pass over a small batch consists of many short kernels, which take longer to launch than to run: 1,129 kernels
         of a step with 3 + 3 layers took 65 ms on an H200, and 7 ms as a graph, which launches all of them at once.
@@ -187,35 +221,9 @@ class TrainingStep:
         for field in fields(batch):
             if isinstance(value := getattr(batch, field.name), Tensor):
                 getattr(static_batch, field.name).copy_(value)
-        self.graphs.run(partial(self._write, *self.static, corpus, pairs), "micro-batch", self.captured)
+        self.graphs.run(partial(self._forward_backward, static_batch, None, gradient, losses), "micro-batch",
+                        self.captured)
         return gradient.clone(), losses
-
-    def _write(self, batch: Batch, gradient: Tensor, losses: Tensor, corpus: EncodedCorpus, pairs: np.ndarray) -> None:
-        """Write the results of `_pass` to `gradient` and `losses`."""
-        for weight in self.compute_weights:                                     # a failed capture may leave gradients
-            weight.grad = None
-        loss_scale = self.optimizer.loss_scale
-        with nullcontext() if self.graphs is None else strictly_deterministic():
-            total, loss = self.loss(batch, corpus, pairs)
-            total.backward(None if loss_scale is None else loss_scale.value)
-        torch._foreach_copy_(self._views(gradient), [gradient_of(weight) for weight in self.compute_weights])
-        if loss_scale is not None:
-            gradient.div_(loss_scale.value)
-        losses.copy_(torch.stack([loss.total.detach(), loss.negative_log_likelihood]))
-
-    def loss(self, batch: Batch, corpus: EncodedCorpus, pairs: np.ndarray) -> tuple[Tensor, LossSum]:
-        """Return (loss to minimise, loss to report), both summed over target tokens. Only the loss to minimise includes
-        the loss of the alignment head.
-
-        pairs: indices of the batch's pairs in `corpus`; only the alignment head needs them.
-        """
-        model, section = self.compute_model, self.section
-        with self.guided.recording(model) if self.guided else nullcontext():
-            together = batch.source.is_cuda and self.guided is None             # the alignment head needs each pass
-            outputs = two_passes(model, batch, together) if section.consistency else [model(batch)]
-        loss = loss_of_passes(outputs, batch.target_output, batch.target_count, section.label_smoothing,
-                              section.consistency)
-        return (loss.total if self.guided is None else loss.total + self.guided.loss(corpus, pairs)), loss
 
     def _buffer(self) -> Tensor:
         """Return a new tensor for the gradients of all weights, (elements,)."""

@@ -12,9 +12,9 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from seq2seq import console
 from seq2seq.data.corpus import Counts, read_corpus
@@ -29,13 +29,11 @@ from seq2seq.storage.atomic import delete, make_directories, replace_file, repla
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.tokenizers.source import Source
-from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, translate_blocks
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, text_of_teachers, write_sources
 from seq2seq.translation.sources import growing_blocks, number_sources
-from seq2seq.translation.translator import ReportProgress, Translator
+from seq2seq.translation.translator import Translator
 from seq2seq.translation.unfinished_output import UnfinishedOutput, require_own
-
-Item = TypeVar("Item")
 
 SYNTHETIC = "synthetic"
 """Directory of the translations in the run directory."""
@@ -100,28 +98,22 @@ def _complete(spec: Corpus, recipe: Recipe, directory: Path, group: ProcessGroup
 
     Ranks other than the main rank return the corpus unchanged.
     """
-    if not group.is_main:
-        models: Sequence[Path] = _from_main_rank(group)
-        blocks: Sequence[list[Source]]
-        if models:
-            translator = _load(spec, recipe, models, group)
-            while blocks := _from_main_rank(group):
-                _translate_on_all_ranks(blocks, translator, group, _options(translator.decoding, spec.samples))
-        return spec
+    models, text, translation, finished = group.from_main_rank(partial(_find, spec, recipe, directory))
+    if not finished:
+        _translate(spec, models, text, translation, _load(spec, recipe, models, group), group)
+    return _with_translation(spec, translation) if group.is_main else spec
+
+
+def _find(spec: Corpus, recipe: Recipe, directory: Path) -> tuple[list[Path], Path, Path, bool]:
+    """Return the result of `_paths`, and True if the translation is finished."""
     models, text, translation = _paths(spec, recipe, directory)
-    if _is_finished(translation):
+    finished = _is_finished(translation)
+    if finished:
         delete(_blocks_of(translation))                                 # of a run that was killed before deleting them
     else:
         _require_direction(spec, recipe, models)
         _require_text(spec, text)
-    if _from_main_rank(group, [] if translation.exists() else models):
-        _translate(spec, models, text, translation, _load(spec, recipe, models, group), group)
-    return _with_translation(spec, translation)
-
-
-def _from_main_rank(group: ProcessGroup, items: Sequence[Item] = ()) -> Sequence[Item]:
-    """Return the main rank's items. All ranks must call this function."""
-    return group.gather([items])[0]
+    return models, text, translation, finished
 
 
 def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGroup) -> Translator:
@@ -138,15 +130,6 @@ def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGr
             raise UserError(f"processes {group.rank} and {rank} translate with different models or precisions. Copy "
                             f"{' and '.join(map(str, models))} to all machines, and use the same kind of device.")
     return translator
-
-
-def _translate_on_all_ranks(blocks: Sequence[list[Source]], translator: Translator, group: ProcessGroup,
-                            options: dict[str, Any], progress: ReportProgress | None = None) -> list[list[str]]:
-    """Return the translations of each block. Each rank translates whole blocks, because rounding depends on the lines
-    of a block."""
-    return group.gather([
-        [best.text.replace("\n", " ") for best, *_ in translator.translate(block, progress=progress, **options)]
-        for block in group.shard(blocks)])
 
 
 def _checksum_file(translation: Path) -> Path:
@@ -201,34 +184,47 @@ def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> st
 
 def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Path, translator: Translator,
                group: ProcessGroup = SINGLE_PROCESS) -> None:
-    """Write the translation of a monolingual text. Blocks that were finished before are not translated again."""
-    options, directory = _options(translator.decoding, spec.samples), _blocks_of(translation)
-    make_directories(translation.parent)
-    require_own(directory)
-    unfinished = UnfinishedOutput(None, directory)
-    unfinished.begin({"translation": translation.stem})                         # this name depends on all inputs
-    total = sum(1 for _ in _lines(spec, text))
-    names = " and ".join(map(str, models))
-    console.print_message(f"translating {total:,} lines of {spec.label} with {names} in {translator.precision} "
-                          f"({'sampling' if spec.samples else 'searching'})")
-    # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
-    requests = number_sources(_lines(spec, text), 0, translator.context)
-    blocks = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
+    """Write the translation of a monolingual text. All ranks call this function; only the main rank reads and writes.
+
+    Blocks that were finished before are not translated again.
+    """
+    total, blocks = 0, iter(list[list[Source]]())
+    unfinished: UnfinishedOutput | None = None
+    if group.is_main:
+        make_directories(translation.parent)
+        require_own(_blocks_of(translation))
+        unfinished = UnfinishedOutput(None, _blocks_of(translation))
+        unfinished.begin({"translation": translation.stem})                     # this name depends on all inputs
+        total = sum(1 for _ in _lines(spec, text))
+        names = " and ".join(map(str, models))
+        console.print_message(f"translating {total:,} lines of {spec.label} with {names} in {translator.precision} "
+                              f"({'sampling' if spec.samples else 'searching'})")
+        # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
+        requests = number_sources(_lines(spec, text), 0, translator.context)
+        blocks = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
     skipped = 0
     with console.progress("translating", total) as advance:
-        while turn := _from_main_rank(group, list(islice(blocks, group.world_size))):
+        for number, block in enumerate(translate_blocks(translator, group, blocks, progress=advance,
+                                                        **_options(translator.decoding, spec.samples))):
+            if not unfinished:
+                continue
             advance(unfinished.skipped_lines - skipped)
             skipped = unfinished.skipped_lines
-            for number, block in enumerate(_translate_on_all_ranks(turn, translator, group, options, advance)):
-                unfinished.write("".join(f"{line}\n" for line in block))
-                advance(len(block) if number else 0)                            # the main rank has block 0
+            unfinished.write("".join(f"{line}\n" for line in block))
+            advance(len(block) if number % group.world_size else 0)             # the main rank has counted its own
+    if unfinished:
+        _join_blocks(unfinished, translation)
+
+
+def _join_blocks(unfinished: UnfinishedOutput, translation: Path) -> None:
+    """Write the finished blocks as the translation, and delete them."""
     length, crc32 = 0, 0
     with replacing(translation) as file:
         for contents in unfinished.blocks():
             file.write(contents)
             length, crc32 = length + len(contents), zlib.crc32(contents, crc32)
         replace_file(_checksum_file(translation), json.dumps({"bytes": length, "crc32": crc32}).encode())
-    delete(directory)
+    delete(_blocks_of(translation))
 
 
 def _blocks_of(translation: Path) -> Path:

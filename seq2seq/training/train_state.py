@@ -33,7 +33,7 @@ class TrainState:
     window: sums since the last log line, by name; `likelihood` is the negative log-likelihood of the targets.
     seconds: time spent in training and validation until the last log line.
     averaged: steps of the checkpoints whose average has been validated after the last step; empty: none.
-    most_tokens: `StepGradients.max_tokens`, which is lowered after out-of-memory errors.
+    most_tokens: `TrainingStep.max_tokens`, which is lowered after out-of-memory errors.
     logged: number of records in the log.
     first_loss, lowest_loss, smoothed_loss: first, lowest and latest value of the moving average of the negative
         log-likelihood per target token.

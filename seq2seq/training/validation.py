@@ -24,7 +24,7 @@ from seq2seq.recipe import Corpus, Recipe
 from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.vocabulary import as_line
-from seq2seq.training.distributed import ProcessGroup, translate_on_all_ranks
+from seq2seq.training.distributed import ProcessGroup, translate_lines
 from seq2seq.translation.translator import Translator
 
 VALIDATION_METRICS = ("bleu", "chrf", "exact")
@@ -112,7 +112,7 @@ class Validation:
         if math.isnan(total):                                                   # inf is allowed: a probability can be 0
             raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATION_METRICS]
-        translate = partial(translate_on_all_ranks, translator, group)
+        translate = partial(translate_lines, translator, group)
         scores = {name: score_pairs(translator, scored_pairs(pairs, section.valid_sentences), metrics, translate,
                                     language) for name, language, pairs in self.sets}
         by_set = {name: {metric: score.value for metric, score in each.items()} for name, each in scores.items()}

@@ -9,14 +9,14 @@ import torch
 from seq2seq.alignment.align import _one_layer, link_words
 from seq2seq.alignment.shown_maps import AttentionMapSelection
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.training.alignment_head import Aligner
+from seq2seq.training.alignment_head import AlignmentSettings
 from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_words_are_aligned_by_the_last_layer_by_default(make_model, tied):
     translator = SimpleNamespace(model=make_model(tied_decoder_layers=tied))
-    assert _one_layer(translator, Aligner()) == (3, Aligner(layer=1))
+    assert _one_layer(translator, AlignmentSettings()) == (3, AlignmentSettings(layer=1))
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def pair():
 
 
 @pytest.mark.parametrize(("aligner", "links"), [
-    (Aligner(head=1), {(1, 0), (0, 1)}),
-    (Aligner(head=2), {(0, 0), (1, 1)}),
-    (Aligner(), {(1, 0), (0, 1)}),                       # mean: x 0.4 ab, 0.5 c; y 0.55 ab, 0.3 c
-    (Aligner(head=2, step="reads"), {(1, 0), (1, 1)}),   # one row later
-    (Aligner(head=2, step="reads", rule="mutual"), {(1, 1)}),
+    (AlignmentSettings(head=1), {(1, 0), (0, 1)}),
+    (AlignmentSettings(head=2), {(0, 0), (1, 1)}),
+    (AlignmentSettings(), {(1, 0), (0, 1)}),                       # mean: x 0.4 ab, 0.5 c; y 0.55 ab, 0.3 c
+    (AlignmentSettings(head=2, step="reads"), {(1, 0), (1, 1)}),   # one row later
+    (AlignmentSettings(head=2, step="reads", rule="mutual"), {(1, 1)}),
 ])
 def test_words_are_aligned_by_layer_head_step_and_rule(pair, aligner, links):
     alignment = link_words(pair, aligner, ("de", "en"))
@@ -47,15 +47,15 @@ def test_attention_to_an_added_language_token_is_attention_to_no_word(pair):
     tagged = TokenizedLine("ab c", [">>en<<", "▁a", "b", "▁c"], [(0, 0), *pair.source.spans])
     token, words = np.array([0.8, 0.1, 0.1])[:, None], pair.maps["cross"][0, 0]
     maps = np.concatenate((token, words * (1 - token)), axis=1)[None, None]
-    alignment = link_words(PairAttention(tagged, pair.target, {"cross": maps}), Aligner(), ("de", "en"))
+    alignment = link_words(PairAttention(tagged, pair.target, {"cross": maps}), AlignmentSettings(), ("de", "en"))
     assert alignment.source_words == ["ab", "c"] and alignment.links == {(0, 1): pytest.approx(0.9 * 0.8)}
     written = TokenizedLine(">>en<< ab c", [">>en<<", "▁a", "b", "▁c"], [(0, 6), (6, 8), (8, 9), (9, 11)])
-    assert link_words(PairAttention(written, pair.target, {"cross": maps}), Aligner(), ("de", "en")).links.keys() == {
-        (0, 0), (1, 1)}
+    alignment = link_words(PairAttention(written, pair.target, {"cross": maps}), AlignmentSettings(), ("de", "en"))
+    assert alignment.links.keys() == {(0, 0), (1, 1)}
 
 
 def test_a_link_has_the_weight_between_its_words(pair):
-    alignment = link_words(pair, Aligner(head=1), ("de", "en"))
+    alignment = link_words(pair, AlignmentSettings(head=1), ("de", "en"))
     assert alignment.links == {(0, 1): pytest.approx(0.8), (1, 0): pytest.approx(0.7)}
 
 
@@ -72,11 +72,11 @@ def test_the_mean_is_listed_before_the_single_heads(pair):
 
 
 def test_alignment_settings_are_read_from_metadata():
-    assert Aligner.from_metadata({}, "here") == Aligner()
+    assert AlignmentSettings.from_metadata({}, "here") == AlignmentSettings()
     best = {"layer": 3, "head": 2, "step": "reads", "rule": "mutual", "aer": 0.25}
-    assert Aligner.from_metadata({"alignment": best}, "here") == Aligner(3, 2, "reads", "mutual")
+    assert AlignmentSettings.from_metadata({"alignment": best}, "here") == AlignmentSettings(3, 2, "reads", "mutual")
     with pytest.raises(CheckpointError):
-        Aligner.from_metadata({"alignment": "0-0"}, "here")
+        AlignmentSettings.from_metadata({"alignment": "0-0"}, "here")
     for wrong in ({"head": None}, {"layer": 0}, {"head": "all"}, {"step": "sleeps"}, {"rule": 1}):
         with pytest.raises(CheckpointError):
-            Aligner.from_metadata({"alignment": best | wrong}, "here")
+            AlignmentSettings.from_metadata({"alignment": best | wrong}, "here")

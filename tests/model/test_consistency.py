@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import consistency
 from seq2seq.model import loss as cross_entropy
-from seq2seq.model.consistency import loss_of_passes
+from seq2seq.model.consistency import consistency_loss
 from seq2seq.model.interface import Logits
 from seq2seq.model.loss import divergence_gradient, smoothed_cross_entropy
 from seq2seq.model.transformer import Transformer
@@ -55,7 +55,7 @@ def test_loss_and_gradients_equal_the_formula(bias, label_smoothing, ignored):
     passes = two_passes(bias=bias)
     target = torch.randint(VOCAB_SIZE, (TOKENS,), generator=torch.Generator().manual_seed(1))
     target[list(ignored)] = IGNORE_INDEX
-    ours = loss_of_passes(passes, target, TOKENS - len(ignored), label_smoothing, 5.0)
+    ours = consistency_loss(passes, target, TOKENS - len(ignored), label_smoothing, 5.0)
     theirs = plain_loss(passes, target, label_smoothing, 5.0)
     torch.testing.assert_close(ours.total, theirs, rtol=1e-12, atol=0)
     for gradient, expected in zip(torch.autograd.grad(ours.total, operands(passes)),
@@ -68,7 +68,7 @@ def test_the_gradient_agrees_with_finite_differences():
     target = torch.arange(TOKENS)
 
     def loss(first, second, weight, bias):
-        return loss_of_passes([Logits(one, weight, bias) for one in (first, second)], target, TOKENS, 0.1, 5.0).total
+        return consistency_loss([Logits(one, weight, bias) for one in (first, second)], target, TOKENS, 0.1, 5.0).total
 
     assert torch.autograd.gradcheck(loss, operands(passes), fast_mode=True)
 
@@ -76,7 +76,7 @@ def test_the_gradient_agrees_with_finite_differences():
 def test_two_equal_passes_have_the_loss_of_one():
     first, _ = two_passes()
     target = torch.arange(TOKENS)
-    both, one = loss_of_passes([first, first], target, TOKENS, 0.1, 5.0), smoothed_cross_entropy(
+    both, one = consistency_loss([first, first], target, TOKENS, 0.1, 5.0), smoothed_cross_entropy(
         first, target, TOKENS, 0.1)
     torch.testing.assert_close(both.total, one.total, rtol=1e-12, atol=0)
     torch.testing.assert_close(both.log_probabilities, one.log_probabilities, rtol=1e-12, atol=0)
@@ -92,7 +92,7 @@ def test_in_bf16_the_gradient_is_that_of_fp32_up_to_rounding():
     gradients = []
     for dtype in (torch.float32, torch.bfloat16):
         passes = two_passes(dtype)
-        loss = loss_of_passes(passes, torch.arange(TOKENS), TOKENS, 0.1, 5.0)
+        loss = consistency_loss(passes, torch.arange(TOKENS), TOKENS, 0.1, 5.0)
         gradients.append([one.float() for one in torch.autograd.grad(loss.total, operands(passes))])
     for precise, rounded in zip(*gradients, strict=True):
         assert (precise - rounded).norm() < 0.03 * precise.norm()

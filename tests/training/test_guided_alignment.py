@@ -1,6 +1,7 @@
 """One attention head learns to align words, and its place is stored in the model."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from toy import RECIPE, write_corpus
 from seq2seq.alignment.align import unit_weights
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.errors import RecipeError
+from seq2seq.interop.exporting import put_head_first
 from seq2seq.model.attention_weights import attention_maps
 from seq2seq.recipe import load_recipe
-from seq2seq.training.alignment_head import Aligner, best_aligner, measured_aligner, put_head_first
+from seq2seq.training.alignment_head import AlignmentSettings, best_aligner, measured_aligner
 from seq2seq.training.guided_alignment import (
     CHECKSUMS,
     FILES,
@@ -41,7 +43,7 @@ def guided_loss(model, batch, links, weight=0.5):
     guided = GuidedAlignment(labels, weight)
     with guided.recording(model):
         model(batch)
-    return guided.loss(corpus, np.arange(4))
+    return guided.loss(labels.gather(corpus, np.arange(4), batch))
 
 
 def test_the_loss_is_the_cross_entropy_of_the_first_head_at_the_step_that_reads_the_piece(make_model, make_batch):
@@ -68,7 +70,8 @@ def test_a_pair_that_an_epoch_has_changed_has_no_labels():
         return EncodedCorpus(EncodedSide.from_lists([[5], [6]]), EncodedSide.from_lists(list(targets)))
 
     labels = AlignmentLabels(corpus([7], [8]), np.array([[0, 0, 1], [0, 0, 1]], np.float32), np.array([0, 1, 2]))
-    assert labels.gather(corpus([7], [9]), np.array([0, 1]), 2, 2).tolist() == [[[0, 0], [1, 0]], [[0, 0], [0, 0]]]
+    shape = SimpleNamespace(target_offsets=[0, 1, 2], longest_target=2, longest_source=2)
+    assert labels.gather(corpus([7], [9]), np.array([0, 1]), shape).tolist() == [[[0, 0], [1, 0]], [[0, 0], [0, 0]]]
 
 
 def train_guided(folder, steps):
@@ -88,7 +91,7 @@ def guided_run(tmp_path_factory):
 @pytest.mark.slow
 def test_the_trained_head_aligns_a_corpus_that_is_translated_word_by_word(tmp_path):
     aligner = measured_aligner(train_guided(tmp_path, 300) / "run")
-    assert aligner == Aligner(1, 1, "reads")
+    assert aligner == AlignmentSettings(1, 1, "reads")
     lines = [(tmp_path / f"valid.{language}").read_text().splitlines() for language in ("en", "de")]
     translator = Translator.load(tmp_path / "run", precision="fp32")
     pairs = list(zip(*lines, strict=True))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from seq2seq.data.alignment import (
+from seq2seq.data.alignment_links import (
     Reference,
     alignment_error_rate,
     extract_links,
