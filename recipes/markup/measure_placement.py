@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.documents.block import Tag, pair_tags
 from seq2seq.documents.placement import place_tags
-from seq2seq.training.alignment_head import AlignmentSettings
 from seq2seq.translation.attention_maps import compute_pair_attention
 
 TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*)[^<>]*?(?P<alone>/?)>")
@@ -99,7 +99,7 @@ def measure(pairs: list, weights: list) -> np.ndarray:
 
 def main(data: Path, model: Path, every_head: bool) -> None:
     """Print the table."""
-    from seq2seq.training.alignment_head import measured_aligner
+    from seq2seq.data.alignment_links import measured_aligner
     from seq2seq.translation.translator import Translator
 
     pairs = read(data)

@@ -13,9 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import get_args
 
-from seq2seq.data.alignment_links import Reference, Rule, Step, alignment_error_rate
+from seq2seq.data.alignment_links import AlignmentSettings, Reference, Rule, Step, alignment_error_rate
 from seq2seq.storage.checkpoints import resolve_model_path, update_bundle_metadata
-from seq2seq.training.alignment_head import AlignmentSettings
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
 from seq2seq.translation.translator import Translator
 

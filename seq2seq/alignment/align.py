@@ -10,11 +10,10 @@ import numpy as np
 from torch import nn
 
 from seq2seq.alignment.shown_maps import maps_of_kind, select_map
-from seq2seq.data.alignment_links import Link, extract_links, piece_word_overlap, word_weights
+from seq2seq.data.alignment_links import AlignmentSettings, Link, extract_links, piece_word_overlap, word_weights
 from seq2seq.data.line_splitting import Span, alignment_units, word_spans
 from seq2seq.model.attention import CrossAttention
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
-from seq2seq.training.alignment_head import AlignmentSettings
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
 from seq2seq.translation.scoring import scorable_pairs
 from seq2seq.translation.translator import ReportProgress, Translator

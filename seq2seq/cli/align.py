@@ -94,8 +94,7 @@ def align(
         names = sources.name, targets.name
         require_as_many_lines(names, sources.total, targets.total)
         from seq2seq.alignment.align import align as align_pairs
-        from seq2seq.data.alignment_links import format_links
-        from seq2seq.training.alignment_head import measured_aligner
+        from seq2seq.data.alignment_links import format_links, measured_aligner
 
         translator = load_translator(model, device, precision, threads, target_language)
         overrides = {key: value for key, value in options.items() if value is not None}

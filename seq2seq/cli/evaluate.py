@@ -133,7 +133,7 @@ def evaluate(
         print_scores(scores | terms, format)
         return
     from seq2seq.errors import CheckpointError
-    from seq2seq.evaluation.two_systems import recipe_with_tests
+    from seq2seq.evaluation.recipe_tests import recipe_with_tests
     from seq2seq.storage.checkpoints import (
         is_best_of_run,
         resolve_model_path,

@@ -10,6 +10,7 @@ from typing import Unpack
 import numpy as np
 
 from seq2seq.alignment.align import unit_weights
+from seq2seq.data.alignment_links import measured_aligner
 from seq2seq.documents.block import MAX_BYTES, require_size
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.glossary import Glossary
@@ -19,7 +20,6 @@ from seq2seq.documents.registry import SUFFIXES, format_of, parse
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import DecodingOptions, Languages, Recipe, load_recipe
 from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
-from seq2seq.training.alignment_head import measured_aligner
 from seq2seq.translation.translator import ReportProgress, Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 

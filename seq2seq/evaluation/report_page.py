@@ -16,9 +16,10 @@ from seq2seq.errors import CheckpointError, CorpusError
 from seq2seq.evaluation import error_analysis
 from seq2seq.evaluation.calibration import reliability
 from seq2seq.evaluation.learning_curves import compared_curves, learning_curves
+from seq2seq.evaluation.recipe_tests import TestSet
 from seq2seq.evaluation.scores import TITLES
 from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, compare
-from seq2seq.evaluation.systems import System, TestSet
+from seq2seq.evaluation.systems import System
 from seq2seq.recipe import differences
 from seq2seq.storage.run_directory import LOG_FILE, log_records
 from seq2seq.translation.output_faults import FAULTS, faults

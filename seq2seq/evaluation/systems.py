@@ -24,44 +24,17 @@ from seq2seq.devices import return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.calibration import Calibration, fit
 from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
+from seq2seq.evaluation.recipe_tests import TestSet, tests_of, towards
 from seq2seq.evaluation.scores import corpus_scores, require_parallel
-from seq2seq.evaluation.two_systems import towards, without_language_token
-from seq2seq.recipe import Corpus, Recipe, load_recipe
+from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.storage.checkpoints import bundle_metadata, recipe_path, resolve_model_path
 from seq2seq.storage.directories import read_metadata
-from seq2seq.tokenizers.context import parse_context
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.translator import Translation, Translator
 
 MAX_VALIDATION = 2_000
 """Maximum number of validation pairs that the confidence is calibrated on."""
-
-
-@dataclass(frozen=True)
-class TestSet:
-    """Test set. sources: source sentences; None if they are not known. Only those of files can contain contexts.
-    languages: codes of the source and target language. corpus: recipe and corpus of the test set; None for files."""
-
-    __test__ = False                                                            # pytest must not collect this class
-
-    name: str
-    sources: list[str] | None
-    references: list[str]
-    languages: tuple[str, str]
-    corpus: tuple[Recipe, Corpus] | None = None
-
-    @property
-    def texts(self) -> list[str] | None:
-        """The sources without their contexts."""
-        return None if self.sources is None else [parse_context(source).text for source in self.sources]
-
-    def sources_for(self, context: int) -> Sequence[str | Source]:
-        """Return the sources for a model that reads `context` preceding sentences. The model itself adds the contexts
-        to text in files."""
-        if self.corpus is None or not context:
-            return self.sources or []
-        return [source for _, source, _ in read_pairs(*self.corpus, context=context)]
 
 
 @dataclass
@@ -120,14 +93,9 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
                           "--source.")
     if not recipe.data.test:
         raise OptionError(f"the recipe of {model} has no test sets. Name files with --source and --reference.")
-    found = []
-    for name, tagged in recipe.data.test.items():
-        spec = without_language_token(tagged, recipe)
-        pairs = [(one, other) for _, one, other in read_pairs(recipe, spec, context=0)]
-        sources, expected = [as_line(one) for one, _ in pairs], [other for _, other in pairs]
-        require_parallel(sources, [expected], [f"the test set {name}"] * 2)
-        each = recipe.languages_of(spec)
-        found.append(TestSet(name, sources, expected, (each.source or "", each.target), (recipe, spec)))
+    found = tests_of(recipe)
+    for test in found:
+        require_parallel(test.sources or [], [test.references], [f"the test set {test.name}"] * 2)
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
+from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.devices import cpu_flags
 from seq2seq.errors import FormatError, UserError
 from seq2seq.interop.exporting import (
@@ -30,7 +31,6 @@ from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
-from seq2seq.training.alignment_head import AlignmentSettings
 from seq2seq.translation.scoring import PairScore
 from seq2seq.translation.translator import Translation
 

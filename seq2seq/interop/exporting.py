@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from seq2seq import console
+from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
 from seq2seq.data.corpus import read_texts, validation_pairs
 from seq2seq.errors import CheckpointError, FormatError, UserError
 from seq2seq.files import NotJson, parse_json
@@ -37,7 +38,6 @@ from seq2seq.tokenizers.language_token import with_language
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.vocabulary import as_line
-from seq2seq.training.alignment_head import AlignmentSettings, measured_aligner
 from seq2seq.translation.scoring import PairScore, pair_scores, scorable_pairs
 from seq2seq.translation.translator import Translation, Translator
 

@@ -10,7 +10,6 @@ equation 5).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,13 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from seq2seq.data.batching import Batch
 from seq2seq.model.attention import mask_to_bias, merge_beam_and_heads
 from seq2seq.model.attention_scores import Weighing
+from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.hard_attention import select_position
 from seq2seq.model.interface import HardAttentionSample, Logits
-from seq2seq.model.layers import Dropout, Lookup, embeddings, linear
-from seq2seq.model.packing import Sentences, check_length, pack_rows, source_and_target, unpack, unpack_rows
+from seq2seq.model.layers import Dropout, Lookup, linear
+from seq2seq.model.packing import Sentences, pack_rows, unpack, unpack_rows
 
 
 class Encoder(nn.Module):
@@ -180,7 +179,7 @@ class RecurrentState:
                        source=source, attention=attention)
 
 
-class RecurrentModel(nn.Module):
+class RecurrentModel(EncoderDecoder):
     """Recurrent encoder and decoder with attention, embeddings and output layer. `build_model` builds it from a recipe.
 
     Args:
@@ -202,13 +201,8 @@ class RecurrentModel(nn.Module):
         max_positions: int = 1024, tied_embeddings: str = "all", scale_embedding: bool = True,
         output_bias: bool = False,
     ) -> None:
-        super().__init__()
-        self.d_model, self.max_positions = d_model, max_positions
-        self.scale = math.sqrt(d_model) if scale_embedding else 1.0
-        self.target_embedding, self.source_embedding, self.output_weight = embeddings(
-            tied_embeddings, source_vocab_size, target_vocab_size, d_model)
-        self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
-        self.output_projection: nn.Module | None = None                         # set by inference/eager.py
+        super().__init__(source_vocab_size, target_vocab_size, d_model, max_positions, tied_embeddings, scale_embedding,
+                         output_bias)
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(d_model, d_model, encoder_layers, cell, dropout)
         self.attention = SourceAttention(d_model, num_heads, score, normalize, selection)
@@ -223,12 +217,6 @@ class RecurrentModel(nn.Module):
         self.fed_in = linear(d_model, gates * d_model) if input_feeding else None
         self.between = nn.ModuleList(linear(d_model, gates * d_model) for _ in range(decoder_layers - 1))
         self.output = linear(d_model, d_model)
-
-    def forward(self, batch: Batch) -> Logits:
-        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
-        source, target = source_and_target(batch, self.max_positions)
-        memory, source = self.encode(batch.source, source)
-        return self.decode(batch.target_input, target, memory, source)
 
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
         """(source_tokens,) -> annotations, (source_tokens, d_model), and the sentences they belong to."""
@@ -269,14 +257,6 @@ class RecurrentModel(nn.Module):
             columns = torch.cat(samples).index_select(0, token_rows).unbind(1)
             logits = replace(logits, attention_sample=HardAttentionSample(*columns))
         return logits
-
-    @torch.no_grad()
-    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
-              keep_attention: bool = False) -> RecurrentState:
-        """See `interface.Stepwise.start`."""
-        check_length(longest_source, self.max_positions)
-        memory, sentences = self.encode(source, Sentences.from_offsets(source_offsets, longest_source, len(source)))
-        return self.start_decoder(memory, sentences, keep_attention)
 
     def start_decoder(self, memory: Tensor, sentences: Sentences, keep_attention: bool) -> RecurrentState:
         """Return the state before the first step. memory, sentences: from `encode`."""

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.data.batching import Batch
 from seq2seq.model.attention import CrossAttention, MakeWeighing, ScaledDotProduct, SelfAttention, mask_to_bias
+from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
-from seq2seq.model.layers import LAYER_GAIN, Dropout, Lookup, embeddings, linear, sinusoids
-from seq2seq.model.packing import Sentences, check_length, source_and_target
+from seq2seq.model.layers import LAYER_GAIN, Dropout, Lookup, linear, sinusoids
+from seq2seq.model.packing import Sentences
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
@@ -172,7 +172,7 @@ class DecoderLayer(nn.Module):
         return step
 
 
-class Transformer(nn.Module):
+class Transformer(EncoderDecoder):
     """Transformer encoder and decoder with embeddings and output layer. `build_model` builds it from a recipe.
 
     Args:
@@ -196,13 +196,9 @@ class Transformer(nn.Module):
         tied_embeddings: str = "all", scale_embedding: bool = True, output_bias: bool = False,
         weighing: MakeWeighing = ScaledDotProduct, window: int | None = None,
     ) -> None:
-        super().__init__()
-        self.d_model, self.num_heads, self.max_positions = d_model, num_heads, max_positions
-        self.scale = math.sqrt(d_model) if scale_embedding else 1.0
-        self.target_embedding, self.source_embedding, self.output_weight = embeddings(
-            tied_embeddings, source_vocab_size, target_vocab_size, d_model)
-        self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if output_bias else None
-        self.output_projection: nn.Module | None = None                         # set by inference/eager.py
+        super().__init__(source_vocab_size, target_vocab_size, d_model, max_positions, tied_embeddings, scale_embedding,
+                         output_bias)
+        self.num_heads = num_heads
         if positions == "learned":
             self.source_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
             self.target_positions: Tensor = nn.Parameter(torch.empty(max_positions, d_model).normal_(std=d_model**-0.5))
@@ -216,12 +212,6 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(DecoderLayer(*layer) for _ in range(decoder_layers))
         self.encoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
         self.decoder_norm = nn.LayerNorm(d_model, eps=1e-5) if pre_norm else nn.Identity()
-
-    def forward(self, batch: Batch) -> Logits:
-        """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
-        source, target = source_and_target(batch, self.max_positions)
-        memory, source = self.encode(batch.source, source)
-        return self.decode(batch.target_input, target, memory, source)
 
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
         """(source_tokens,) -> the states that cross-attention attends to, (source_tokens, d_model), and the sentences
@@ -241,14 +231,6 @@ class Transformer(nn.Module):
     def _embed(self, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(encodings, positions)
         return self.dropout(embedded)
-
-    @torch.no_grad()
-    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
-              keep_attention: bool = False) -> TransformerState:
-        """See `interface.Stepwise.start`."""
-        check_length(longest_source, self.max_positions)
-        memory, sentences = self.encode(source, Sentences.from_offsets(source_offsets, longest_source, len(source)))
-        return self.start_decoder(memory, sentences, keep_attention)
 
     def start_decoder(self, memory: Tensor, sentences: Sentences, keep_attention: bool) -> TransformerState:
         """Return the state before the first step. memory, sentences: from `encode`."""

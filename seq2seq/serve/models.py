@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.alignment.align import unit_weights
+from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
 from seq2seq.devices import choose_device
 from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.protected_translation import ProtectedTranslator
@@ -21,7 +22,6 @@ from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
-from seq2seq.training.alignment_head import AlignmentSettings, measured_aligner
 from seq2seq.translation.translator import Translator
 
 Fingerprint = tuple[int, int, int]

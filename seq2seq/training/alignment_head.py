@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, get_args
 
 import numpy as np
 
-from seq2seq.data.alignment_links import Reference, Rule, Step, alignment_error_rate, extract_links, word_weights
+from seq2seq.data.alignment_links import (
+    AlignmentSettings,
+    Reference,
+    Step,
+    alignment_error_rate,
+    extract_links,
+    word_weights,
+)
 from seq2seq.data.alignment_links import piece_word_overlap as overlap
 from seq2seq.data.line_splitting import alignment_units
 from seq2seq.data.word_alignment import WordAligner
-from seq2seq.errors import CheckpointError
 from seq2seq.recipe import Recipe
-from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.training.guided_alignment import guided_layer
@@ -25,50 +29,6 @@ from seq2seq.translation.translator import Translator
 
 MAX_PAIRS = 300
 """Maximum number of pairs on which heads are compared. The statistical aligner is trained on all validation pairs."""
-
-
-@dataclass(frozen=True)
-class AlignmentSettings:
-    """Settings for word alignment from cross-attention. A model's metadata may contain them under `alignment`.
-
-    layer: counted from 1; None: the last layer. head: counted from 1, or "mean" over all heads of the layer.
-    step: decoding step whose attention is used for a target piece. "writes": the step that predicts the piece. "reads":
-        the next step, which has the piece as its input.
-    rule: see `alignment_links.extract_links`.
-    """
-
-    layer: int | None = None
-    head: int | Literal["mean"] = "mean"
-    step: Step = "writes"
-    rule: Rule = "target"
-
-    @staticmethod
-    def from_metadata(metadata: Mapping[str, Any], where: str) -> AlignmentSettings:
-        """Return the alignment settings in a model's metadata, or the default settings if it contains none.
-
-        If the value of `alignment` is not a mapping, it is the layer. where: name of the metadata in error messages.
-        Raises:
-            CheckpointError: the settings are invalid.
-        """
-        entry = metadata.get("alignment", {})
-        values = entry if isinstance(entry, dict) else {"layer": entry}
-        settings = {name: values.get(name, default) for name, default in asdict(AlignmentSettings()).items()}
-        valid = (_is_positive_int_or(settings["layer"], None) and _is_positive_int_or(settings["head"], "mean")
-                 and settings["step"] in get_args(Step) and settings["rule"] in get_args(Rule))
-        if not valid:
-            raise CheckpointError(f"{where}: alignment is {entry}, which is not a valid setting. Delete the entry to "
-                                  "use the default settings.")
-        return AlignmentSettings(**settings)
-
-
-def _is_positive_int_or(value: Any, alternative: str | None) -> bool:
-    return value == alternative or isinstance(value, int) and value > 0
-
-
-def measured_aligner(model: Path) -> AlignmentSettings:
-    """Return the alignment settings stored in a model's metadata, or the default settings if there are none."""
-    bundle = resolve_model_path(model)
-    return AlignmentSettings.from_metadata(bundle_metadata(bundle), f"the metadata of {bundle}")
 
 
 def alignment_settings(translator: Translator, recipe: Recipe, pairs: Sequence[tuple[Source, str]]) -> dict[str, Any]:

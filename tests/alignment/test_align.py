@@ -8,8 +8,8 @@ import torch
 
 from seq2seq.alignment.align import _one_layer, link_words
 from seq2seq.alignment.shown_maps import AttentionMapSelection
+from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.training.alignment_head import AlignmentSettings
 from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
 
 

@@ -17,9 +17,10 @@ from seq2seq.documents.adherence import report_columns
 from seq2seq.evaluation import systems
 from seq2seq.evaluation.calibration import MIN_SENTENCES, fit, isotonic, reliability
 from seq2seq.evaluation.error_analysis import buckets, ngram_differences, scores_with_intervals, word_frequencies
+from seq2seq.evaluation.recipe_tests import TestSet
 from seq2seq.evaluation.report_page import page
 from seq2seq.evaluation.scores import corpus_scores
-from seq2seq.evaluation.systems import System, TestSet, read_system, read_tests, tell_apart
+from seq2seq.evaluation.systems import System, read_system, read_tests, tell_apart
 from seq2seq.recipe import load_recipe
 from seq2seq.training.run import train
 

@@ -20,7 +20,7 @@ from seq2seq.recipe import Corpus, DecodingSection, load_recipe
 from seq2seq.serve.models import MachineOptions, Models
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.context import SEPARATOR_ID
-from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.training import synthetic_text
 from seq2seq.training.run import train
 from seq2seq.training.validation import Validation
@@ -207,11 +207,11 @@ def test_each_of_two_systems_reads_its_own_context(folder):
         texts = read.setdefault(path.name, [])
         return SimpleNamespace(context=2 if path.name == "run" else 0, languages=SimpleNamespace(target="de"),
                                precision="fp32", translate=lambda lines: texts.extend(lines) or [
-                                   [SimpleNamespace(text=f"eins {line.text}")] for line in lines])
+                                   [SimpleNamespace(text=f"eins {as_source(line).text}")] for line in lines])
 
     compare_systems(folder / "run", folder / "run" / "best", None, [], None, load, samples=10)
     plain = (folder / "valid.en").read_text().splitlines()
-    assert read["best"] == list(map(Source, plain))
+    assert read["best"] == plain
     assert [source.text for source in read["run"]] == plain
     assert sum(source.context is not None for source in read["run"]) == 15
     test, = read_tests([folder / "run"], None, None, None)

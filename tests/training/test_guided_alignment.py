@@ -9,12 +9,13 @@ import torch
 from toy import RECIPE, write_corpus
 
 from seq2seq.alignment.align import unit_weights
+from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.errors import RecipeError
 from seq2seq.interop.exporting import put_head_first
 from seq2seq.model.attention_weights import attention_maps
 from seq2seq.recipe import load_recipe
-from seq2seq.training.alignment_head import AlignmentSettings, best_aligner, measured_aligner
+from seq2seq.training.alignment_head import best_aligner
 from seq2seq.training.guided_alignment import (
     CHECKSUMS,
     FILES,

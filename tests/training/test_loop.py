@@ -295,10 +295,10 @@ def test_running_out_of_memory_splits_micro_batches_without_changing_the_result(
     _, whole = steps(tmp_path / "whole", 5)
     loss, most = TrainingStep.loss, 20
 
-    def limited(step, batch, corpus, pairs):
+    def limited(step, batch, links):
         if batch.target_count > most:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes.")
-        return loss(step, batch, corpus, pairs)
+        return loss(step, batch, links)
 
     monkeypatch.setattr(TrainingStep, "loss", limited)
     assert_trained_alike(whole, steps(tmp_path / "cut", 5)[1])

@@ -1,0 +1,92 @@
+"""Test sets of recipes and of files, and translators in the directions of test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seq2seq.data.corpus import read_pairs
+from seq2seq.errors import CorpusError, UserError
+from seq2seq.recipe import Corpus, Recipe, load_recipe
+from seq2seq.recipe.directions import language_token
+from seq2seq.storage.checkpoints import recipe_path
+from seq2seq.tokenizers.context import parse_context
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.vocabulary import as_line
+from seq2seq.translation.translator import Translator
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Test set. sources: source sentences; None if they are not known. Only those of files can contain contexts.
+    languages: codes of the source and target language. corpus: recipe and corpus of the test set; None for files."""
+
+    __test__ = False                                                            # pytest must not collect this class
+
+    name: str
+    sources: list[str] | None
+    references: list[str]
+    languages: tuple[str, str]
+    corpus: tuple[Recipe, Corpus] | None = None
+
+    @property
+    def texts(self) -> list[str] | None:
+        """The sources without their contexts."""
+        return None if self.sources is None else [parse_context(source).text for source in self.sources]
+
+    def sources_for(self, context: int) -> Sequence[str | Source]:
+        """Return the sources for a model that reads `context` preceding sentences. The model itself adds the contexts
+        to text in files."""
+        if self.corpus is None or not context:
+            return self.sources or []
+        return [source for _, source, _ in read_pairs(*self.corpus, context=context)]
+
+
+def tests_of(recipe: Recipe) -> list[TestSet]:
+    """Return the test sets of a recipe, without language tokens."""
+    found = []
+    for name, tagged in recipe.data.test.items():
+        spec, languages = without_language_token(tagged, recipe), recipe.languages_of(tagged)
+        pairs = [(source, target) for _, source, target in read_pairs(recipe, spec, context=0)]
+        found.append(TestSet(name, [as_line(source) for source, _ in pairs], [target for _, target in pairs],
+                             (languages.source or "", languages.target), (recipe, spec)))
+    return found
+
+
+def without_language_token(spec: Corpus, recipe: Recipe) -> Corpus:
+    """Return a corpus of the recipe without the language token in its tag, which other models may not know. Translators
+    of `towards` add the token."""
+    if not recipe.language_tokens:
+        return spec
+    tag = (spec.tag or "").removeprefix(language_token(recipe.languages_of(spec).target)).strip()
+    return spec.model_copy(update={"tag": tag or None})
+
+
+def towards(translator: Translator, recipe: Recipe, target: str) -> Translator:
+    """Return a translator into a target language. A model with a single target language is returned unchanged. recipe:
+    recipe of the model.
+
+    Raises:
+        OptionError: the model has several target languages, and this language is none of them.
+    """
+    return translator.towards(recipe.into(target).languages) if recipe.language_tokens else translator
+
+
+def recipe_with_tests(bundle: Path) -> Recipe:
+    """Return the recipe of a bundle, after checking that it has test sets and that their files exist.
+
+    Raises:
+        UserError: the recipe has no test sets, or their files do not exist on this machine.
+    """
+    bundle = bundle.absolute()
+    recipe = load_recipe(recipe_path(bundle), check_files=False)
+    files = "files with --source and --reference" if recipe.task.has_source else "a file with --text"
+    if not recipe.data.test:
+        raise UserError(f"the recipe of {bundle} has no test sets. Name {files}.")
+    paths = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
+    missing = [str(path) for path in paths if not path.is_file()]
+    if missing:
+        raise CorpusError(f"the test sets in the recipe of {bundle} are missing: there is no file "
+                          f"{', '.join(missing)}. Name {files}.")
+    return recipe
