@@ -39,7 +39,7 @@ from seq2seq.storage.directories import METADATA
 from seq2seq.storage.run_directory import LOG_FILE
 from seq2seq.training import synthetic_text
 from seq2seq.training.loop import TrainingLoop
-from seq2seq.translation import requests
+from seq2seq.translation import sources
 from seq2seq.translation.translator import Translator
 
 CALLS = {"fsync": (os, "fsync"), "replace": (os, "replace"), "rename": (os, "rename"), "step": (TrainingLoop, "update"),
@@ -160,7 +160,7 @@ def start(command: list[str], result: Path, watch: Callable[[str, Callable], Cal
     try:
         for name, (owner, function) in CALLS.items():
             setattr(owner, function, watch(name, getattr(owner, function)))
-        requests.FIRST_BLOCK_LINES = synthetic_text.BLOCK_LINES = translate_command.BLOCK_LINES = BLOCK_LINES
+        sources.FIRST_BLOCK_LINES = synthetic_text.BLOCK_LINES = translate_command.BLOCK_LINES = BLOCK_LINES
         with (result.parent / "messages").open("w") as messages:
             sys.stdout = sys.stderr = messages
             code = seq2seq([argument.replace(RESULT, str(result)) for argument in command])
