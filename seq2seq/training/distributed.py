@@ -201,7 +201,7 @@ def translate_lines(translator: Translator, group: ProcessGroup, lines: Sequence
                     progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
                     ) -> list[list[Translation]]:
     """Return the result of `Translator.translate` for all lines. Each rank translates a share of the lines."""
-    requests = list(number_sources(lines, 0, translator.context))
+    requests = list(number_sources(lines, translator.context))
     share = equal_shares(requests, group.world_size)[group.rank]
     translations = translator.translate([requests[index] for index in share], progress=progress, **decoding)
     return [n_best for _, n_best in sorted(group.gather(list(zip(share, translations, strict=True))),

@@ -200,7 +200,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
         console.print_message(f"translating {total:,} lines of {spec.label} with {names} in {translator.precision} "
                               f"({'sampling' if spec.samples else 'searching'})")
         # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
-        requests = number_sources(_lines(spec, text), 0, translator.context)
+        requests = number_sources(_lines(spec, text), translator.context)
         blocks = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
     skipped = 0
     with console.progress("translating", total) as advance:

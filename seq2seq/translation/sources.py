@@ -22,8 +22,8 @@ FIRST_BLOCK_LINES = 1024
 many lines as the block before it, up to the maximum."""
 
 
-def number_sources(lines: Iterable[str | Source], begin: int = 0, context: int = 0) -> Iterator[Source]:
-    """Yield each line as a numbered source. A source without a number gets `begin` + the index of the line.
+def number_sources(lines: Iterable[str | Source], context: int = 0) -> Iterator[Source]:
+    """Yield each line as a numbered source. A source without a number gets the index of the line.
 
     context: number of previous lines of the document that a source without a context gets as its context. If the text
         of such a source contains `context.CONTEXT_SEPARATOR`, its context is the text before the last separator.
@@ -35,7 +35,7 @@ def number_sources(lines: Iterable[str | Source], begin: int = 0, context: int =
     previous = PreviousSentences(context)
 
     def numbered(index: int, source: Source) -> Source:
-        return replace(source, number=begin + index) if source.number is None else source
+        return replace(source, number=index) if source.number is None else source
 
     return (numbered(index, previous.source(line)) for index, line in enumerate(lines))
 
@@ -54,7 +54,7 @@ def constrained_sources(lines: Input, prefixes: Input | None, phrases: Input | N
                                required=tuple(phrase for phrase in required.split("\t") if phrase.strip()))
 
     with_line, with_source = tee(pairs())
-    numbered = number_sources((source for _, source in with_source), 0, context)
+    numbered = number_sources((source for _, source in with_source), context)
     return zip((line for line, _ in with_line), numbered, strict=True)
 
 
@@ -84,29 +84,20 @@ def equal_shares(sources: Sequence[Source], count: int) -> list[list[int]]:
     return [sorted(order[first::count]) for first in range(count)]
 
 
-def growing_blocks(lines: Iterable[Item], max_lines: int, begin: int = 0) -> Iterator[list[Item]]:
+def growing_blocks(lines: Iterable[Item], max_lines: int) -> Iterator[list[Item]]:
     """Yield the lines in blocks of growing size (see `FIRST_BLOCK_LINES`), of at most `max_lines` lines.
-
-    begin: number of lines of the whole input that come before `lines`. The blocks end at the same lines of the whole
-        input, whatever `begin` is.
 
     Raises:
         OptionError: `max_lines` is below 1 (raised when this function is called).
     """
     if max_lines < 1:
         raise OptionError(f"a block of {max_lines} lines is empty; set the number of lines to 1 or more")
-    return _growing_blocks(lines, max_lines, begin)
+    return _growing_blocks(lines, max_lines)
 
 
-def _growing_blocks(lines: Iterable[Item], max_lines: int, begin: int) -> Iterator[list[Item]]:
+def _growing_blocks(lines: Iterable[Item], max_lines: int) -> Iterator[list[Item]]:
     remaining = iter(lines)
     size = min(FIRST_BLOCK_LINES, max_lines)
-    end = size
-    while True:
-        if end > begin:
-            if not (block := list(islice(remaining, end - begin))):
-                return
-            yield block
-            begin = end
+    while block := list(islice(remaining, size)):
+        yield block
         size = min(4 * size, max_lines)
-        end += size

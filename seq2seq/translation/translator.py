@@ -186,7 +186,7 @@ class Translator:
             TypeError: `lines` is a single text.
         """
         setup = self._search_setup(decoding)
-        sources = list(map(self.source, number_sources(lines, 0, self.context)))
+        sources = list(map(self.source, number_sources(lines, self.context)))
         if not self.context and any(source.context is not None for source in sources):
             raise OptionError("a line has a context, but the model was trained without data.context. Omit the context.")
         divided = self._divide(sources)
@@ -342,4 +342,4 @@ def translate_blocks(translate: Callable[[list[Source]], list[list[Translation]]
                      context: int, block_lines: int) -> Iterator[list[Translation]]:
     """Yield the translations of lines, block by block. context: see `number_sources`. block_lines: see
     `Translator.translate_stream`."""
-    return chain.from_iterable(map(translate, growing_blocks(number_sources(lines, 0, context), block_lines)))
+    return chain.from_iterable(map(translate, growing_blocks(number_sources(lines, context), block_lines)))

@@ -100,7 +100,7 @@ class TranslatorPool:
     def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """See `Translator.translate`. The workers share the lines."""
-        sources = list(number_sources(lines, 0, self.context))
+        sources = list(number_sources(lines, self.context))
         shares = [share for share in equal_shares(sources, self.workers) if share]
         work = [[sources[index] for index in share] for share in shares]
         found = self._in_processes(work, progress, decoding) if self.shared is None else \

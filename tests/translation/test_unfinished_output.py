@@ -219,13 +219,12 @@ def test_one_output_is_written_by_one_process(directory, capfd):
     assert "another process is writing" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("largest", [7, 1024, 5000])
-def test_blocks_end_at_the_same_places_wherever_the_lines_begin(largest):
-    ends = [block[-1] for block in growing_blocks(range(30_000), largest)]
-    for begin in (ends[0] + 1, ends[2] + 1, 3, 29_999):
-        found = list(growing_blocks(range(begin, 30_000), largest, begin))
-        assert [line for block in found for line in block] == list(range(begin, 30_000))
-        assert [block[-1] for block in found] == [end for end in ends if end >= begin]
+@pytest.mark.parametrize(("largest", "sizes"), [
+    (7, [7, 7, 7]), (1024, [1024, 1024, 1024]), (5000, [1024, 4096, 5000]), (30_000, [1024, 4096, 16_384])])
+def test_blocks_grow_fourfold_up_to_the_largest_size(largest, sizes):
+    blocks = list(growing_blocks(range(30_000), largest))
+    assert list(map(len, blocks[:3])) == sizes
+    assert [line for block in blocks for line in block] == list(range(30_000))
 
 
 # Signals, to a process of its own
