@@ -33,7 +33,7 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape
 from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
 from seq2seq.devices import choose_device, describe, make_deterministic
 from seq2seq.inference.static import StaticEngine
-from seq2seq.model import loss as cross_entropy
+from seq2seq.model import loss as loss_module
 from seq2seq.model.layers import Dropout
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import TrainingSection
@@ -239,11 +239,11 @@ def training(bench: Bench) -> dict[str, Callable[[], object]]:
 
 def large_chunks(bench: Bench) -> None:
     """Measure training with chunks of logits of 1 GB."""
-    before, cross_entropy.MAX_CHUNK_BYTES = cross_entropy.MAX_CHUNK_BYTES, 1_000_000_000
+    before, loss_module.MAX_CHUNK_BYTES = loss_module.MAX_CHUNK_BYTES, 1_000_000_000
     try:
         Steps(bench, "captions").measure("training, captions, loss in chunks of 1 GB")
     finally:
-        cross_entropy.MAX_CHUNK_BYTES = before
+        loss_module.MAX_CHUNK_BYTES = before
 
 
 def checks(bench: Bench) -> dict[str, Callable[[], object]]:

@@ -92,7 +92,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         add_corpus_warnings(corpus, sources.get(corpus.role), overlap, report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         add_tokenization_warnings(report.corpora, report.warnings)
-    for languages in recipe.directions:
+    for languages in (each for each in recipe.directions if each in samples):
         add_language_warnings(languages, report.warnings)
     add_word_warnings(recipe, report.warnings)
     add_vocabulary_warnings(recipe, report.corpora, report.warnings)

@@ -37,6 +37,7 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
     from seq2seq.storage.tokenizer_files import save_tokenizers
     from seq2seq.training.optimizers import learning_rate
     from seq2seq.training.run import start_training
+    from seq2seq.training.step_results import StepResult
 
     recipe = text.recipe
     free = free_memory(choose_device(recipe.training.device))
@@ -63,7 +64,9 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
             for number, (corpus, micro_batches) in enumerate(islice(batches, STEPS), 1):
                 start = time.perf_counter()
                 rate = learning_rate(recipe.training, min(number, recipe.training.max_steps))
-                training.step.update(corpus, micro_batches, number, rate).tolist()      # waits for the GPU
+                numbers = training.step.update(corpus, micro_batches, number, rate)
+                training.results.add(StepResult(number, numbers, micro_batches, *corpus.tokens(micro_batches)))
+                training.results.read()                                         # waits for the GPU
                 seconds.append(time.perf_counter() - start)
                 tokens.append(sum(corpus.tokens(micro_batches)))
                 if sum(seconds) > SECONDS:

@@ -161,7 +161,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
     counts = Counts() if counts is None else counts
     rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
     previous, document = PreviousSentences(context), ""
-    language, tag = split_language_token(spec.tag or "")
+    language, tag = language_and_tag(spec, context)
     for number, texts in islice(rows, spec.limit):
         counts.lines += 1
         if number == 1:
@@ -170,6 +170,12 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
         *source, target = (_replace_line_breaks(text, counts) for text in texts[:len(spec.sides)])
         before, document = document, "".join(texts[len(spec.sides):])
         yield number, previous.source(Source("".join(source), language=language, tag=tag), before != document), target
+
+
+def language_and_tag(spec: Corpus, context: int) -> tuple[str, str]:
+    """Return the language token and the rest of a corpus's tag. A model with context has no language tokens: there, a
+    tag that looks like one stands after the context, as any other tag."""
+    return ("", spec.tag or "") if context else split_language_token(spec.tag or "")
 
 
 def as_lines(pairs: Iterable[Pair]) -> Iterator[LinePair]:

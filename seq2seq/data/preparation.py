@@ -16,7 +16,7 @@ import numpy as np
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.cleaning import clean
-from seq2seq.data.corpus import Counts, Pair, read_pairs
+from seq2seq.data.corpus import Counts, Pair, language_and_tag, read_pairs
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.files import parse_json
@@ -25,7 +25,6 @@ from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
 from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, tokenizers_of_run
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, parse_context, shortened
-from seq2seq.tokenizers.language_token import split_language_token
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary, train_tokenizers
@@ -299,7 +298,7 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
 
 def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source, str]]:
     """Yield the pairs in the text files of a prepared corpus. They exist if `recipe.keeps_training_text` is true."""
-    tags = [split_language_token(spec.tag or "") for spec in text.corpora]
+    tags = [language_and_tag(spec, text.recipe.data.context) for spec in text.corpora]
     beginnings = [as_line(Source("", language=language, tag=tag)) for language, tag in tags]
     corpora = np.memmap(directory / "corpora", dtype=np.int64, mode="r")
     with contextlib.ExitStack() as stack:

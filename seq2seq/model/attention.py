@@ -73,7 +73,7 @@ def attention_mask(query_sentences: Sentences, key_sentences: Sentences, causal:
                    window: int | None = None) -> Tensor:
     """Return the attention mask, (sentences, 1, queries or 1, keys) bool, True = may be attended to.
 
-    Arguments: as in `attention.attention`.
+    Arguments: as in `attention`.
     """
     is_token = key_sentences.token_mask[:, None, None, :]
     if not causal and window is None:

@@ -110,7 +110,8 @@ class CopyState:
 
 
 class CopyingModel(nn.Module):
-    """Copy mechanism of a model, as a base class that precedes the model's class. `build_model` adds `copying`."""
+    """Copy mechanism of a model, as a base class that precedes the model's class. `build_transformer` and
+    `build_recurrent_model` add `copying`."""
 
     variant = "copies from the source"
     copying: CopyHead

@@ -130,7 +130,7 @@ def _masked(scores: Tensor, is_key: Tensor) -> Tensor:
 
 
 class HierarchicalContextTransformer(Transformer):
-    """Transformer whose decoder attends to the current sentences alone. `build_model` adds `hierarchy`."""
+    """Transformer whose decoder attends to the current sentences alone. `build_transformer` adds `hierarchy`."""
 
     variant = "reads the context hierarchically"
     hierarchy: HierarchicalContext

@@ -187,7 +187,7 @@ class Transformer(EncoderDecoder):
     """
 
     variant: str | None = None
-    """Difference from a plain Transformer, as a predicate for the subject "it"; None: it is plain."""
+    """Why `start` and `step` differ from those below, as a predicate for the subject "it"; None: they do not."""
 
     def __init__(
         self, *, source_vocab_size: int, target_vocab_size: int, d_model: int, encoder_layers: int,

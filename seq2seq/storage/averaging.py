@@ -64,12 +64,13 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
     """Return the mean of several models' weights, as in Vaswani et al. 2017 (arXiv:1706.03762), section 6.1.
 
     Args:
-        models: weights of each model, by name; all models have the same names and shapes. If `models` is a generator,
-            the models are loaded one after another, so that they are not all in memory at once.
+        models: weights of each model, by name. If `models` is a generator, the models are loaded one after another, so
+            that they are not all in memory at once.
     Returns:
-        Means by name, computed in float64 and converted to each tensor's dtype.
+        Means by name, computed in float64 and converted to each tensor's dtype. Integer tensors are not averaged: they
+        must be equal in all models.
     Raises:
-        CheckpointError: there are no models.
+        CheckpointError: there are no models, or names, shapes or integer tensors differ.
     """
     total: dict[str, Tensor] = {}
     first: dict[str, Tensor] = {}
@@ -79,11 +80,29 @@ def average_weights(models: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]
             first = dict(weights)
             total = {name: tensor.to(torch.float64, copy=True) for name, tensor in first.items()}
             continue
+        if different := weights.keys() ^ first.keys():
+            raise CheckpointError(
+                f"Models 1 and {count} cannot be averaged: only one of them has {', '.join(sorted(different)[:5])}. "
+                "Average models of one run."
+            )
         for name, tensor in weights.items():
+            if tensor.shape != first[name].shape:
+                raise CheckpointError(
+                    f"Models 1 and {count} cannot be averaged: {name} has the shape {tuple(first[name].shape)} in one "
+                    f"and {tuple(tensor.shape)} in the other. Average models of one run."
+                )
+            if not tensor.is_floating_point() and not torch.equal(tensor, first[name]):
+                raise CheckpointError(
+                    f"Models 1 and {count} cannot be averaged: the integers in {name} differ. Average models of one "
+                    "run."
+                )
             total[name] += tensor
     if not count:
         raise CheckpointError("There are no models to average.")
-    return {name: (total[name] / count).to(tensor.dtype) for name, tensor in first.items()}
+    return {
+        name: (total[name] / count).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in first.items()
+    }
 
 
 def average_intact(checkpoints: Sequence[Path]) -> tuple[dict[str, Tensor], int]:

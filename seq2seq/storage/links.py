@@ -66,6 +66,8 @@ def _leads_out(path: Path, directory: Path) -> bool:
             return True
         mode = path.stat().st_mode                      # one call: another process may replace the file meanwhile
     except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise DamagedError(f"{path} is not a regular file.") from None
         return False
     except (RuntimeError, OSError) as error:                                    # RuntimeError: a loop of links
         raise DamagedError(f"{path} cannot be read: {error}.") from error

@@ -75,12 +75,10 @@ class Tokenizer(Vocabulary):
     def vocab_size(self) -> int:
         return self._processor.vocab_size()
 
-    @cached_property
-    def never_generated_ids(self) -> list[int]:
-        """Also the language tokens. Other vocabularies do not exclude them: Marian can generate those of its models."""
-        tokens = [index for index in range(self.vocab_size)
-                  if LANGUAGE_TOKEN.fullmatch(self._processor.id_to_piece(index))]
-        return sorted({*super().never_generated_ids, *tokens})
+    def _is_never_generated(self, index: int, text: str) -> bool:
+        # Other vocabularies do not exclude language tokens: Marian can generate those of its models.
+        return super()._is_never_generated(index, text) or bool(
+            LANGUAGE_TOKEN.fullmatch(self._processor.id_to_piece(index)))
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:

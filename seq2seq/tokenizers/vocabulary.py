@@ -24,6 +24,7 @@ END_ID = 2
 # Code points of line breaks and control characters, including those at which other software splits lines (U+0085,
 # U+2028, U+2029). Search never generates a piece that contains one of them.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
+_CONTROLS = frozenset(map(chr, CONTROL_CHARACTERS))
 
 
 def as_line(line: str | Source) -> str:
@@ -53,10 +54,12 @@ class Vocabulary(ABC):
     def never_generated_ids(self) -> list[int]:
         """Ids that search never generates: <unk>, <s>, and pieces that contain a control character, byte pieces of
         control characters included."""
-        controls = {chr(code) for code in CONTROL_CHARACTERS}
         # The bytes of other characters than control characters are no UTF-8 on their own.
         return [index for index, text in enumerate(self.piece_bytes)
-                if index in (UNKNOWN_ID, START_ID) or not controls.isdisjoint(text.decode(errors="ignore"))]
+                if self._is_never_generated(index, text.decode(errors="ignore"))]
+
+    def _is_never_generated(self, index: int, text: str) -> bool:
+        return index in (UNKNOWN_ID, START_ID) or not _CONTROLS.isdisjoint(text)
 
     @cached_property
     @abstractmethod

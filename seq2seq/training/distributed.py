@@ -208,9 +208,9 @@ def translate_lines(translator: Translator, group: ProcessGroup, lines: Sequence
                                            key=lambda indexed: indexed[0])]
 
 
-def translate_blocks(translator: Translator, group: ProcessGroup, blocks: Iterator[list[Source]], *,
-                     progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
-                     ) -> Iterator[list[str]]:
+def translate_whole_blocks(translator: Translator, group: ProcessGroup, blocks: Iterator[list[Source]], *,
+                           progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
+                           ) -> Iterator[list[str]]:
     """Yield the best translations of the lines of each block. All ranks must exhaust this iterator.
 
     Each rank translates whole blocks, because rounding depends on the lines of a block. blocks: only the main rank's

@@ -191,8 +191,6 @@ class TrainingLoop:
         if len(paths) < 2 or steps == self.state.averaged:
             return
         averaged, count = average_intact(paths)
-        if count < 2:
-            return
         with self.step.use_weights([averaged[name].to(self.step.device) for name in self.step.names]):
             self._evaluate(log, "average", f"average of {count} checkpoints  validation")
         self.state.averaged = steps

@@ -81,6 +81,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None,
     """
     synthetic = synthetic or run / SYNTHETIC
     with open_run(recipe, run, group, bool(restart), require_held_out(recipe)):
+        _set_up(recipe)                                                     # also for the translation of text
         begun, = group.maximum((int(bool(list_checkpoints(run))),))
         for number, (teacher, directory) in enumerate([] if begun else teachers_of(recipe, run), 1):
             console.print_message(f"teacher {number} of {recipe.training.teachers.count}, with seed {teacher.seed}: "
@@ -170,6 +171,14 @@ def require_same_files(run: Path, lock: str, held_out_crc32: int, group: Process
                             f"on {main_host}. Copy the text of data.valid and data.test to all machines.")
 
 
+def _set_up(recipe: Recipe) -> tuple[torch.device, torch.dtype]:
+    """Make this process compute deterministically, with TF32 only if the recipe says so. Return device and dtype."""
+    device = choose_device(recipe.training.device)
+    torch.backends.cuda.matmul.allow_tf32 = recipe.training.precision == "tf32"
+    make_deterministic(device)
+    return device, choose_dtype(recipe.training.precision, device)
+
+
 def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCESS,
                    text: TrainingText | None = None) -> TrainingLoop:
     """Prepare text, model and optimizer of a run, and resume from its newest checkpoint if there is one.
@@ -179,10 +188,7 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
         UserError: the data cannot be read, or differ from the data that the checkpoint was trained on.
     """
     section = recipe.training
-    device = choose_device(section.device)
-    dtype = choose_dtype(section.precision, device)
-    torch.backends.cuda.matmul.allow_tf32 = section.precision == "tf32"
-    make_deterministic(device)
+    device, dtype = _set_up(recipe)
     # Only the main rank reads the training text. The other ranks read the files that it has prepared.
     text = text or training_text(recipe, run, group)
     tokenizers = group.main_rank_first(lambda: train_or_load_tokenizers(text, run / "tokenizer", group.is_main))

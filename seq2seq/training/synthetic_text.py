@@ -13,6 +13,7 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from seq2seq.storage.atomic import delete, make_directories, replace_file, repla
 from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.tokenizers.source import Source
-from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, translate_blocks
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, translate_whole_blocks
 from seq2seq.training.teachers import LABEL, TEACHERS, source_files, teachers_of, text_of_teachers, write_sources
 from seq2seq.translation.sources import growing_blocks, number_sources
 from seq2seq.translation.translator import Translator
@@ -188,7 +189,7 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
 
     Blocks that were finished before are not translated again.
     """
-    total, blocks = 0, iter(list[list[Source]]())
+    total, skipped, blocks = 0, 0, iter(list[list[Source]]())
     unfinished: UnfinishedOutput | None = None
     if group.is_main:
         make_directories(translation.parent)
@@ -196,22 +197,24 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
         unfinished = UnfinishedOutput(None, _blocks_of(translation))
         unfinished.begin({"translation": translation.stem})                     # this name depends on all inputs
         total = sum(1 for _ in _lines(spec, text))
-        names = " and ".join(map(str, models))
-        console.print_message(f"translating {total:,} lines of {spec.label} with {names} in {translator.precision} "
-                              f"({'sampling' if spec.samples else 'searching'})")
         # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
         requests = number_sources(_lines(spec, text), translator.context)
-        blocks = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
-    skipped = 0
-    with console.progress("translating", total) as advance:
-        for number, block in enumerate(translate_blocks(translator, group, blocks, progress=advance,
-                                                        **_options(translator.decoding, spec.samples))):
+        pending = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
+        first = list(islice(pending, 1))                    # skips finished blocks, which would distort the rate
+        skipped, blocks = unfinished.skipped_lines, chain(first, pending)
+        names = " and ".join(map(str, models))
+        console.print_message(f"translating {total - skipped:,} lines of {spec.label} with {names} in "
+                              f"{translator.precision} ({'sampling' if spec.samples else 'searching'})")
+    with console.progress("translating", total, skipped) as advance:
+        for number, block in enumerate(translate_whole_blocks(translator, group, blocks, progress=advance,
+                                                              **_options(translator.decoding, spec.samples))):
             if not unfinished:
                 continue
             advance(unfinished.skipped_lines - skipped)
             skipped = unfinished.skipped_lines
             unfinished.write("".join(f"{line}\n" for line in block))
             advance(len(block) if number % group.world_size else 0)             # the main rank has counted its own
+        advance(unfinished.skipped_lines - skipped if unfinished else 0)
     if unfinished:
         _join_blocks(unfinished, translation)
 

@@ -1,10 +1,10 @@
 """Resumption of interrupted work. Each finished block of lines of an output is a file in the directory <name>.parts.
 
 A block is written whole or not at all. The name of its file has the number of the block, a checksum of its lines and of
-all other inputs, so that a block is only used for the same inputs, and the zlib.crc32 of its contents. The processes
-(ranks) of `torchrun` share the directory, and each of them translates every n-th block. When all blocks are there, rank
-0 joins them. `seq2seq translate` and the synthetic text of a training are resumed in this way; `seq2seq adapt`, whose
-training resumes from its checkpoints, only compares the inputs.
+all other inputs, so that a block is only used for the same inputs, and the zlib.crc32 of its contents. When all blocks
+are there, they are joined. In `seq2seq translate`, the processes (ranks) of `torchrun` share the directory; each
+translates every n-th block, and rank 0 joins them. In a training, rank 0 writes the blocks of the synthetic text.
+`seq2seq adapt`, whose training resumes from its checkpoints, only compares the inputs.
 """
 
 from __future__ import annotations
@@ -174,12 +174,11 @@ def _is_own(path: Path) -> bool:
 def require_own(directory: Path) -> None:
     """Raise UserError if the directory of the blocks is a link or a file, or contains other files."""
     if directory.is_symlink() or os.path.lexists(directory) and not directory.is_dir():
-        raise UserError(f"{directory} is not a directory, and is needed for the finished blocks. Remove it, or choose "
-                        "another --output.")
+        raise UserError(f"{directory} is not a directory, and is needed for the finished blocks. Remove it.")
     for path in directory.iterdir() if directory.exists() else ():
         if not _is_own(path):
             raise UserError(f"{directory} is needed for the finished blocks, but contains {path.name}. Move the "
-                            "directory, or choose another --output.")
+                            "directory to another place.")
 
 
 def _delete(directory: Path) -> None:

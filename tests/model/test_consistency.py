@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import consistency
-from seq2seq.model import loss as cross_entropy
+from seq2seq.model import loss as loss_module
 from seq2seq.model.consistency import consistency_loss
 from seq2seq.model.interface import Logits
 from seq2seq.model.loss import divergence_gradient, smoothed_cross_entropy
@@ -19,8 +19,8 @@ TOKENS, D_MODEL, VOCAB_SIZE = 11, 5, 23
 @pytest.fixture(params=[(1_000_000, 1_000_000), (5, 2 * VOCAB_SIZE)], ids=["in one chunk", "a few rows at a time"],
                 autouse=True)
 def chunks(request, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "MAX_CHUNK_ROWS", request.param[0])
-    monkeypatch.setattr(cross_entropy, "PAIRED_ELEMENTS", request.param[1])
+    monkeypatch.setattr(loss_module, "MAX_CHUNK_ROWS", request.param[0])
+    monkeypatch.setattr(loss_module, "PAIRED_ELEMENTS", request.param[1])
 
 
 def two_passes(dtype=torch.float64, bias=True):

@@ -1,4 +1,4 @@
-"""Averages of models are exact."""
+"""Averages of models are exact, and only models of one run can be averaged."""
 
 import pytest
 import torch
@@ -22,7 +22,19 @@ def test_an_average_is_computed_without_rounding_errors():
     assert average_weights([{"a": torch.tensor([value])} for value in values])["a"].tolist() == [0.5]
 
 
-def test_averaging_no_models_is_refused():
+def test_whole_numbers_are_not_averaged():
+    same = {"steps": torch.tensor([2, 3])}
+    assert_same_bits(average_weights([same, dict(same)]), same)
+    with pytest.raises(CheckpointError, match="steps"):
+        average_weights([same, {"steps": torch.tensor([2, 4])}])
+
+
+def test_models_that_differ_cannot_be_averaged():
+    first = {"a": torch.ones(2, 3), "b": torch.ones(1)}
+    with pytest.raises(CheckpointError, match=r"1 and 3.*a has the shape \(2, 3\) in one and \(3, 2\)"):
+        average_weights([first, first, {"a": torch.ones(3, 2), "b": torch.ones(1)}])
+    with pytest.raises(CheckpointError, match="only one of them has b, c"):
+        average_weights([first, {"a": torch.ones(2, 3), "c": torch.ones(1)}])
     with pytest.raises(CheckpointError, match="no models"):
         average_weights([])
 

@@ -168,3 +168,10 @@ def test_links_inside_a_run_are_followed(tmp_path):
                     lambda: path_inside(tmp_path, "pipe")):
         with pytest.raises(CheckpointError):
             refused()
+
+
+def test_a_link_to_nothing_in_a_model_is_damage(tmp_path):
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "gone")
+    with pytest.raises(DamagedError, match="is not a regular file"):
+        path_inside(tmp_path, "model.safetensors")
+    assert path_inside(tmp_path, "recipe.yaml") == tmp_path / "recipe.yaml"     # may be missing, too

@@ -8,8 +8,8 @@ import pytest
 from toy import RECIPE, WORDS
 
 from seq2seq.cli import main
-from seq2seq.data.corpus import as_lines, read_pairs
-from seq2seq.data.preparation import TrainingText, prepare, training_pairs
+from seq2seq.data.corpus import Counts, as_lines, read_pairs
+from seq2seq.data.preparation import TrainingText, cleaned, prepare, prepared_text, training_pairs
 from seq2seq.documents.translate_document import translate_document
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError
 from seq2seq.evaluation.rescoring import rescore
@@ -21,6 +21,7 @@ from seq2seq.serve.models import MachineOptions, Models
 from seq2seq.storage.tokenizer_files import load_tokenizers
 from seq2seq.tokenizers.context import SEPARATOR_ID
 from seq2seq.tokenizers.source import Source, as_source
+from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.training import synthetic_text
 from seq2seq.training.run import train
 from seq2seq.training.validation import Validation
@@ -104,6 +105,18 @@ def test_a_column_can_say_where_a_document_begins(folder, tmp_path):
         f"data.valid={{file: {tmp_path / 'pairs.tsv'}, source: 1, target: 2, document: 3}}"])
     assert [source for _, source, _ in as_lines(read_pairs(recipe, recipe.data.valid[0]))] == [
         "␞ one", "one␞ two", "␞ red", "red␞ blue"]
+
+
+def test_a_tag_that_looks_like_a_language_token_stands_after_the_context(folder, tmp_path):
+    recipe = load_recipe(folder / "recipe.yaml", ["data.train.0.tag='>>bt<< x'", "tokenizer.subword_sampling=0.1"])
+    text = TrainingText.of(recipe)
+    prepared = prepare(text, load_tokenizers(folder / "run" / "tokenizer"), tmp_path, 1)
+    found = list(prepared_text(text, prepared.directory))
+    plain = [source for _, source, _ in cleaned(load_recipe(folder / "recipe.yaml").data.train[0], recipe, Counts())]
+    assert [source.text for source, _ in found] == [source.text for source in plain if source.text]
+    lines = [as_line(source) for source, _ in found]
+    assert all("\u241e >>bt<< x " in line and line.count(">>bt<<") == 1 for line in lines)
+    assert lines == (prepared.directory / "source.txt").read_text().splitlines()
 
 
 def test_the_key_of_a_document_may_be_beside_the_texts(folder, tmp_path):

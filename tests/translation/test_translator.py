@@ -26,7 +26,7 @@ from seq2seq.search.options import wu_length_penalty
 from seq2seq.storage.checkpoints import MODEL, RECIPE, load_bundle, save_bundle
 from seq2seq.storage.directories import read_tensors
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
-from seq2seq.training.distributed import translate_blocks, translate_lines
+from seq2seq.training.distributed import translate_lines, translate_whole_blocks
 from seq2seq.translation import translator as module
 from seq2seq.translation.generation import generate
 from seq2seq.translation.scoring import pair_scores
@@ -237,7 +237,7 @@ def test_option_types_are_those_of_the_decoding_section():
     phrases = {"forbid": Sequence[str], "require": Sequence[str]}               # a list will do
     assert list(options) == list(section) and options == section | phrases
     for call in (Translator.translate, Translator.translate_stream, generate, TranslatorPool.translate,
-                 TranslatorPool.translate_stream, translate_lines, translate_blocks):
+                 TranslatorPool.translate_stream, translate_lines, translate_whole_blocks):
         assert typing.get_type_hints(call)["decoding"] == typing.Unpack[DecodingOptions], call
 
 
