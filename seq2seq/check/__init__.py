@@ -26,6 +26,7 @@ from seq2seq.check.warnings import (
     add_direction_warnings,
     add_epoch_warnings,
     add_language_warnings,
+    add_lookalike_warnings,
     add_tokenization_warnings,
     add_vocabulary_warnings,
     add_word_warnings,
@@ -57,8 +58,11 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     train_readers = [CorpusReader("train", spec, recipe) for spec in text.corpora]
     samples = {languages: Sample(recipe.seed) for languages in recipe.directions
                if languages in map(recipe.languages_of, text.corpora)}
-    for reader in train_readers + held_out_readers:
-        reader.scan(samples[reader.languages] if reader in train_readers else None)
+    seen: set[bytes] = set()
+    for reader in train_readers:
+        reader.scan(samples[reader.languages], seen)
+    for reader in held_out_readers:
+        reader.scan(None)
     tokenizers, tokenizer_error = None, None
     if not any(reader.report.error for reader in train_readers):
         tokenizers, tokenizer_error = load_or_make_tokenizers(text, run, uses_run_tokenizer)
@@ -69,8 +73,9 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     sources = {reader.report.role: reader.read_held_out(held_out) for reader in held_out_readers}
     overlap: set[str] = set()
     characters: dict[str, set[str]] = {side: set() for side in recipe.data.valid[0].sides}
+    seen = set()
     for reader in train_readers:
-        reader.read_train(held_out, overlap, characters)
+        reader.read_train(held_out, overlap, characters, seen)
     if recipe.task.has_source and recipe.task.target_is_text:
         checkers = {languages: CorpusChecker(sample.blocks, languages) for languages, sample in samples.items()}
         report.warnings += dict.fromkeys(checker.fault for checker in checkers.values() if checker.fault)
@@ -90,6 +95,10 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     for reader in train_readers + held_out_readers:
         corpus = reader.report
         add_corpus_warnings(corpus, sources.get(corpus.role), overlap, report.warnings)
+        add_lookalike_warnings(corpus, recipe.tokenizer.is_canonical if tokenizers is None else
+                               tokenizers.target.is_canonical, report.warnings)
+        if any(characters.values()) and not missing:
+            reader.add_unseen(next(iter(characters.values())), report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         add_tokenization_warnings(report.corpora, report.warnings)
     for languages in (each for each in recipe.directions if each in samples):

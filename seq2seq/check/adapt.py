@@ -295,8 +295,9 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
         except CorpusError as error:
             console.warn(f"the test set {name} of the model is not scored: {error}")
     try:
+        seen: set[bytes] = set()
         found = (pair for spec in recipe.data.train if spec.translated_by is None
-                 for pair in as_lines(cleaned(spec, recipe, Counts())))
+                 for pair in as_lines(cleaned(spec, recipe, Counts(), seen)))
         train = _sample(_texts(found), limit, seed)
         valid = [list(as_lines(read_pairs(recipe, spec))) for spec in recipe.data.valid]
     except CorpusError as error:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from unicodedata import is_normalized
 
 from seq2seq.check.results import CorpusReport, Finding
-from seq2seq.data.cleaning import SHORT_TEXT
+from seq2seq.data.cleaning import SHORT_TEXT, pair_digest
 from seq2seq.data.corpus import LinePair
 from seq2seq.data.damaged_text import is_damaged, is_split_into_subwords
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import has_entities, is_tokenized
+from seq2seq.recipe import Languages
+from seq2seq.tokenizers.canonical_text import INVISIBLE_CHARACTER, SPECIAL_SPACE, canonical
+from seq2seq.tokenizers.source import Source
 
 BLOCK_LINES = 64
 """Number of consecutive lines in a block. Blocks are sampled instead of single lines, because a shift of one side by a
@@ -22,6 +25,13 @@ MAX_BLOCKS = 320
 LENGTH_RATIOS = (1.5, 2.0, 3.0, 4.0)
 MAX_CHARACTERS = (250, 500, 1000, 5000)
 NUMBER_AGREEMENTS = (0.5, 0.7, 1.0)
+
+# Text that looks the same as other text, by kind of line: functions that return True for such a text.
+LOOKALIKES: dict[str, Callable[[str], bool]] = {
+    "not_in_nfc": lambda text: not is_normalized("NFC", text),
+    "invisible_characters": lambda text: INVISIBLE_CHARACTER.search(text) is not None,
+    "special_spaces": lambda text: SPECIAL_SPACE.search(text) is not None,
+}
 
 Block = list[LinePair]
 """Consecutive pairs of a corpus, at most BLOCK_LINES."""
@@ -54,30 +64,35 @@ class Sample:
             self.blocks[index] = block
 
 
-def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int) -> None:
+def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, languages: Languages | None = None,
+                tag: str = "", seen: set[bytes] | None = None) -> None:
     """Read all pairs. Add to the report the number of lines of each kind, such as duplicates, and the number of pairs
     that each value of LENGTH_RATIOS, MAX_CHARACTERS and NUMBER_AGREEMENTS would drop.
-    sides: 2 for pairs; 1 for the text of a language model.
+    sides: 2 for pairs; 1 for the text of a language model. languages, seen: see `cleaning.clean`. tag: tag of
+    the corpus.
     """
-    seen: set[bytes] = set()
+    seen = set() if seen is None else seen
     limits = {key: dict.fromkeys(map(str, values), 0) for key, values in (
         ("max_characters", MAX_CHARACTERS), *((("max_length_ratio", LENGTH_RATIOS),
                                                ("min_number_agreement", NUMBER_AGREEMENTS)) if sides == 2 else ()))}
     for number, source, target in pairs:
         report.lines += 1
         texts = (source, target)[-sides:]
-        lengths = [len(text.strip()) for text in texts]
+        canonical_texts = tuple(map(canonical, texts))
+        lengths = list(map(len, canonical_texts))
         for limit in MAX_CHARACTERS:
             limits["max_characters"][str(limit)] += max(lengths) > limit
-        for kind in _kinds(texts, lengths, seen):
+        digest = pair_digest(languages, Source("".join(canonical_texts[:-1]), tag=tag), canonical_texts[-1])
+        for kind in _kinds(texts, canonical_texts, digest in seen):
             report.findings.setdefault(kind, Finding()).add(number)
+        seen.add(digest)
         if sides == 2:
             for ratio in LENGTH_RATIOS:
                 limits["max_length_ratio"][str(ratio)] += (
                     min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
             if not min(lengths):                                                # already counted as empty
                 continue
-            agreement = number_agreement(*texts)
+            agreement = number_agreement(*canonical_texts)
             for minimum in NUMBER_AGREEMENTS:
                 limits["min_number_agreement"][str(minimum)] += agreement < minimum
             if agreement < 1:
@@ -85,19 +100,17 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int) -> 
     report.limits = limits
 
 
-def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iterator[str]:
-    """Yield the kinds of a line, such as `empty` or `duplicate`.
-
-    seen: hashes of earlier lines; the hash of this line is added.
-    """
-    if not min(lengths):
+def _kinds(texts: tuple[str, ...], canonical_texts: tuple[str, ...], repeated: bool) -> Iterator[str]:
+    """Yield the kinds of a line, such as `empty` or `duplicate`. repeated: True if an earlier pair is equal."""
+    for kind, occurs in LOOKALIKES.items():
+        if any(map(occurs, texts)):
+            yield kind
+    if not all(canonical_texts):
         yield "empty"
         return
-    digest = hashlib.blake2b("\n".join(texts).encode(), digest_size=8).digest()
-    if digest in seen:
+    if repeated:
         yield "duplicate"
-    seen.add(digest)
-    if len(texts) == 2 and texts[0] == texts[1]:
+    if len(texts) == 2 and canonical_texts[0] == canonical_texts[1]:
         yield "identical"
     if any(map(is_damaged, texts)):
         yield "damaged"

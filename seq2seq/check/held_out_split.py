@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import unicodedata
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from hashlib import blake2b
 import numpy as np
 
 from seq2seq.data.corpus import LinePair
+from seq2seq.tokenizers.canonical_text import canonical
 
 MAX_HELD_OUT = 2_000
 """Maximum number of pairs in the validation set and in the test set. The test sets of WMT have about as many."""
@@ -66,5 +66,5 @@ def choose_held_out(pairs: Iterable[LinePair], seed: int, is_suitable: Callable[
 
 def comparable(text: str) -> str:
     """Return the text in the form in which sentences of training and held-out text are compared: without differences in
-    case, white space and Unicode normalisation."""
-    return " ".join(unicodedata.normalize("NFC", text).split()).casefold()
+    case and white space, and in canonical form."""
+    return " ".join(canonical(text).split()).casefold()

@@ -23,10 +23,12 @@ from seq2seq.data.resampled_epochs import sampled
 from seq2seq.errors import UserError
 from seq2seq.languages import has_spaceless_words, main_language
 from seq2seq.recipe import Corpus, Recipe
+from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.tokenizer import UNKNOWN_ID, Tokenizers, Vocabulary
 from seq2seq.tokenizers.vocabulary import as_line
+from seq2seq.translation.text_io import name_characters
 
 # For each of these values of data.cleaning.max_pieces, the report counts the pairs that the value would drop.
 MAX_PIECES = (64, 128, 256, 512)
@@ -36,6 +38,7 @@ class CorpusReader:
     """Reads one corpus and fills in its report.
 
     tokenizers: tokenizers that count pieces; if None, pieces are not counted.
+    texts: sources of a validation or test corpus by line number (for a language model, its texts).
     lengths: for each side, the line lengths in pieces, `</s>` included. There is one array for each block of pairs. In
         a training corpus, only pairs that cleaning keeps are included.
     """
@@ -48,16 +51,19 @@ class CorpusReader:
         self.characters: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
         self.words: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
         self.pieces: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
+        self.texts: dict[int, str] = {}
 
-    def scan(self, sample: Sample | None) -> None:
+    def scan(self, sample: Sample | None, seen: set[bytes] | None = None) -> None:
         """Read all lines without cleaning, and count the lines of each kind, such as duplicates. If the corpus cannot
         be read, `report.error` says why.
 
-        sample: random sample to which blocks of the pairs are added; None to draw no sample.
+        sample: random sample to which blocks of the pairs are added; None to draw no sample. seen: hashes of the pairs
+            of earlier corpora, see `clean`.
         """
         try:
             pairs = console.with_progress(f"scanning {self.report.label}", self._texts(), "pairs")
-            scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides))
+            scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides),
+                        self.languages, self.spec.tag or "", seen)
         except UserError as error:
             self.report.error = str(error)
 
@@ -76,13 +82,26 @@ class CorpusReader:
         their texts) by line number, as `comparable` texts, and add them to the set of their language in `held_out`."""
         sources: dict[int, str] = {}
         for block in self._blocks(clean=False):
-            sources.update(zip((number for number, _, _ in block), map(self._comparable, self._sides(block)[0][1]),
-                               strict=True))
+            texts = [as_source(line).text for line in self._sides(block)[0][1]]
+            sources.update((number, comparable(text)) for (number, _, _), text in zip(block, texts, strict=True))
+            self.texts.update((number, text) for (number, _, _), text in zip(block, texts, strict=True))
         language = main_language(self._language(self.spec.sides[0]))
         held_out.setdefault(language, set()).update(filter(None, sources.values()))
         return sources
 
-    def read_train(self, held_out: Mapping[str, set[str]], overlap: set[str], characters: dict[str, set[str]]) -> None:
+    def add_unseen(self, characters: set[str], warnings: list[str]) -> None:
+        """Append a warning if sources of a validation or test corpus have characters that the training sources never have.
+        characters: those of the training sources."""
+        side = self.spec.sides[0]
+        normalized = self._tokenizer(side).normalized if self.tokenizers else canonical
+        unseen = {number: found for number, text in self.texts.items() if (found := set(normalized(text)) - characters)}
+        if unseen:
+            named = name_characters(Counter(character for found in unseen.values() for character in sorted(found)))
+            warnings.append(f"{self.report.role} {self.report.label}: of {len(self.texts):,} {side}s, {len(unseen):,} "
+                            f"have characters that train never has (first: line {min(unseen):,}): {named}.")
+
+    def read_train(self, held_out: Mapping[str, set[str]], overlap: set[str], characters: dict[str, set[str]],
+                   seen: set[bytes] | None = None) -> None:
         """Read the pairs of a training corpus after cleaning.
 
         Args:
@@ -91,8 +110,9 @@ class CorpusReader:
                 corpus are searched for sources in their language, because a model of several directions may be tested
                 in the reverse direction. If both sides have the same language, only the source side is searched.
             characters: for each side, a set to which the characters of its text are added.
+            seen: hashes of the pairs of earlier corpora, see `clean`.
         """
-        for block in self._blocks(clean=True):
+        for block in self._blocks(clean=True, seen=seen):
             sides = self._sides(block)
             of_language = {main_language(self._language(side)): texts for side, texts in reversed(sides)}
             for language, texts in of_language.items():
@@ -110,13 +130,13 @@ class CorpusReader:
         columns = ([source for _, source, _ in block], [target for _, _, target in block])
         return list(zip(self.spec.sides, columns[-len(self.spec.sides):], strict=True))
 
-    def _blocks(self, clean: bool) -> Iterator[list[Pair]]:
+    def _blocks(self, clean: bool, seen: set[bytes] | None = None) -> Iterator[list[Pair]]:
         """Yield the pairs in blocks, and complete the report after the last block.
 
-        clean: True to clean the pairs as for training; False to yield all pairs.
+        clean: True to clean the pairs as for training; False to yield all pairs. seen: as in `read_train`.
         """
         try:
-            pairs = (cleaned(self.spec, self.recipe, self.report.counts) if clean else
+            pairs = (cleaned(self.spec, self.recipe, self.report.counts, seen, self.tokenizers) if clean else
                      read_pairs(self.recipe, self.spec, self.report.counts))
             with console.progress(f"reading {self.report.label}", None, unit="pairs") as advance:
                 for block in blocks(pairs, BLOCK_PAIRS):

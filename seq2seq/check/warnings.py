@@ -30,6 +30,12 @@ LINE_WARNINGS = {
                        "Number words are not recognised, so check some of these lines first: "
                        "data.cleaning.min_number_agreement: 0.7 drops most of them."),
 }
+# For each kind of line that looks the same as other text: description, and what a canonical tokenizer does about it.
+LOOKALIKE_WARNINGS = {
+    "not_in_nfc": ("are not in Unicode NFC, such as u followed by U+0308 for ü", "writes them in NFC"),
+    "invisible_characters": ("have invisible characters, such as zero-width spaces or soft hyphens", "removes them"),
+    "special_spaces": ("have no-break spaces, tabs or other special spaces", "turns them into ordinary spaces"),
+}
 MAX_MISALIGNED_SHARE = 0.01
 """A warning is given if the estimated share of misaligned training pairs is higher than this."""
 MAX_MISALIGNED_SHARE_HELD_OUT = 0.03
@@ -86,6 +92,19 @@ def add_corpus_warnings(corpus: CorpusReport, sources: Mapping[int, str] | None,
     if len(lines) > MAX_OVERLAP_SHARE * len(sources):
         warnings.append(f"{corpus.role}: {len(lines):,} of {len(sources):,} {plural} also occur in train (such as line "
                         f"{lines[0]:,}), so that scores on this set are too high. Remove them from train.")
+
+
+def add_lookalike_warnings(corpus: CorpusReport, canonical: bool, warnings: list[str]) -> None:
+    """Append a warning for each kind of text that looks the same as other text. canonical: True if the tokenizer makes
+    such texts equal."""
+    for kind, (description, change) in LOOKALIKE_WARNINGS.items():
+        if kind in corpus.findings:
+            remedy = f"The tokenizer {change}, so the model sees no difference." if canonical else (
+                f"The tokenizer does not change them; tokenizer.normalization: canonical {change}.")
+            if corpus.role != "train" and kind != "special_spaces":
+                remedy += " sacreBLEU sees the difference in references."
+            warnings.append(f"{corpus.role} {corpus.label}: of {corpus.lines:,} lines, {corpus.findings[kind]} "
+                            f"{description}. {remedy}")
 
 
 def frequent_kinds(corpus: CorpusReport) -> list[str]:

@@ -122,10 +122,13 @@ def evaluate(
     if source is not None:
         texts, *streams = [read_texts(path) for path in (source, *references)]
         require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
+        for path, lines in zip(references, streams, strict=True):
+            scoring.warn_about_lookalikes(str(path), lines)
         translator = load_translator(model, device, precision, threads, language)
         safe = protected(translator, glossary) if glossary else None
         with console.progress("translating", len(texts)) as advance:
             n_best = (safe or translator).translate(texts, progress=advance)
+        scoring.warn_about_unseen(str(source), n_best)
         terms = adherence_of(safe, texts, n_best) if safe else {}
         scores = scoring.corpus_scores([best.text for best, *_ in n_best], streams, translator.languages.target,
                                        metrics, names=[str(source), *map(str, references)],

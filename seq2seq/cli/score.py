@@ -22,7 +22,7 @@ from seq2seq.cli.options import (
 )
 from seq2seq.data.parallel_text import blocks, require_as_many_lines, zip_parallel
 from seq2seq.errors import UserError
-from seq2seq.translation.text_io import reading, writing
+from seq2seq.translation.text_io import LineWarnings, UnseenCharacters, reading, writing
 
 if TYPE_CHECKING:
     from seq2seq.translation.translator import Translator
@@ -65,25 +65,34 @@ def score(
         translator = load_translator(model, device, precision, threads, target_language)
         _require_sides(translator, model, target)
         advance = stack.enter_context(bar("scoring", inputs[0], output))
+        from seq2seq.tokenizers.canonical_text import is_blank
         from seq2seq.tokenizers.context import PreviousSentences
+        from seq2seq.tokenizers.source import as_source
         from seq2seq.translation.scoring import pair_scores
 
         previous = PreviousSentences(translator.context)
+        one_sided = LineWarnings(" and ".join(input_names), "pairs have text on only one side")
+        unseen = UnseenCharacters(inputs[0].name)
         for block in blocks(zip_parallel(input_names, *inputs), PAIRS_PER_BLOCK):
-            # A language model has an empty source. White space around a line is not scored, as in translation.
-            pairs = [("" if len(lines) == 1 else previous.source(lines[0].text.strip()), lines[-1].text.strip())
-                     for lines in block]
+            # A language model has an empty source.
+            pairs = [("" if len(lines) == 1 else previous.source(lines[0].text), lines[-1].text) for lines in block]
+            for (line, *_), (source_text, target_text) in zip(block, pairs, strict=True):
+                if target and is_blank(as_source(source_text).text) != is_blank(target_text):
+                    one_sided.warn(line.number, "only one side has text; the other one is scored as an empty text")
             try:
                 scores = pair_scores(translator, pairs, progress=advance)
             except ValueError as error:
                 raise too_long(translator, block, *inputs) from error
             for lines, score in zip(block, scores, strict=True):
+                unseen.add(lines[0].number, translator.unseen(lines[0].text))
                 if format is TextOrLines.text:
                     output.write(f"{score.log_probability:.6f}\n")
                 else:
                     output.write(json_line({
                         "line": lines[0].number, **{name: line.text for name, line in zip(names, lines, strict=True)},
                         "log_probability": score.log_probability, "tokens": score.tokens}) + "\n")
+        one_sided.finish()
+        unseen.finish()
 
 
 def _require_sides(translator: Translator, model: Path, target: Path | None) -> None:

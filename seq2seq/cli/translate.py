@@ -43,7 +43,7 @@ from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of
 from seq2seq.errors import UserError
 from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from seq2seq.signals import StopRequest, stopping_by_signal
-from seq2seq.translation.text_io import Input, Line, LineWarnings, file_or_standard, reading
+from seq2seq.translation.text_io import Input, Line, LineWarnings, UnseenCharacters, file_or_standard, reading
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
 
 if TYPE_CHECKING:
@@ -425,6 +425,7 @@ class _Warnings:
         self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too", places)
         self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", places)
         self.terms = LineWarnings(name, "translations lack a term of the glossary", places)
+        self.unseen = UnseenCharacters(name)
         self.retried = 0
 
     def check(self, line: Line, best: Translation) -> None:
@@ -441,11 +442,12 @@ class _Warnings:
             self.faulty.warn(line.number, ", ".join(best.faults))
         if best.lost_terms:
             self.terms.warn(line.number, f"the translation lacks a term of the glossary: {', '.join(best.lost_terms)}")
+        self.unseen.add(line.number, best.unseen)
         self.retried += best.retried
 
     def finish(self) -> None:
         """Print the counts."""
-        for warnings in (self.language, self.long, self.faulty, self.terms):
+        for warnings in (self.language, self.long, self.faulty, self.terms, self.unseen):
             warnings.finish()
         if self.retried:
             console.print_message(f"translations improved by a retry: {self.retried:,}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from seq2seq.data.damaged_text import is_damaged
 from seq2seq.data.language_identification import LanguageDetector, SideLanguages
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import LengthModel
+from seq2seq.tokenizers.canonical_text import canonical, is_blank
+from seq2seq.tokenizers.source import Source
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Cleaning, Languages
@@ -23,33 +25,59 @@ STATISTICS_PAIRS = 10_000
 """Number of pairs at the beginning of a corpus from which the filters compute the statistics of the corpus."""
 
 
+Normalize = Callable[[str], str]
+"""Function that returns a text as the model sees it; see `Vocabulary.normalized`."""
+
+
 def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int = 2,
-          languages: Languages | None = None) -> Iterator[Pair]:
-    """Yield the pairs that pass all filters. The other pairs are counted in `counts`, by the reason to drop them. Of a
-    source, the filters examine only the text.
+          languages: Languages | None = None, normalize: Sequence[Normalize] = (canonical, canonical),
+          seen: set[bytes] | None = None) -> Iterator[Pair]:
+    """Yield the pairs that pass all filters, with their texts as the model sees them. The other pairs are counted in
+    `counts`, by the reason to drop them. Of a source, the filters examine only the text.
 
     Duplicates are found by 64-bit hashes, which take some 80 bytes per pair. Two different pairs have the same hash
-    with a probability of 2^-64.
+    with a probability of 2^-64. Pairs with different languages or tags are no duplicates.
 
     Args:
         sides: number of texts of a pair; 1 for monolingual text, whose source is empty. For monolingual text, the
             filters that compare the two sides are skipped.
-        languages: language codes of both sides; only the filter `language: lingua` needs them.
+        languages: language codes of both sides.
+        normalize: functions for source and target. Only the filter of damaged text examines the text before.
+        seen: hashes of the pairs of earlier corpora, to which those of this corpus are added; None: there are none.
     Raises:
         UserError: lingua is not installed, or does not know one of the languages.
     """
-    seen: set[bytes] = set()
-    statistics, pairs = _compute_statistics(pairs, cleaning, sides, languages)
-    for number, source, target in pairs:
-        reason = _drop_reason((source.text, target)[-sides:], cleaning) or statistics.drop_reason(source.text, target)
+    seen = set() if seen is None else seen
+    statistics, read = _compute_statistics(_normalized(pairs, cleaning, normalize), cleaning, sides, languages)
+    for number, source, target, damaged in read:
+        reason = (_drop_reason((source.text, target)[-sides:], cleaning, damaged)
+                  or statistics.drop_reason(source.text, target))
         if reason is None and cleaning.remove_duplicates:
-            digest = hashlib.blake2b(f"{source.text}\n{target}".encode(), digest_size=8).digest()
+            digest = pair_digest(languages, source, target)
             reason = "duplicate" if digest in seen else None
             seen.add(digest)
         if reason is None:
             yield number, source, target
         else:
             counts.count_dropped(reason, number)
+
+
+def pair_digest(languages: Languages | None, source: Source, target: str) -> bytes:
+    """Return a 64-bit hash of a pair without its context. Equal pairs are duplicates."""
+    codes = languages and languages.pair_or_text
+    text = "\n".join((str(codes), source.language, source.tag, source.text, target))
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+_Read = tuple[int, Source, str, bool]
+"""Pair with its texts as the model sees them, and True if one of its texts was damaged before."""
+
+
+def _normalized(pairs: Iterable[Pair], cleaning: Cleaning, normalize: Sequence[Normalize]) -> Iterator[_Read]:
+    for number, source, target in pairs:
+        damaged = cleaning.remove_damaged and (is_damaged(source.text) or is_damaged(target))
+        text = normalize[0](source.text)
+        yield number, source if text == source.text else replace(source, text=text), normalize[1](target), damaged
 
 
 @dataclass(frozen=True)
@@ -65,36 +93,35 @@ class _Statistics:
 
     def drop_reason(self, source: str, target: str) -> str | None:
         """Apply the filters that need statistics to a pair. Return the reason to drop the pair; None to keep it."""
-        if self.lengths and self.lengths.deviation(len(source.strip()), len(target.strip())) > self.max_deviation:
+        if self.lengths and self.lengths.deviation(len(source), len(target)) > self.max_deviation:
             return "length_deviation"
         if self.languages and self.languages.wrong(source, target):
             return "wrong_language"
         return None
 
 
-def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, languages: Languages | None
-                        ) -> tuple[_Statistics, Iterable[Pair]]:
+def _compute_statistics(pairs: Iterator[_Read], cleaning: Cleaning, sides: int, languages: Languages | None
+                        ) -> tuple[_Statistics, Iterable[_Read]]:
     """Return (statistics of the first STATISTICS_PAIRS pairs, all pairs). Unneeded statistics are None."""
     detector = LanguageDetector(languages) if cleaning.language == "lingua" and languages else None
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Statistics(languages=detector), pairs
-    pairs = iter(pairs)
     first = list(islice(pairs, STATISTICS_PAIRS))
-    texts = [(source.text, target) for _, source, target in first]
-    kept = [pair for pair in texts if _drop_reason(pair, cleaning) is None]
+    kept = [(source.text, target) for _, source, target, damaged in first
+            if _drop_reason((source.text, target), cleaning, damaged) is None]
     lengths = None
     if cleaning.max_length_deviation is not None:
-        lengths = LengthModel.learn((len(source.strip()), len(target.strip())) for source, target in kept)
+        lengths = LengthModel.learn((len(source), len(target)) for source, target in kept)
     statistics = _Statistics(lengths, cleaning.max_length_deviation or 0.0,
                              SideLanguages(kept) if cleaning.language == "sides" else detector)
     return statistics, chain(first, pairs)
 
 
-def _drop_reason(texts: Sequence[str], cleaning: Cleaning) -> str | None:
+def _drop_reason(texts: Sequence[str], cleaning: Cleaning, damaged: bool) -> str | None:
     """Apply the filters that need no statistics to a pair. Return the reason to drop the pair; None to keep it."""
-    lengths = [len(text.strip()) for text in texts]
-    if not min(lengths):
+    if any(map(is_blank, texts)):
         return "empty"
+    lengths = list(map(len, texts))
     if max(lengths) > cleaning.max_characters:
         return "too_long"
     ratio = cleaning.max_length_ratio
@@ -102,7 +129,7 @@ def _drop_reason(texts: Sequence[str], cleaning: Cleaning) -> str | None:
         return "length_ratio"
     if cleaning.remove_identical and len(set(texts)) < len(texts):
         return "identical"
-    if cleaning.remove_damaged and any(map(is_damaged, texts)):
+    if damaged:
         return "damaged"
     minimum = cleaning.min_number_agreement
     if minimum is not None and len(texts) > 1 and number_agreement(*texts) < minimum:

@@ -18,6 +18,7 @@ from seq2seq.languages import (
     has_spaceless_words,
     spaceless_cluster,
 )
+from seq2seq.tokenizers.canonical_text import is_blank
 
 # Marks that end a sentence if white space follows. The last ones are Armenian, Arabic (question mark, full stop),
 # Devanagari (danda, double danda), Burmese, Ethiopic (full stop, question mark) and Khmer (two).
@@ -53,8 +54,8 @@ def _unit() -> re.Pattern[str]:
 class DividedLine:
     """Line that was split into texts that fit the model.
 
-    before, after: white space around the text of the line. texts: parts of the text, usually one part; no part if the
-    line is empty or white space. gaps: white space between consecutive parts.
+    before, after: white space around the text of the line. texts: parts of the text as the model sees them, usually one
+    part; no part if the line is blank. gaps: white space between consecutive parts.
     """
 
     before: str
@@ -68,22 +69,27 @@ class DividedLine:
         return self.before + join_translations(parts, target_language) + self.after
 
 
-def divide(line: str, fits: Callable[[str], bool]) -> DividedLine:
-    """Split a line into parts that fit the model. No part is empty or has white space around it.
+def divide(line: str, fits: Callable[[str], bool], normalize: Callable[[str], str] = str.strip) -> DividedLine:
+    """Split a line into parts that fit the model. No part is blank or has white space around it.
 
-    fits: function that returns True if a text is short enough for the model. Any single character must fit.
+    Args:
+        fits: function that returns True if a text is short enough for the model. Any single character must fit.
+        normalize: function that returns a text as the model sees it; see `Vocabulary.normalized`.
     """
+    if is_blank(line):
+        return DividedLine(line, [], [], "")
     before, text, after = split_margins(line)
     texts: list[str] = []
     gaps: list[str] = []
-    for segment in split_long(text, fits) if text else []:
+    for segment in split_long(text, fits):
         leading, core, trailing = split_margins(segment)
-        if not core:
-            gaps[-1] += segment
+        if is_blank(core):
+            if gaps:
+                gaps[-1] += segment
             continue
         if gaps:
             gaps[-1] += leading
-        texts.append(core)
+        texts.append(normalize(core))
         gaps.append(trailing)
     return DividedLine(before, texts, gaps[:-1], after)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,13 +19,16 @@ from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.cleaning import clean
 from seq2seq.data.corpus import Counts, Pair, language_and_tag, read_pairs
+from seq2seq.data.modifiers import NOISE_CHARACTERS
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.files import parse_json
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.storage.atomic import replace_directory
+from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
 from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, tokenizers_of_run
+from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, parse_context, shortened
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, has_term_markers
@@ -65,21 +70,29 @@ class Prepared:
     """Prepared training corpus on disk.
 
     corpus: ids of all pairs, memory-mapped. counts: numbers of pairs read, kept and dropped, by corpus.
-    fingerprint: sha256 of all ids and sentence lengths; equal fingerprints mean equal training sentences.
+    characters: all characters of the text, by side, as the model sees them. fingerprint: sha256 of all ids and sentence lengths; equal fingerprints mean equal training sentences.
     """
 
     directory: Path
     corpus: EncodedCorpus
     counts: dict[str, dict[str, Any]]
+    characters: dict[str, str]
     fingerprint: str
 
 
-def cleaned(spec: Corpus, recipe: Recipe, counts: Counts) -> Iterator[Pair]:
-    """Yield the cleaned pairs of a training corpus. With `data.context`, a share of them has an empty context (see
-    ISOLATED_SHARE). counts: updated with the numbers of lines read and dropped."""
+def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: set[bytes] | None = None,
+            tokenizers: Tokenizers | None = None) -> Iterator[Pair]:
+    """Yield the cleaned pairs of a training corpus, as the model sees them. With `data.context`, a share of them has an
+    empty context (see ISOLATED_SHARE).
+
+    counts: updated with the numbers of lines read and dropped. seen: hashes of the pairs of earlier corpora, see
+    `clean`. tokenizers: tokenizers of the model; None: those that the recipe's section describes.
+    """
     pairs = read_pairs(recipe, spec, counts)
+    normalize = ((canonical if recipe.tokenizer.is_canonical else str.strip,) * 2 if tokenizers is None else
+                 (tokenizers.source.normalized, tokenizers.target.normalized))
     for number, source, target in clean(pairs, recipe.data.cleaning, counts, len(spec.sides),
-                                        recipe.languages_of(spec)):
+                                        recipe.languages_of(spec), normalize, seen):
         yield number, replace(source, context=()) if source.context and _is_isolated(number) else source, target
 
 
@@ -91,8 +104,9 @@ def _is_isolated(line: int) -> bool:
 
 def training_pairs(text: TrainingText) -> Iterator[tuple[str, str]]:
     """Yield the cleaned pairs of all training corpora as text without context, one corpus after another."""
+    seen: set[bytes] = set()
     for spec in text.corpora:
-        for _, source, target in cleaned(spec, text.recipe, Counts()):
+        for _, source, target in cleaned(spec, text.recipe, Counts(), seen):
             yield as_line(replace(source, context=None)), target
 
 
@@ -260,6 +274,8 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
     writers = [SideWriter(temporary, "source", tokenizers.source), SideWriter(temporary, "target", tokenizers.target)]
     keep_text = recipe.keeps_training_text
     counts_by_corpus: dict[str, dict[str, Any]] = {}
+    seen: set[bytes] = set()
+    characters = known_characters(recipe)
     total = 0
     with contextlib.ExitStack() as stack, console.progress("tokenising", None, unit="pairs") as advance:
         lines_file = stack.enter_context(open(temporary / "lines", "wb"))
@@ -268,7 +284,7 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
                  for side in SIDES] if keep_text else []
         for number, spec in enumerate(text.corpora):
             counts = Counts()
-            for block in blocks(cleaned(spec, recipe, counts), BLOCK_PAIRS):
+            for block in blocks(cleaned(spec, recipe, counts, seen, tokenizers), BLOCK_PAIRS):
                 numbers = np.array([line for line, _, _ in block], np.int64)
                 sources, targets = [source for _, source, _ in block], [target for _, _, target in block]
                 if recipe.data.context:
@@ -279,6 +295,8 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
                                          recipe.data.cleaning.max_pieces, counts)
                 for writer, (ids, lengths) in zip(writers, sides, strict=True):
                     writer.append(ids[np.repeat(kept, lengths)], lengths[kept])
+                for side, side_texts in zip(SIDES, ([source.text for source in sources], targets), strict=True):
+                    characters[side].update(*compress(side_texts, kept))
                 for file, lines in zip(texts, (map(as_line, sources), targets), strict=False):
                     file.writelines(f"{line}\n" for line, keep in zip(lines, kept, strict=True) if keep)
                 lines_file.write(numbers[kept].tobytes())
@@ -291,9 +309,20 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
         raise CorpusError(f"no training pair is left after cleaning: {json.dumps(counts_by_corpus)}. "
                           "Check the files in data.train and the limits in data.cleaning.")
     description = {"pairs": total, "counts": counts_by_corpus, "fingerprint": fingerprint,
+                   "characters": {side: "".join(sorted(found)) for side, found in characters.items()},
                    "types": [np.dtype(writer.dtype).name for writer in writers],
                    "crc32": {path.name: crc32_of(path) for path in sorted(temporary.iterdir())}}
     (temporary / DESCRIPTION).write_bytes(as_json(description))
+
+
+def known_characters(recipe: Recipe) -> dict[str, set[str]]:
+    """Return the characters that a model sees in addition to those of its training text, by side: those that
+    `data.augmentation` adds, and those of the training text of the model in `training.start_from`."""
+    augmentation, start = recipe.data.augmentation, recipe.training.start_from
+    added = [NOISE_CHARACTERS * (augmentation.noise > 0), "".join(TERM_MARKERS) * (augmentation.terms > 0),
+             string.printable * (augmentation.tags + augmentation.placeholders > 0)]
+    before = {} if start is None else bundle_metadata(resolve_model_path(recipe.directory / start)).get("characters", {})
+    return {side: set("".join([*added, before.get(side, "")])) for side in SIDES}
 
 
 def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source, str]]:
@@ -340,7 +369,7 @@ def _open(text: TrainingText, directory: Path, description: dict[str, Any]) -> P
     lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
     repetitions = pair_repetitions(text, np.memmap(directory / "corpora", dtype=np.int64, mode="r"))
     return Prepared(directory, EncodedCorpus(sides[0], sides[1], repetitions, lines), description["counts"],
-                    description["fingerprint"])
+                    description["characters"], description["fingerprint"])
 
 
 def pair_repetitions(text: TrainingText, corpora: np.ndarray) -> np.ndarray | None:

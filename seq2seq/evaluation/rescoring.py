@@ -63,14 +63,12 @@ def rescore(sources: Sequence[str | Source], found: Sequence[Sequence[Translatio
     decoding_with(DecodingSection(), {"length_penalty": length_penalty})
     scored = [(line, rank) for line, n_best in enumerate(found) if len(n_best) > 1
               for rank in range(len(n_best))]
-    # The search works on text without surrounding white space, so the models score the same text.
-    lines = [replace(source, text=source.text.strip()) for source in map(as_source, sources)]
-    lines = in_context(lines, max(translator.context for translator, _ in models))
+    lines = in_context(list(map(as_source, sources)), max(translator.context for translator, _ in models))
     columns = []
     for translator, _ in models:
         count = translator.context
         read = [replace(line, context=line.context[-count:] if line.context and count else None) for line in lines]
-        pairs = [(read[line], found[line][rank].text.strip()) for line, rank in scored]
+        pairs = [(read[line], found[line][rank].text) for line, rank in scored]
         columns.append(_log_probabilities(translator, pairs))
     log_probabilities = dict(zip(scored, zip(*columns, strict=True), strict=True))
     weights = [weight for _, weight in models]

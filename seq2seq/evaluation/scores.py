@@ -18,6 +18,8 @@ from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.languages import SPACELESS_CHARACTER, bleu_tokenizer, has_spaceless_sentences, main_language
+from seq2seq.tokenizers.canonical_text import canonical, looks_different
+from seq2seq.translation.text_io import UnseenCharacters
 
 if TYPE_CHECKING:
     from seq2seq.recipe import Recipe
@@ -67,7 +69,7 @@ def corpus_scores(
         references: one or more streams, each with a line for every hypothesis.
         language: code of the target language; selects the tokeniser of BLEU.
         metrics: some of bleu, chrf, ter and exact. `exact` is the percentage of hypotheses that are equal to their
-            reference, or to one of their references.
+            reference, or to one of their references, in canonical form (see `tokenizers.canonical_text`).
         names: names of the hypotheses and of each reference stream in errors, such as their paths.
         precision: number format of the model that produced the hypotheses, if known.
     Raises:
@@ -101,6 +103,8 @@ def score_files(
         console.warn(f"{hypothesis_path} looks tokenised (full stops and commas are separated by spaces), and "
                      "sacreBLEU tokenises again. Detokenise it; or, to compare with a paper on tokenised text, use "
                      "sacrebleu --force --tokenize none.")
+    for path, lines in zip(paths, (hypotheses, *references), strict=True):
+        warn_about_lookalikes(str(path), lines)
     if "bleu" in metrics:
         warn_if_without_spaces(reference_paths, references, language)
     return corpus_scores(hypotheses, references, language, metrics, names=[str(path) for path in paths])
@@ -115,9 +119,26 @@ def warn_if_without_spaces(paths: Sequence[Path], references: Sequence[Sequence[
                          "counts the words between spaces. Name the language of the text, such as --language zh.")
 
 
+def warn_about_lookalikes(name: str, lines: Sequence[str]) -> None:
+    """Print a warning if references or translations have invisible characters or are not in NFC. sacreBLEU compares the
+    characters, and the scores are to be equal to those of its command, so the text is not changed."""
+    if count := sum(map(looks_different, lines)):
+        console.warn(f"{name}: {count:,} of {len(lines):,} lines have invisible characters, or combining characters where "
+                     "Unicode NFC has precomposed ones. Text that looks the same counts as different, so scores are "
+                     "too low. Convert the text to NFC, and remove the invisible characters.")
+
+
+def warn_about_unseen(name: str, found: "Sequence[Sequence[Translation]]") -> None:
+    """Print a warning if sources have characters that the model's training text never had. found: n-best lists."""
+    unseen = UnseenCharacters(name)
+    for line, (best, *_) in enumerate(found, 1):
+        unseen.add(line, best.unseen)
+    unseen.finish()
+
+
 def score_pairs(
     translator: "Translator", pairs: "Sequence[Pair]", metrics: Sequence[str] = METRICS,
-    translate: Translate | None = None, language: str | None = None,
+    translate: Translate | None = None, language: str | None = None, name: str = "the test set",
 ) -> dict[str, Score]:
     """Return the scores of a model on sentence pairs.
 
@@ -126,6 +147,7 @@ def score_pairs(
         translate: function that translates the sources; None: `translator.translate`. Distributed training passes a
             function that divides the lines among the ranks.
         language: code of the target language; None: the target language of the translator.
+        name: name of the pairs in warnings.
     Raises:
         CorpusError, UserError: as corpus_scores and perplexities.
     """
@@ -135,6 +157,7 @@ def score_pairs(
     if of_text:
         with console.progress("translating", len(pairs)) as advance:
             found = (translate or translator.translate)([source for source, _ in pairs], progress=advance)
+        warn_about_unseen(name, found)
         scores |= corpus_scores([best.text for best, *_ in found], [[target for _, target in pairs]],
                                 language or translator.languages.target, of_text, precision=translator.precision)
     return scores
@@ -147,18 +170,23 @@ def perplexities(
 
     `</s>` counts as a unit, as in the loss and in validation. Perplexities per word and per character can be compared
     between all models on the same text; perplexities per piece, only if the models have the same tokenizer. Words are
-    separated by white space. Pairs that are too long for the model are not scored; a warning reports their number.
+    separated by white space. Texts are measured as the model sees them, without white space at their ends. Pairs with a
+    blank side, and pairs that are too long for the model, are not scored; a warning reports their number.
 
     Raises:
         CorpusError: there are no lines, or all lines are too long for the model.
     """
     from seq2seq.model.loss import perplexity  # imported here because BLEU needs no torch
-    from seq2seq.translation.scoring import pair_scores, scorable_pairs
+    from seq2seq.translation.scoring import is_text, pair_scores, scorable_pairs
 
-    tokenizer = translator.tokenizers.target
+    tokenizer, lines = translator.tokenizers.target, len(pairs)
+    pairs = [pair for pair in pairs if is_text(pair, translator.task.has_source)]
+    if len(pairs) < lines:
+        console.warn(f"{lines - len(pairs):,} of {lines:,} lines are blank{' on a side' * translator.task.has_source}; "
+                     "they are not scored")
     kept = scorable_pairs(translator, pairs)
     if not kept:
-        raise CorpusError("There is nothing to evaluate: there are no lines, or all of them have more than "
+        raise CorpusError("There is nothing to evaluate: there are no lines, or all of them are blank or have more than "
                           f"{translator.max_positions - 1} pieces, the limit of the model.")
     if len(kept) < len(pairs):
         console.warn(f"{len(pairs) - len(kept):,} of {len(pairs):,} lines have more than "
@@ -166,9 +194,10 @@ def perplexities(
     with console.progress("scoring", len(kept)) as advance:
         scored = pair_scores(translator, kept, advance)
     total = -sum(score.log_probability for score in scored)
+    texts = [tokenizer.normalized(text) for _, text in kept]
     counts = {"perplexity": sum(score.tokens for score in scored),
-              "word_perplexity": sum(len(text.split()) + 1 for _, text in kept),
-              "character_perplexity": sum(len(text) + 1 for _, text in kept)}
+              "word_perplexity": sum(len(text.split()) + 1 for text in texts),
+              "character_perplexity": sum(len(text) + 1 for text in texts)}
     signatures = {metric: f"unit:{unit}|end:yes" for metric, unit in PERPLEXITY_UNITS.items()}
     signatures["perplexity"] += f"|vocabulary:{tokenizer.vocab_size}|tokenizer:{tokenizer.fingerprint[:8]}"
     return {
@@ -199,8 +228,10 @@ def evaluate_tests(
         for name, spec in recipe.data.test.items() if names is None or name in names
     }
     metrics = metrics or recipe.measures
-    return {name: score_pairs(translator, pairs, metrics, translate, recipe.languages_of(recipe.data.test[name]).target)
-            for name, pairs in tests.items()}
+    for name, pairs in tests.items():
+        warn_about_lookalikes(name, [target for _, target in pairs])
+    return {name: score_pairs(translator, pairs, metrics, translate, recipe.languages_of(recipe.data.test[name]).target,
+                              name) for name, pairs in tests.items()}
 
 
 def require_metrics(recipe: "Recipe") -> None:
@@ -291,8 +322,8 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
 def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str,
            precision: str | None) -> Score:
     if metric == "exact":
-        equal = sum(hypothesis in lines for hypothesis, lines in zip(hypotheses, zip(*references, strict=True),
-                                                                     strict=True))
+        equal = sum(canonical(hypothesis) in map(canonical, lines)
+                    for hypothesis, lines in zip(hypotheses, zip(*references, strict=True), strict=True))
         return Score(100 * equal / len(hypotheses), f"nrefs:{len(references)}|case:mixed|equal:line",
                      precision=precision)
     computed = sacrebleu_metric(metric, language)

@@ -20,7 +20,7 @@ DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
 MAX_RECIPE_BYTES = 4_000_000
 """Maximum size of a recipe file in bytes. Reading stops at this size, because a device such as /dev/zero never ends."""
 # Keys of `tokenizer` that must match the tokenizer of the `start_from` model. They are copied from that model's recipe.
-INHERITED_TOKENIZER_KEYS = ("type", "joint")
+INHERITED_TOKENIZER_KEYS = ("type", "joint", "normalization")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True) -> Recipe:

@@ -46,9 +46,14 @@ class TokenizerSection(Section):
     joint: bool = True
     """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
     pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""
-    normalization: Literal["identity", "nmt_nfkc"] = "identity"
-    """Unicode normalisation before tokenisation. `nmt_nfkc` replaces compatibility characters: a full-width comma
-    becomes an ordinary comma. Decoding does not restore the original characters."""
+    normalization: Literal["canonical", "identity", "nmt_nfkc"] = "canonical"
+    """Normalisation of text before tokenisation, in training and translation. `canonical` makes texts equal that look the
+    same: it writes canonically equivalent characters in one way (Unicode's NFC), turns spaces of other widths, no-break
+    spaces, tabs and line separators into ordinary spaces, several spaces into one, and removes invisible characters:
+    soft hyphens, zero-width spaces, word joiners, byte order marks and controls of the writing direction. The
+    translations do not contain these characters either. `nmt_nfkc` then also replaces compatibility characters: a
+    full-width comma becomes an ordinary comma. `identity` changes nothing. White space at the ends of a line is never
+    read."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
     """Share of the text's characters that are covered by pieces. Rarer characters are encoded as bytes."""
     sample_lines: Annotated[int, Field(gt=0, le=1_000_000_000)] = 1_000_000
@@ -56,3 +61,8 @@ class TokenizerSection(Section):
     subword_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Subword regularisation, which segments the training text differently in each epoch. The value is alpha of unigram
     sampling, or the dropout probability of BPE merges. 0 turns it off."""
+
+    @property
+    def is_canonical(self) -> bool:
+        """True if text is made canonical before tokenisation."""
+        return self.normalization != "identity"

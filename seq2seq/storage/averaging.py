@@ -161,7 +161,7 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """
     if (best_path := current_path(run / BEST)).is_dir():
         best = load_bundle(best_path)
-        metadata: dict[str, Any] = {key: best.metadata[key] for key in ("corpora", "parameters", "alignment")
+        metadata: dict[str, Any] = {key: best.metadata[key] for key in ("corpora", "characters", "parameters", "alignment")
                                     if key in best.metadata}
         return best.recipe_text, metadata
     try:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source, as_source
 
 CONTEXT_SEPARATOR = "␞"
@@ -53,13 +54,12 @@ class PreviousSentences:
         if not self._count or source.context is not None:
             return source
         source = parse_context(source)
-        sentence = source.text.strip()
-        if begins_document or not sentence:
+        if begins_document or is_blank(source.text):
             self._sentences.clear()
-        if not sentence:
+        if is_blank(source.text):
             return source
         context = tuple(self._sentences) if source.context is None else source.context
-        self._sentences.append(sentence)
+        self._sentences.append(source.text.strip())
         return replace(source, context=context)
 
 

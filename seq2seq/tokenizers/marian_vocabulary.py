@@ -18,6 +18,7 @@ from seq2seq.files import parse_json
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.subword_sampling import WORD_BOUNDARY, SubwordSampler
 from seq2seq.tokenizers.vocabulary import (
+    CANONICAL_MARK,
     END_ID,
     START_ID,
     UNKNOWN_ID,
@@ -52,7 +53,7 @@ class MarianVocabulary(Vocabulary):
         if language is not None and language not in ids:
             raise TokenizerError(f"{where}: the vocabulary does not contain the language token {language}. "
                                  "Import the model again.")
-        self.sentencepiece, self.language = model, language
+        self.sentencepiece, self.language, self.is_canonical = model, language, model.endswith(CANONICAL_MARK)
         self.ids = {name: index for index, name in enumerate(self._names)}
         self.model = json.dumps([self._names, language]).encode() + model
         self._unknown = self._processor.unk_id()

@@ -17,11 +17,13 @@ import sentencepiece
 
 from seq2seq.errors import TokenizerError
 from seq2seq.files import regular_bytes
+from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
 from seq2seq.tokenizers.subword_sampling import SubwordSampler
 from seq2seq.tokenizers.unigram_lines import MAX_LINES, MIN_LINES, additional_lines
 from seq2seq.tokenizers.vocabulary import (
+    CANONICAL_MARK,
     CONTROL_CHARACTERS,
     END_ID,
     START_ID,
@@ -57,12 +59,12 @@ CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
 
 
 class Tokenizer(Vocabulary):
-    """Sentencepiece model. Without normalisation, decode(encode(x)) == x for every text without U+2581 that does not
-    begin with a language token."""
+    """Sentencepiece model. Unless sentencepiece normalises, decode(encode(x)) == normalized(x) for every text without
+    U+2581 that does not begin with a language token."""
 
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
         """Load a sentencepiece model from its bytes. where: name of the model in error messages."""
-        self.model = model
+        self.model, self.is_canonical = model, model.endswith(CANONICAL_MARK)
         self._processor = load_processor(model, where)
         special = (self._processor.unk_id(), self._processor.bos_id(), self._processor.eos_id())
         if special != (UNKNOWN_ID, START_ID, END_ID):
@@ -221,7 +223,8 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
             characters. The message has one line for each side with an error.
     """
     characters = [0, 0]
-    counted = _count_characters(pairs, characters)
+    normalized = canonical if section.is_canonical else str.strip
+    counted = _count_characters(((normalized(source), normalized(target)) for source, target in pairs), characters)
     sample = _reservoir_sample(counted, max(1, section.sample_lines // 2), random.Random(seed))
     if target_positions is not None:
         return Tokenizers(_train([source for source, _ in sample], section, characters[0], symbols),
@@ -281,7 +284,8 @@ def _train(lines: Sequence[str], section: TokenizerSection, characters: int, sym
         side: name of the text in error messages with a space after it, such as "source "; "" for a joint vocabulary.
     """
     if section.type == "words":
-        return train_words(lines, MAX_WORDS if section.vocab_size == "auto" else section.vocab_size)
+        size = MAX_WORDS if section.vocab_size == "auto" else section.vocab_size
+        return train_words(lines, size, section.is_canonical)
     if section.vocab_size != "auto":
         return _train_subwords(lines, section, section.vocab_size, symbols, side)
     # Training may fail because normalisation adds characters to the alphabet, or because a small text has too few
@@ -327,8 +331,8 @@ def _train_subwords(lines: Sequence[str], section: TokenizerSection, size: int, 
             model_type=section.type,
             vocab_size=size,
             character_coverage=section.character_coverage,
-            normalization_rule_name=section.normalization,
-            remove_extra_whitespaces=section.normalization != "identity",
+            normalization_rule_name="nmt_nfkc" if section.normalization == "nmt_nfkc" else "identity",
+            remove_extra_whitespaces=section.normalization == "nmt_nfkc",
             byte_fallback=True,
             user_defined_symbols=list(symbols),
             split_digits=True,
@@ -344,7 +348,7 @@ def _train_subwords(lines: Sequence[str], section: TokenizerSection, size: int, 
         )
     except RuntimeError as error:
         raise _training_error(size, side, str(error)) from error
-    return Tokenizer(writer.getvalue())
+    return Tokenizer(writer.getvalue() + (CANONICAL_MARK if section.is_canonical else b""))
 
 
 def _training_error(size: int, side: str, message: str) -> TokenizerError:

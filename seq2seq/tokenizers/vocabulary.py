@@ -13,6 +13,7 @@ import numpy as np
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
+from seq2seq.tokenizers.canonical_text import canonical, canonical_origins
 from seq2seq.tokenizers.context import as_text
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.source import Source
@@ -25,14 +26,18 @@ END_ID = 2
 # U+2028, U+2029). Search never generates a piece that contains one of them.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
 _CONTROLS = frozenset(map(chr, CONTROL_CHARACTERS))
+CANONICAL_MARK = b"\xc2\x0c\x09canonical"
+"""End of a sentencepiece model whose text is made canonical before: an extension field of its message (number 200),
+which sentencepiece ignores."""
 
 
 def as_line(line: str | Source) -> str:
-    """Return a source as a line of text, the form that vocabularies encode: language token, context, tag, text."""
+    """Return a source as a line of text, the form that vocabularies encode: language token, context, tag, text without
+    white space at its ends."""
     if isinstance(line, str):
         return line
     context = "" if line.context is None else as_text(line.context)
-    return f"{line.language and f'{line.language} '}{context}{line.tag and f'{line.tag} '}{line.text}"
+    return f"{line.language and f'{line.language} '}{context}{line.tag and f'{line.tag} '}{line.text.strip()}"
 
 
 class Vocabulary(ABC):
@@ -40,10 +45,12 @@ class Vocabulary(ABC):
 
     model: bytes that determine the vocabulary. Vocabularies with the same bytes encode every text in the same way.
     language: language token that is added to every line without a language token; None: add no token.
+    is_canonical: True if text is made canonical before it is encoded (see `canonical_text`).
     """
 
     model: bytes
     language: str | None = None
+    is_canonical: bool = False
 
     @property
     @abstractmethod
@@ -79,6 +86,11 @@ class Vocabulary(ABC):
     def piece_id(self, piece: str) -> int | None:
         """Return the id of a piece; None if the vocabulary does not contain the piece."""
 
+    def normalized(self, text: str) -> str:
+        """Return a text as the model sees it, before the normalisation in sentencepiece: without white space at its ends,
+        and in canonical form if the vocabulary was trained on such text."""
+        return canonical(text) if self.is_canonical else text.strip()
+
     def encode(self, lines: Sequence[str | Source], threads: int = 1) -> list[list[int]]:
         """Return the ids of each line, without START_ID and END_ID."""
         tokens, texts = self._split(lines)
@@ -101,14 +113,29 @@ class Vocabulary(ABC):
         byte pieces of a character except the last one, and the token `language`, which is not in the line.
         """
         tokens, texts = self._split(lines)
-        begins = [len(as_line(line)) - len(text) for line, text in zip(lines, texts, strict=True)]
-        return [[(0, begin)] * len(token) + [(begin + first, begin + last) for first, last in spans]
-                for begin, token, spans in zip(begins, tokens, self._spans(texts), strict=True)]
+        return [self._spans_in(as_line(line), len(text), [(0, 0)] * len(token), spans)
+                for line, text, token, spans in zip(lines, texts, tokens, self._spans(texts), strict=True)]
+
+    def _spans_in(self, line: str, size: int, token: list[tuple[int, int]], spans: list[tuple[int, int]]
+                  ) -> list[tuple[int, int]]:
+        """Return spans in a line, given the spans in its normalised text of `size` characters, without language token.
+        token: [(0, 0)] if the line or the vocabulary has a language token, else []."""
+        text = self.normalized(line)
+        begin = len(text) - size                                                # size of a token in the line
+        spans = [(0, begin) for _ in token] + [(begin + first, begin + last) for first, last in spans]
+        if text == line:
+            return spans
+        margin = len(line) - len(line.lstrip())
+        origins = canonical_origins(line) if self.is_canonical else [
+            (place, place + 1) for place in range(margin, margin + len(text))]
+        begins = [first for first, _ in origins] + [len(line)]
+        return [(begins[first], origins[last - 1][1]) if first < last else (begins[first] if first else 0,) * 2
+                for first, last in spans]
 
     def _split(self, lines: Sequence[str | Source]) -> tuple[list[list[int]], list[str]]:
-        """Return two lists: the language token of each line, as [id] or [], and the lines without these tokens. A
+        """Return two lists: the language token of each line, as [id] or [], and the normalised lines without tokens. A
         Marian model in Hugging Face format also encodes the token and the rest of the line separately."""
-        texts = list(map(as_line, lines))
+        texts = [self.normalized(as_line(line)) for line in lines]
         tokens: list[list[int]] = []
         default = None if self.language is None else self.piece_id(self.language)
         for index, text in enumerate(texts):

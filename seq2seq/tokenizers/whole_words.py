@@ -13,19 +13,21 @@ from seq2seq.tokenizers.vocabulary import END_ID, UNKNOWN_ID, Vocabulary
 
 SYMBOLS = ("<unk>", "<s>", "</s>")
 HEADER = b"seq2seq words "
+CANONICAL = " canonical"
 
 
 class Words(Vocabulary):
     """Vocabulary of words separated by white space. A word that is not in the vocabulary becomes `<unk>`.
 
     decode(encode(x)) == x if all words of x are in the vocabulary and separated by single spaces. The vocabulary file
-    has a header with the number of words, then one word per line.
+    has a header with the number of words and, if text is made canonical, a mark; then one word per line.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], is_canonical: bool = False) -> None:
         """words: words without white space or duplicates. Their ids follow the ids of the symbols."""
-        self.words = list(words)
-        self.model = HEADER + "".join(f"{line}\n" for line in (len(self.words), *self.words)).encode()
+        self.words, self.is_canonical = list(words), is_canonical
+        first = f"{len(self.words)}{CANONICAL * is_canonical}"
+        self.model = HEADER + "".join(f"{line}\n" for line in (first, *self.words)).encode()
         self._ids = {word: index for index, word in enumerate(self.words, END_ID + 1)}
 
     @classmethod
@@ -36,9 +38,10 @@ class Words(Vocabulary):
             TokenizerError: the contents are damaged.
         """
         try:
-            count, *words = model.removeprefix(HEADER).decode().split("\n")
-            vocabulary = cls(words[:-1])
-            is_intact = vocabulary.model == model and len(set(words)) == len(words) == int(count) + 1
+            first, *words = model.removeprefix(HEADER).decode().split("\n")
+            vocabulary = cls(words[:-1], first.endswith(CANONICAL))
+            count = int(first.removesuffix(CANONICAL))
+            is_intact = vocabulary.model == model and len(set(words)) == len(words) == count + 1
         except ValueError:
             is_intact = False
         if not is_intact:
@@ -78,10 +81,11 @@ class Words(Vocabulary):
         return [" ".join(piece.removeprefix("\u2581") for piece in line) for line in pieces]
 
 
-def train_words(lines: Iterable[str], vocab_size: int) -> Words:
+def train_words(lines: Iterable[str], vocab_size: int, is_canonical: bool = False) -> Words:
     """Return the vocabulary of the most frequent words of a text, with at most `vocab_size` ids, including symbols.
 
-    Of equally frequent words, the words that occur first in the text are kept.
+    Of equally frequent words, the words that occur first in the text are kept. is_canonical: see `Vocabulary`; the lines
+    are then canonical.
 
     Raises:
         TokenizerError: the text has no words.
@@ -89,7 +93,7 @@ def train_words(lines: Iterable[str], vocab_size: int) -> Words:
     counts = Counter(chain.from_iterable(line.split() for line in lines))
     if not counts:
         raise TokenizerError("there is no text to train the tokenizer on. Check data.train and data.cleaning.")
-    return Words([word for word, _ in counts.most_common(vocab_size - END_ID - 1)])
+    return Words([word for word, _ in counts.most_common(vocab_size - END_ID - 1)], is_canonical)
 
 
 def position_vocabulary(max_position: int) -> Words:

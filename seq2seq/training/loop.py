@@ -230,7 +230,8 @@ class TrainingLoop:
             return
         weights = {name: weight.cpu() for name, weight in stored_weights(self.step.model).items()}
         metadata = {"step": self.state.step, "parameters": self.parameters,
-                    "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts}
+                    "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts,
+                    "characters": self.prepared.characters}
         save_bundle(self.run / BEST, weights, self.recipe_text, self.tokenizers.files(), metadata)
 
     def _save(self, log: Log) -> None:

@@ -17,14 +17,16 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.corpus import read_pairs
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.errors import CorpusError, RecipeError
-from seq2seq.evaluation.scores import Score, require_metrics, score_pairs
+from seq2seq.evaluation.scores import Score, require_metrics, score_pairs, warn_about_lookalikes
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.recipe import Corpus, Recipe
+from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.context import shortened
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.training.distributed import ProcessGroup, translate_lines
+from seq2seq.translation.scoring import is_text
 from seq2seq.translation.translator import Translator
 
 VALIDATION_METRICS = ("bleu", "chrf", "exact")
@@ -75,11 +77,9 @@ class Validation:
         texts = [source for source, _ in self.pairs]
         sources = encode(shortened(texts, encode, recipe.data.cleaning.max_pieces) if recipe.data.context else texts)
         targets = encode_targets([target for _, target in self.pairs])
-        # Blank lines, such as those between documents, do not occur in training. Lines that are too long for the model
-        # can be translated in parts, but the loss needs whole pairs.
+        # Lines that are too long for the model can be translated in parts, but the loss needs whole pairs.
         max_length = recipe.model.max_positions - 1
-        text = [number for number, (source, target) in enumerate(self.pairs)
-                if target.strip() and (source.text.strip() or not recipe.task.has_source)]
+        text = [number for number, pair in enumerate(self.pairs) if is_text(pair, recipe.task.has_source)]
         kept = [number for number in text if max(len(sources[number]), len(targets[number])) <= max_length]
         if not kept:
             raise RecipeError("data.valid has no pair that fits the model: it is empty, or model.max_positions "
@@ -87,6 +87,9 @@ class Validation:
         if len(kept) < len(text):
             console.warn(f"{len(text) - len(kept):,} validation pairs have more than {max_length} pieces on a "
                          "side; they are not included in the loss, only in the scores of translations")
+        if blank := len(self.pairs) - len(text):
+            console.print_message(f"{blank:,} validation pairs have a blank side; they are not included in the loss")
+        warn_about_lookalikes("data.valid", [target for _, target in self.pairs])
         self.corpus = EncodedCorpus(EncodedSide.from_lists([sources[number] for number in kept]),
                                     EncodedSide.from_lists([targets[number] for number in kept]))
 
@@ -165,7 +168,7 @@ def require_text(recipe: Recipe, key: str, spec: Corpus, crc32: int = 0) -> int:
     """
     lines = 0
     for _, source, target in read_pairs(recipe, spec):
-        lines += bool(target.strip())
+        lines += not is_blank(target)
         crc32 = zlib.crc32(f"{as_line(source)}\t{target}\n".encode(), crc32)
     if not lines:
         raise CorpusError(f"data.{key} ({spec.label}) has no line with text in the target language. Name another "

@@ -13,6 +13,7 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.errors import CorpusError
 from seq2seq.model.loss import negative_log_likelihood
+from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.whole_words import position_fault
 from seq2seq.translation.translator import ReportProgress, Translator
@@ -28,11 +29,18 @@ class PairScore:
     tokens: int
 
 
+def is_text(pair: tuple[str | Source, str], has_source: bool) -> bool:
+    """Return True if a pair is text for the model: it has no blank side. Blank lines, such as those between documents, do
+    not occur in training, and are not translated. has_source: False for a language model, whose sources are empty."""
+    source, target = pair
+    return not is_blank(target) and (not has_source or not is_blank(as_source(source).text))
+
+
 @torch.inference_mode()
 def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportProgress | None = None
                 ) -> list[PairScore]:
     """Return log p(target | source) of given translations, by teacher forcing. In an ensemble, only the first model
-    computes the scores.
+    computes the scores. A pair without text on any side has no tokens, and log p is 0, as in translation.
 
     Raises:
         ValueError: a source or target is too long for the model (see `scorable_pairs`).
@@ -46,8 +54,13 @@ def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportP
         EncodedSide.from_lists(translator.tokenizers.target.encode([target for _, target in pairs])),
     )
     scores: list[PairScore] = [PairScore(0.0, 0)] * len(pairs)
+    text = np.array([index for index, (source, target) in enumerate(pairs)
+                     if not is_blank(as_source(source).text) or not is_blank(target)], np.int64)
     longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
-    for indices in batches_in_order(longest, translator.decoding.batch_tokens):
+    if progress:
+        progress(len(pairs) - len(text))
+    for chosen in batches_in_order(longest[text], translator.decoding.batch_tokens):
+        indices = text[chosen]
         batch = gather(corpus, indices).to(translator.device)
         losses = negative_log_likelihood(translator.model(batch), batch.target_output).cpu()
         sums = [loss.sum().item() for loss in losses.split(batch.target_offsets.diff().tolist())]

@@ -7,8 +7,9 @@ import io
 import os
 import shutil
 import sys
+import unicodedata
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from seq2seq.storage.locks import lock_file
 
 Result = TypeVar("Result")
 
+MAX_CHARACTERS = 5
+"""Maximum number of characters that a message names."""
 MAX_WARNINGS = 3
 """Maximum number of printed warnings of one kind. Further ones are only counted."""
 
@@ -64,6 +67,36 @@ class LineWarnings:
         """Print the number of lines that were only counted, if any."""
         if self.count > MAX_WARNINGS:
             console.warn(f"{self.name}: {self.count - MAX_WARNINGS:,} more {self.summary}")
+
+
+class UnseenCharacters:
+    """Lines with characters that the training text of the model never had, for one warning."""
+
+    def __init__(self, name: str) -> None:
+        """name: name of the text in messages."""
+        self.name, self.lines, self.first, self.counts = name, 0, 0, Counter[str]()
+
+    def add(self, line: int, characters: str) -> None:
+        """Count a line with these characters; "" is not counted."""
+        if characters:
+            self.first = self.first or line
+            self.lines += 1
+            self.counts.update(characters)
+
+    def finish(self) -> None:
+        """Print the number of lines, and the most frequent characters, if there are any."""
+        if self.lines:
+            console.warn(f"{self.name}: {self.lines:,} line{'s have' if self.lines > 1 else ' has'} characters that the "
+                         f"training text of the model never had (first: line {self.first:,}): "
+                         f"{name_characters(self.counts)}")
+
+
+def name_characters(counts: Counter[str]) -> str:
+    """Return the most frequent characters with code point, name and number of lines, for messages."""
+    named = [f"U+{ord(character):04X} {unicodedata.name(character, 'without name')} ({count:,})"
+             for character, count in counts.most_common(MAX_CHARACTERS)]
+    others = len(counts) - len(named)
+    return ", ".join([*named, *([f"{others:,} others"] if others else [])])
 
 
 class OutputClosed(Exception):

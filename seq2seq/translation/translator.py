@@ -27,6 +27,7 @@ from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, Task, decoding_with
 from seq2seq.recipe.directions import language_token
 from seq2seq.search.beam import NoHypothesis, search
+from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 from seq2seq.tokenizers.context import parse_context, shortened
 from seq2seq.tokenizers.language_token import with_language
 from seq2seq.tokenizers.source import Source, as_source
@@ -51,7 +52,8 @@ class Translation:
     0 for blank lines, which are returned unchanged. words: words of the translation with the model's confidence, if
     requested. faults: names of the translation's faults (see `output_faults.FAULTS`); empty if it was not checked.
     retried: True if the translation comes from a retry. lost_terms: terms of the glossary that the translation lacks,
-    if a glossary was given (see `documents.protected_translation`).
+    if a glossary was given (see `documents.protected_translation`). unseen: characters of the source that the model's
+    training text never had.
     """
 
     text: str
@@ -63,6 +65,7 @@ class Translation:
     faults: tuple[str, ...] = ()
     retried: bool = False
     lost_terms: tuple[str, ...] = ()
+    unseen: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,7 +80,7 @@ class Translator:
     of previous sentences that the model reads with each line (`data.context`). engine: model that runs the search.
     other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
     fusion. directory: path from which the model was loaded; None: it was not loaded from a file. language: language
-    token of lines that have none; "": none.
+    token of lines that have none; "": none. characters: characters of the training sources; None: not known.
     """
 
     tokenizers: Tokenizers
@@ -92,6 +95,7 @@ class Translator:
     language_model: Engine | None = None
     directory: Path | None = None
     language: str = ""
+    characters: frozenset[str] | None = None
 
     @property
     def precision(self) -> str:
@@ -149,7 +153,7 @@ class Translator:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
                                 "ensemble instead.")
             require_same_vocabulary(path, tokenizers.target, fusion, language_model.tokenizers.target)
-        return replace(translator, directory=Path(path), other_engines=tuple(other.engine for other in others),
+        return replace(translator, directory=Path(path), characters=_source_characters(Path(path)), other_engines=tuple(other.engine for other in others),
                        language_model=None if language_model is None else language_model.engine,
                        max_pieces=min(each.max_pieces for each in (translator, *others)))
 
@@ -279,6 +283,12 @@ class Translator:
         source = parse_context(source)
         return replace(source, context=source.context or ())
 
+    def unseen(self, line: str | Source) -> str:
+        """Return the characters of a source that the training text never had; "" if those of the text are not known."""
+        if self.characters is None:
+            return ""
+        return "".join(sorted(set(self.tokenizers.source.normalized(self.source(line).text)) - self.characters))
+
     def encode(self, lines: Sequence[str | Source]) -> list[list[int]]:
         """Return the ids of source lines. If a line with its context is too long, the context loses its oldest
         sentences."""
@@ -302,7 +312,8 @@ class Translator:
 
     def _divide(self, sources: Sequence[Source]) -> list[DividedLine]:
         """Split each line into texts that fit the model. The context does not count, because it is shortened."""
-        alone = [replace(source, text=source.text.strip(), context=source.context and ()) for source in sources]
+        normalized = self.tokenizers.source.normalized
+        alone = [replace(source, text=normalized(source.text), context=source.context and ()) for source in sources]
         encoded = self.tokenizers.source.encode(alone, torch.get_num_threads())
         for source, ids in zip(alone, encoded, strict=True):
             if not self.task.target_is_text and len(ids) > self.max_pieces:
@@ -312,10 +323,10 @@ class Translator:
                                   "larger model.max_positions.")
 
         def fits(source: Source, ids: Sequence[int], text: str) -> bool:
-            part = ids if text == source.text else self.tokenizers.source.encode([replace(source, text=text)])[0]
+            part = ids if normalized(text) == source.text else self.tokenizers.source.encode([replace(source, text=text)])[0]
             return len(part) <= self.max_pieces
 
-        return [divide(source.text, partial(fits, one, ids))
+        return [divide(source.text, partial(fits, one, ids), normalized)
                 for source, one, ids in zip(sources, alone, encoded, strict=True)]
 
     def _join_parts(self, line: DividedLine, parts: list[list[PartTranslation]], setup: SearchSetup
@@ -335,7 +346,15 @@ class Translator:
             parts=len(parts),
             words=tuple(word for part in parts for word in part.words),
             faults=tuple(name for name in FAULTS if any(name in part.faults for part in parts)),
-            retried=any(part.retried for part in parts))
+            retried=any(part.retried for part in parts),
+            unseen=self.unseen(" ".join(line.texts)))
+
+
+def _source_characters(model: Path) -> frozenset[str] | None:
+    """Return the characters of a model's training sources; None if its metadata does not contain them."""
+    found = bundle_metadata(resolve_model_path(model)).get("characters")
+    text = found.get("source") if isinstance(found, dict) else None
+    return frozenset(text) if text and isinstance(text, str) else None
 
 
 def translate_blocks(translate: Callable[[list[Source]], list[list[Translation]]], lines: Iterable[str | Source],
