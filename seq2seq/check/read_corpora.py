@@ -90,7 +90,7 @@ class CorpusReader:
         return sources
 
     def add_unseen(self, characters: set[str], warnings: list[str]) -> None:
-        """Append a warning if sources of a validation or test corpus have characters that the training sources never have.
+        """Append a warning if sources of a validation or test corpus have characters that the training sources lack.
         characters: those of the training sources."""
         side = self.spec.sides[0]
         normalized = self._tokenizer(side).normalized if self.tokenizers else canonical

@@ -70,7 +70,8 @@ class Prepared:
     """Prepared training corpus on disk.
 
     corpus: ids of all pairs, memory-mapped. counts: numbers of pairs read, kept and dropped, by corpus.
-    characters: all characters of the text, by side, as the model sees them. fingerprint: sha256 of all ids and sentence lengths; equal fingerprints mean equal training sentences.
+    characters: all characters of the text, by side, as the model sees them. fingerprint: sha256 of all ids and sentence
+    lengths; equal fingerprints mean equal training sentences.
     """
 
     directory: Path
@@ -321,7 +322,8 @@ def known_characters(recipe: Recipe) -> dict[str, set[str]]:
     augmentation, start = recipe.data.augmentation, recipe.training.start_from
     added = [NOISE_CHARACTERS * (augmentation.noise > 0), "".join(TERM_MARKERS) * (augmentation.terms > 0),
              string.printable * (augmentation.tags + augmentation.placeholders > 0)]
-    before = {} if start is None else bundle_metadata(resolve_model_path(recipe.directory / start)).get("characters", {})
+    model = None if start is None else resolve_model_path(recipe.directory / start)
+    before = {} if model is None else bundle_metadata(model).get("characters", {})
     return {side: set("".join([*added, before.get(side, "")])) for side in SIDES}
 
 

@@ -18,7 +18,7 @@ from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.languages import SPACELESS_CHARACTER, bleu_tokenizer, has_spaceless_sentences, main_language
-from seq2seq.tokenizers.canonical_text import canonical, looks_different
+from seq2seq.tokenizers.canonical_text import looks_different
 from seq2seq.translation.text_io import UnseenCharacters
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def corpus_scores(
         references: one or more streams, each with a line for every hypothesis.
         language: code of the target language; selects the tokeniser of BLEU.
         metrics: some of bleu, chrf, ter and exact. `exact` is the percentage of hypotheses that are equal to their
-            reference, or to one of their references, in canonical form (see `tokenizers.canonical_text`).
+            reference, or to one of their references.
         names: names of the hypotheses and of each reference stream in errors, such as their paths.
         precision: number format of the model that produced the hypotheses, if known.
     Raises:
@@ -123,9 +123,9 @@ def warn_about_lookalikes(name: str, lines: Sequence[str]) -> None:
     """Print a warning if references or translations have invisible characters or are not in NFC. sacreBLEU compares the
     characters, and the scores are to be equal to those of its command, so the text is not changed."""
     if count := sum(map(looks_different, lines)):
-        console.warn(f"{name}: {count:,} of {len(lines):,} lines have invisible characters, or combining characters where "
-                     "Unicode NFC has precomposed ones. Text that looks the same counts as different, so scores are "
-                     "too low. Convert the text to NFC, and remove the invisible characters.")
+        console.warn(f"{name}: {count:,} of {len(lines):,} lines have invisible characters, or combining characters "
+                     "where Unicode NFC has precomposed ones. Text that looks the same counts as different, so scores "
+                     "are too low. Convert the text to NFC, and remove the invisible characters.")
 
 
 def warn_about_unseen(name: str, found: "Sequence[Sequence[Translation]]") -> None:
@@ -322,8 +322,8 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
 def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str,
            precision: str | None) -> Score:
     if metric == "exact":
-        equal = sum(canonical(hypothesis) in map(canonical, lines)
-                    for hypothesis, lines in zip(hypotheses, zip(*references, strict=True), strict=True))
+        equal = sum(hypothesis in lines for hypothesis, lines in zip(hypotheses, zip(*references, strict=True),
+                                                                     strict=True))
         return Score(100 * equal / len(hypotheses), f"nrefs:{len(references)}|case:mixed|equal:line",
                      precision=precision)
     computed = sacrebleu_metric(metric, language)

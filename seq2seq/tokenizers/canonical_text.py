@@ -20,6 +20,9 @@ INVISIBLE = "\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f
 """Characters that are removed: soft hyphen, zero-width space, word joiner, byte order mark, invisible operators, and
 controls of the direction of writing."""
 INVISIBLE_CHARACTER, SPECIAL_SPACE = re.compile(f"[{INVISIBLE}]"), re.compile(f"[{SPACES}]")
+MARGIN = "".join(character for character in map(chr, (*range(0x3001), 0xFEFF))
+                 if character.isspace() or INVISIBLE_CHARACTER.match(character))
+"""All characters that may be removed at the ends of a text."""
 _CHANGED = re.compile(f"[{SPACES}{INVISIBLE}]|  ")
 _WHITE_SPACE = re.compile(f"[ {SPACES}]+")
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from seq2seq.tokenizers.canonical_text import is_blank
+from seq2seq.tokenizers.canonical_text import MARGIN, is_blank
 from seq2seq.tokenizers.source import Source, as_source
 
 CONTEXT_SEPARATOR = "␞"
@@ -24,7 +24,7 @@ _END = f"{CONTEXT_SEPARATOR} "
 def as_text(context: Sequence[str]) -> str:
     """Return the text before a sentence that has this context. context: sentences, oldest first; empty at the start of
     a document."""
-    return "".join(sentence.replace(CONTEXT_SEPARATOR, " ") + _END for sentence in context or ("",))
+    return "".join(sentence.replace(CONTEXT_SEPARATOR, " ").strip(MARGIN) + _END for sentence in context or ("",))
 
 
 def parse_context(line: str | Source) -> Source:

@@ -200,7 +200,8 @@ class Parrot:
         self.answers = answers
 
     def translate(self, lines, progress):
-        return [[SimpleNamespace(text=self.answers[as_line(line)]), SimpleNamespace(text="worse")] for line in lines]
+        return [[SimpleNamespace(text=self.answers[as_line(line)], unseen=""), SimpleNamespace(text="worse")]
+                for line in lines]
 
 
 SOURCES = ["eins", "zwei", "drei", "vier", ""]

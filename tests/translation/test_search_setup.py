@@ -380,7 +380,7 @@ def test_length_limits_are_respected(exact):
     (Source("ein Hund", required=("dog",)), {"sampling": True}),
     (Source("ein Hund", required=("dog",)), {"diverse_groups": 2}),
     (Source(LONG, required=("dog",)), {}), (Source("ein Hund"), {"min_length": 1000}),
-    (Source("ein Hund", required=("the cat runs",)), {"max_length": 2}), (Source("ein Hund", prefix="a\tdog"), {}),
+    (Source("ein Hund", required=("the cat runs",)), {"max_length": 2}), (Source("ein Hund", prefix="a\x07dog"), {}),
     (Source("ein Hund", prefix="a dog"), {"forbid": ["dog"]}), (Source("ein Hund", required=("a\x07b",)), {}),
 ])
 def test_constraints_that_cannot_be_satisfied_are_refused_with_the_number_of_the_line(translator, request_, options):

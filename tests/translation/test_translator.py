@@ -127,8 +127,9 @@ def test_parts_of_a_line_are_translated_like_separate_lines(exact):
 
 
 def test_blank_parts_are_not_translated(exact):
-    (found,), = exact.translate(["Hund." + " " * 100 + "Katze."])
-    (first,), (second,) = exact.translate(["Hund.", "Katze."])
+    one, other = "Hund" * 6 + ".", "Katze" * 5 + "."
+    (found,), = exact.translate([one + " " * 100 + "\u200b" * 100 + other])
+    (first,), (second,) = exact.translate([one, other])
     assert (found.parts, found.text) == (2, first.text + " " * 100 + second.text)
 
 
