@@ -6,12 +6,15 @@ from pathlib import Path
 from unicodedata import normalize
 
 import pytest
-from command_files import LANGUAGE_MODEL, RECIPE, run_command, save_model, tokenizers, write_lines
+from command_files import LANGUAGE_MODEL, RECIPE, run_command, save_model, write_lines
 
 from seq2seq.check import check_recipe
 from seq2seq.data.preparation import TrainingText, make_tokenizers, prepare
 from seq2seq.evaluation.scores import perplexities
-from seq2seq.recipe import load_recipe
+from seq2seq.recipe import TokenizerSection, load_recipe
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.tokenizer import Tokenizer, train_tokenizers
+from seq2seq.tokenizers.vocabulary import CANONICAL_MARK
 from seq2seq.training.guided_alignment import AlignmentLabels
 from seq2seq.training.validation import Validation
 from seq2seq.translation.translator import Translator
@@ -55,7 +58,7 @@ def prepared_in(folder: Path, sources: list[str], targets: list[str], **changes:
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    return tokenizers(*zip(SOURCES, TARGETS, strict=True))
+    return train_tokenizers(zip(SOURCES, TARGETS, strict=True), TokenizerSection(), seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +105,7 @@ def test_the_rule_is_a_part_of_what_is_prepared(tmp_path):
 def test_duplicates_and_copies_are_found_across_corpora_as_the_model_sees_them(tmp_path):
     pairs = [("müde", "tired"), ("a b", "c"), ("x", "y"), ("mu\u0308de ", "tired"), ("a\xa0b", "c\u200b"), ("x", "z"),
              ("Über", "U\u0308ber"), ("", "q"), ("\u200b", "r")]
-    options = {"{max_pieces: 29}": "{remove_duplicates: true, remove_identical: true}"}
+    options = {"{max_pieces: 29}": "{max_pieces: 29, remove_duplicates: true, remove_identical: true}"}
     prepared, _ = prepared_in(tmp_path, [one for one, _ in pairs], [other for _, other in pairs], **options)
     dropped = [counts["dropped"] for counts in prepared.counts.values()]
     assert dropped == [{"duplicate": 1}, {"duplicate": 1, "identical": 1, "empty": 2}]
@@ -110,7 +113,7 @@ def test_duplicates_and_copies_are_found_across_corpora_as_the_model_sees_them(t
 
 @pytest.mark.parametrize("second", ["tag: <BT>", "languages: {source: de, target: fr}"])
 def test_pairs_with_another_tag_or_direction_are_no_duplicates(tmp_path, second):
-    options = {"{max_pieces: 29}": "{remove_duplicates: true}",
+    options = {"{max_pieces: 29}": "{max_pieces: 29, remove_duplicates: true}",
                "target: two.en}": f"target: two.en, {second}}}"}
     prepared, _ = prepared_in(tmp_path, SOURCES[:2] * 2, TARGETS[:2] * 2, **options)
     assert [counts["kept"] for counts in prepared.counts.values()] == [2, 2]
@@ -231,10 +234,7 @@ def test_the_perplexity_of_a_language_model_does_not_either(tmp_path, vocabulary
 
 
 def test_space_before_the_text_is_no_part_of_a_tagged_source(vocabulary):
-    from seq2seq.tokenizers.source import Source
-    from seq2seq.tokenizers.tokenizer import Tokenizer
-
-    identity = Tokenizer(vocabulary.source.model.removesuffix(b"canonical")[:-3])
+    identity = Tokenizer(vocabulary.source.model.removesuffix(CANONICAL_MARK))
     for tokenizer in (identity, vocabulary.source):
         one, other = tokenizer.encode([Source(" ein Hund ", tag="<BT>"), Source("ein Hund", tag="<BT>")])
         assert one == other

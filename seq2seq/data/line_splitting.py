@@ -55,7 +55,7 @@ class DividedLine:
     """Line that was split into texts that fit the model.
 
     before, after: white space around the text of the line. texts: parts of the text as the model sees them, usually one
-    part; no part if the line is blank. gaps: white space between consecutive parts.
+    part; no part if the line is blank. gaps: white space between consecutive parts, as the model would see it.
     """
 
     before: str
@@ -91,7 +91,7 @@ def divide(line: str, fits: Callable[[str], bool], normalize: Callable[[str], st
             gaps[-1] += leading
         texts.append(normalize(core))
         gaps.append(trailing)
-    return DividedLine(before, texts, gaps[:-1], after)
+    return DividedLine(before, texts, [normalize(f".{gap}.")[1:-1] for gap in gaps[:-1]], after)
 
 
 def split_margins(line: str) -> tuple[str, str, str]:
