@@ -115,7 +115,7 @@ def test_duplicates_and_copies_are_found_across_corpora_as_the_model_sees_them(t
 def test_pairs_with_another_tag_or_direction_are_no_duplicates(tmp_path, second):
     options = {"{max_pieces: 29}": "{max_pieces: 29, remove_duplicates: true}",
                "target: two.en}": f"target: two.en, {second}}}"}
-    prepared, _ = prepared_in(tmp_path, SOURCES[:2] * 2, TARGETS[:2] * 2, **options)
+    prepared, _ = prepared_in(tmp_path, SOURCES[::2][:2] * 2, TARGETS[::2][:2] * 2, **options)
     assert [counts["kept"] for counts in prepared.counts.values()] == [2, 2]
 
 
@@ -126,7 +126,7 @@ def test_pairs_with_another_tag_or_direction_are_no_duplicates(tmp_path, second)
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_translations_are_equal(model, change, precision):
     translator = Translator.load(model, device="cpu", precision=precision)
-    lines = SOURCES + [" ".join(SOURCES * 8)]                                   # the last one is translated in parts
+    lines = SOURCES + [" ".join(SOURCES * 2)]                                   # the last one is translated in parts
     found = translator.translate(list(map(change, lines)), safety_net=True)
     assert [one.text.strip() for one, in found] == [one.text for one, in translator.translate(lines, safety_net=True)]
     assert not any(one.unseen for one, in found)
@@ -152,12 +152,10 @@ def test_lines_without_visible_characters_come_back_unchanged(model):
         (line, 0) for line in blank]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_one_warning_counts_the_lines_with_characters_that_training_never_had(tmp_path, model, workers):
+def test_one_warning_counts_the_lines_with_characters_that_training_never_had(tmp_path, model):
     lines = [*SOURCES, "der Bär 熊", "熊 und Ж", *map(CHANGES["nfd"], SOURCES), ""]
     write_lines(tmp_path / "in.de", lines)
-    result = run_command("translate", model, tmp_path / "in.de", "--output", tmp_path / "out", "--workers", workers,
-                         "--threads", 1, "--device", "cpu")
+    result = run_command("translate", model, tmp_path / "in.de", "--output", tmp_path / "out", "--device", "cpu")
     assert result.code == 0
     warning, = (line for line in result.err.split("warning: ") if "U+" in line)
     warning = " ".join(warning.split())

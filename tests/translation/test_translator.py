@@ -118,9 +118,9 @@ def test_a_line_too_long_is_translated_in_parts(translator):
 def test_parts_of_a_line_are_translated_like_separate_lines(exact):
     parts = ["Der Hund läuft im Haus und schläft.", "Die Katze auch."]
     assert len(exact.tokenizers.source.encode([" ".join(parts)])[0]) > exact.max_pieces
-    (whole,), = exact.translate(["  ".join(parts)])
+    (whole,), = exact.translate(["\xa0 ".join(parts)])
     alone = [best for best, in exact.translate(parts)]
-    assert whole.text == "  ".join(best.text for best in alone)
+    assert whole.text == " ".join(best.text for best in alone)
     assert whole.parts == sum(best.parts for best in alone) >= 2
     assert whole.log_probability == pytest.approx(sum(best.log_probability for best in alone), abs=1e-9)
     assert whole.tokens == sum(best.tokens for best in alone)
