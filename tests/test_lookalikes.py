@@ -77,8 +77,9 @@ def model(tmp_path_factory, vocabulary) -> Path:
 @pytest.mark.parametrize("options", [{}, {"vocab_size: auto": "type: words"}, {"vocab_size: auto":
                                      "vocab_size: auto, subword_sampling: 0.1"}], ids=str)
 def test_training_text_gives_the_same_ids(tmp_path, change, options):
-    plain, _ = prepared_in(tmp_path / "plain", SOURCES * 3, TARGETS * 3, **options)
-    changed, _ = prepared_in(tmp_path / "changed", list(map(change, SOURCES * 3)), list(map(change, TARGETS * 3)), **options)
+    sources, targets = SOURCES * 3, TARGETS * 3
+    plain, _ = prepared_in(tmp_path / "plain", sources, targets, **options)
+    changed, _ = prepared_in(tmp_path / "changed", list(map(change, sources)), list(map(change, targets)), **options)
     assert changed.fingerprint == plain.fingerprint
     assert changed.characters == plain.characters
     for name in ("source.txt", "target.txt"):
@@ -90,7 +91,8 @@ def test_guided_alignment_links_the_same_pieces(tmp_path):
     options = {"decoding:": "training: {guided_alignment: 0.1}\ndecoding:"}
     found = []
     for name, change in (("plain", str), ("nfd", CHANGES["nfd"]), ("zwsp", CHANGES["zwsp"])):
-        prepared, trained = prepared_in(tmp_path / name, list(map(change, SOURCES)), list(map(change, TARGETS)), **options)
+        sides = list(map(change, SOURCES)), list(map(change, TARGETS))
+        prepared, trained = prepared_in(tmp_path / name, *sides, **options)
         found.append(AlignmentLabels.load_or_make(prepared, trained).links.tolist())
     assert len(found[0]) and found[0] == found[1] == found[2]
 

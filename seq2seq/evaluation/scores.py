@@ -186,8 +186,8 @@ def perplexities(
                      "they are not scored")
     kept = scorable_pairs(translator, pairs)
     if not kept:
-        raise CorpusError("There is nothing to evaluate: there are no lines, or all of them are blank or have more than "
-                          f"{translator.max_positions - 1} pieces, the limit of the model.")
+        raise CorpusError("There is nothing to evaluate: there are no lines, or all of them are blank or have more "
+                          f"than {translator.max_positions - 1} pieces, the limit of the model.")
     if len(kept) < len(pairs):
         console.warn(f"{len(pairs) - len(kept):,} of {len(pairs):,} lines have more than "
                      f"{translator.max_positions - 1} pieces; they are not scored")

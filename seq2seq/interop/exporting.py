@@ -33,6 +33,7 @@ from seq2seq.storage.atomic import make_directories, recover, replace_directory
 from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_path, resolve_model_path
 from seq2seq.storage.directories import read_shapes
 from seq2seq.storage.model_card import Sizes, Usage, is_own_card, model_card
+from seq2seq.tokenizers.canonical_text import CODE, is_blank
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
 from seq2seq.tokenizers.language_token import with_language
 from seq2seq.tokenizers.source import Source
@@ -248,8 +249,7 @@ def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> li
     except UserError as error:
         raise FormatError(f"an export is compared with the original on a development set, which cannot be read: "
                           f"{error} Name a file of source lines with --source.") from error
-    # White space at the ends of a line is not translated by all formats in the same way.
-    lines = [replace(line, text=line.text.strip()) for line in lines if line.text.strip()][:max_lines]
+    lines = [line for line in lines if not is_blank(line.text)][:max_lines]
     if not lines:
         raise FormatError("an export is compared with the original on a development set, but this set has no lines. "
                           "Name a file of source lines with --source.")
@@ -259,9 +259,11 @@ def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> li
 
 
 def compare(ours: Translator, theirs: Exported, lines: Sequence[Source]) -> Parity:
-    """Translate lines with the original model and the export, and score the original's translations with both. Empty
-    lines, and lines that are too long for the model, are left out."""
+    """Translate lines with the original model and the export, and score the original's translations with both. The
+    lines are normalised before, because exports only have the normalisation of sentencepiece. Empty lines, and lines
+    that are too long for the model, are left out."""
     longest = max(1, min(ours.max_pieces, 256))
+    lines = [replace(line, text=ours.tokenizers.source.normalized(line.text)) for line in lines]
     lines = [line for line, ids in zip(lines, ours.tokenizers.source.encode(lines), strict=True)
              if 0 < len(ids) <= ours.max_pieces]
     # Use only options that every library supports, and the same length limit for all lines.
@@ -339,6 +341,10 @@ def write_card(directory: Path, path: Path, exportable: Exportable, library: str
         note += (f" The model reads up to {count} preceding sentences of the document before each sentence. Write "
                  f"{mark} after each of them: `It rains.{mark} It is wet.` Write {mark} before the first sentence of a "
                  f"document, too: `{mark} It rains.`")
+    if exportable.tokenizers.source.is_canonical:
+        note += (" The model was trained on text in canonical form: in Unicode's NFC, with ordinary single spaces, and "
+                 "without invisible characters. seq2seq brings text into this form itself. For this export, do it in "
+                 f"Python: `text = {CODE}`.")
     shown = Usage(library, usage, note, lossless=number_format == "float32")
     try:
         card = model_card(exportable.recipe, bundle_metadata(bundle), sizes, shown)

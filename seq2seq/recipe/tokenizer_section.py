@@ -47,11 +47,11 @@ class TokenizerSection(Section):
     """Train one vocabulary for both languages. `false` trains one vocabulary per language, each with `vocab_size`
     pieces. The targets of a `pointer` are positions, which always have a separate vocabulary."""
     normalization: Literal["canonical", "identity", "nmt_nfkc"] = "canonical"
-    """Normalisation of text before tokenisation, in training and translation. `canonical` makes texts equal that look the
-    same: it writes canonically equivalent characters in one way (Unicode's NFC), turns spaces of other widths, no-break
-    spaces, tabs and line separators into ordinary spaces, several spaces into one, and removes invisible characters:
-    soft hyphens, zero-width spaces, word joiners, byte order marks and controls of the writing direction. The
-    translations do not contain these characters either. `nmt_nfkc` then also replaces compatibility characters: a
+    """Normalisation of text before tokenisation, in training and translation. `canonical` makes texts equal that look
+    the same. It writes canonically equivalent characters in one way (Unicode's NFC). It turns spaces of other widths,
+    no-break spaces, tabs and line separators into ordinary spaces, and several spaces into one. It removes invisible
+    characters: soft hyphens, zero-width spaces, word joiners, byte order marks and controls of the writing direction.
+    Translations do not contain these characters either. `nmt_nfkc` then also replaces compatibility characters: a
     full-width comma becomes an ordinary comma. `identity` changes nothing. White space at the ends of a line is never
     read."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0

@@ -161,8 +161,8 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """
     if (best_path := current_path(run / BEST)).is_dir():
         best = load_bundle(best_path)
-        metadata: dict[str, Any] = {key: best.metadata[key] for key in ("corpora", "characters", "parameters", "alignment")
-                                    if key in best.metadata}
+        kept = ("corpora", "characters", "parameters", "alignment")
+        metadata: dict[str, Any] = {key: best.metadata[key] for key in kept if key in best.metadata}
         return best.recipe_text, metadata
     try:
         return read_file(run / RECIPE).decode(), {}

@@ -23,6 +23,9 @@ INVISIBLE_CHARACTER, SPECIAL_SPACE = re.compile(f"[{INVISIBLE}]"), re.compile(f"
 MARGIN = "".join(character for character in map(chr, (*range(0x3001), 0xFEFF))
                  if character.isspace() or INVISIBLE_CHARACTER.match(character))
 """All characters that may be removed at the ends of a text."""
+CODE = (f'unicodedata.normalize("NFC", re.sub("[ {SPACES}]+", " ", re.sub("[{INVISIBLE}]", "", text))).strip()'
+        .encode("unicode_escape").decode())
+"""Python expression for canonical(text), for programs without seq2seq."""
 _CHANGED = re.compile(f"[{SPACES}{INVISIBLE}]|  ")
 _WHITE_SPACE = re.compile(f"[ {SPACES}]+")
 

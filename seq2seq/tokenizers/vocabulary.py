@@ -87,8 +87,8 @@ class Vocabulary(ABC):
         """Return the id of a piece; None if the vocabulary does not contain the piece."""
 
     def normalized(self, text: str) -> str:
-        """Return a text as the model sees it, before the normalisation in sentencepiece: without white space at its ends,
-        and in canonical form if the vocabulary was trained on such text."""
+        """Return a text as the model sees it, before the normalisation in sentencepiece: without white space at its
+        ends, and in canonical form if the vocabulary was trained on such text."""
         return canonical(text) if self.is_canonical else text.strip()
 
     def encode(self, lines: Sequence[str | Source], threads: int = 1) -> list[list[int]]:

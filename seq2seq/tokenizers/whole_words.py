@@ -84,8 +84,8 @@ class Words(Vocabulary):
 def train_words(lines: Iterable[str], vocab_size: int, is_canonical: bool = False) -> Words:
     """Return the vocabulary of the most frequent words of a text, with at most `vocab_size` ids, including symbols.
 
-    Of equally frequent words, the words that occur first in the text are kept. is_canonical: see `Vocabulary`; the lines
-    are then canonical.
+    Of equally frequent words, the words that occur first in the text are kept. is_canonical: see `Vocabulary`; the
+    lines are then canonical.
 
     Raises:
         TokenizerError: the text has no words.

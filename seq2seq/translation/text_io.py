@@ -86,9 +86,9 @@ class UnseenCharacters:
     def finish(self) -> None:
         """Print the number of lines, and the most frequent characters, if there are any."""
         if self.lines:
-            console.warn(f"{self.name}: {self.lines:,} line{'s have' if self.lines > 1 else ' has'} characters that the "
-                         f"training text of the model never had (first: line {self.first:,}): "
-                         f"{name_characters(self.counts)}")
+            lines = f"{self.lines:,} line{'s have' if self.lines > 1 else ' has'}"
+            console.warn(f"{self.name}: {lines} characters that the training text of the model never had (first: line "
+                         f"{self.first:,}): {name_characters(self.counts)}")
 
 
 def name_characters(counts: Counter[str]) -> str:

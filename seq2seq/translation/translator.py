@@ -153,7 +153,8 @@ class Translator:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
                                 "ensemble instead.")
             require_same_vocabulary(path, tokenizers.target, fusion, language_model.tokenizers.target)
-        return replace(translator, directory=Path(path), characters=_source_characters(Path(path)), other_engines=tuple(other.engine for other in others),
+        return replace(translator, directory=Path(path), characters=_source_characters(Path(path)),
+                       other_engines=tuple(other.engine for other in others),
                        language_model=None if language_model is None else language_model.engine,
                        max_pieces=min(each.max_pieces for each in (translator, *others)))
 
@@ -323,8 +324,9 @@ class Translator:
                                   "larger model.max_positions.")
 
         def fits(source: Source, ids: Sequence[int], text: str) -> bool:
-            part = ids if normalized(text) == source.text else self.tokenizers.source.encode([replace(source, text=text)])[0]
-            return len(part) <= self.max_pieces
+            if normalized(text) != source.text:
+                ids, = self.tokenizers.source.encode([replace(source, text=text)])
+            return len(ids) <= self.max_pieces
 
         return [divide(source.text, partial(fits, one, ids), normalized)
                 for source, one, ids in zip(sources, alone, encoded, strict=True)]

@@ -120,7 +120,7 @@ def a_target_of_a_pointer_that_is_no_position(_):
 
 @case
 def a_required_phrase_with_a_control_character(_):
-    return PhraseSpeller(tokenizer(), "en", False).required_phrase("a\tb", line=6)
+    return PhraseSpeller(tokenizer(), "en", False).required_phrase("a\x07b", line=6)
 
 
 @case

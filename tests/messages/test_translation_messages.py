@@ -68,7 +68,7 @@ add_request("required phrases of a long line", Source(LONG, required=("dog",)))
 add_request("more required pieces than max_length", Source("ein Hund", number=6, required=("the cat runs",)),
             max_length=2)
 add_request("a min_length above the positions of the model", Source("ein Hund"), min_length=1000)
-add_request("a prefix with a control character", Source("ein Hund", prefix="a\tdog"))
+add_request("a prefix with a control character", Source("ein Hund", prefix="a\x07dog"))
 add_request("a prefix with a forbidden phrase", Source("ein Hund", prefix="a dog"), forbid=["dog"])
 add_request("a required phrase with a control character", Source("ein Hund", required=("a\x07b",)))
 add_request("a context for a model without context", Source("ein Hund", context=("two",)))
