@@ -31,7 +31,8 @@ class PairScore:
 
 def is_text(pair: tuple[str | Source, str], has_source: bool) -> bool:
     """Return True if a pair is text for the model: it has no blank side. Blank lines, such as those between documents,
-    do not occur in training, and are not translated. has_source: False for a language model, whose sources are empty."""
+    do not occur in training, and are not translated. has_source: False for a language model, whose sources are
+    empty."""
     source, target = pair
     return not is_blank(target) and (not has_source or not is_blank(as_source(source).text))
 

@@ -33,7 +33,8 @@ DISGUISES = {
 every_disguise = pytest.mark.parametrize("disguise", DISGUISES.values(), ids=DISGUISES)
 TEXTS = strategies.text(strategies.sampled_from(
     "aeou ÄüßxX\t\n\r\x85\xa0\xad\u200b\u200d\u3000\ufeff\u0308\u0301\u0323\u0302\u05b0\u05b4א한각가\u1100"
-    "\u1161\u11a8Å\u212b\u0340\u0341\u0344\u0958\u09c7\u09be\u2028\u2000❤\ufe0f\U0001d15e"), max_size=12) | strategies.text(max_size=12)
+    "\u1161\u11a8Å\u212b"
+    "\u0340\u0341\u0344\u0958\u09c7\u09be\u2028\u2000❤\ufe0f\U0001d15e"), max_size=12) | strategies.text(max_size=12)
 
 
 def trained(**options) -> Tokenizers:
