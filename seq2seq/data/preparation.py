@@ -322,9 +322,15 @@ def known_characters(recipe: Recipe) -> dict[str, set[str]]:
     augmentation, start = recipe.data.augmentation, recipe.training.start_from
     added = [NOISE_CHARACTERS * (augmentation.noise > 0), "".join(TERM_MARKERS) * (augmentation.terms > 0),
              string.printable * (augmentation.tags + augmentation.placeholders > 0)]
-    model = None if start is None else resolve_model_path(recipe.directory / start)
-    before = {} if model is None else bundle_metadata(model).get("characters", {})
-    return {side: set("".join([*added, before.get(side, "")])) for side in SIDES}
+    before = ("", "") if start is None else [stored_characters(recipe.directory / start, side) for side in SIDES]
+    return {side: set("".join([*added, known])) for side, known in zip(SIDES, before, strict=True)}
+
+
+def stored_characters(model: Path, side: str) -> str:
+    """Return the characters of a model's training text on one side, from its metadata; "" if they are not known."""
+    found = bundle_metadata(resolve_model_path(model)).get("characters")
+    text = found.get(side) if isinstance(found, dict) else None
+    return text if isinstance(text, str) else ""
 
 
 def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source, str]]:

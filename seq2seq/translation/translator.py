@@ -18,6 +18,7 @@ import torch
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import DividedLine, divide
+from seq2seq.data.preparation import stored_characters
 from seq2seq.devices import choose_device, configure_process, copy_to_device
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
@@ -27,7 +28,6 @@ from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, Task, decoding_with
 from seq2seq.recipe.directions import language_token
 from seq2seq.search.beam import NoHypothesis, search
-from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 from seq2seq.tokenizers.context import parse_context, shortened
 from seq2seq.tokenizers.language_token import with_language
 from seq2seq.tokenizers.source import Source, as_source
@@ -153,7 +153,8 @@ class Translator:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
                                 "ensemble instead.")
             require_same_vocabulary(path, tokenizers.target, fusion, language_model.tokenizers.target)
-        return replace(translator, directory=Path(path), characters=_source_characters(Path(path)),
+        known = frozenset(stored_characters(Path(path), "source")) or None
+        return replace(translator, directory=Path(path), characters=known,
                        other_engines=tuple(other.engine for other in others),
                        language_model=None if language_model is None else language_model.engine,
                        max_pieces=min(each.max_pieces for each in (translator, *others)))
@@ -350,13 +351,6 @@ class Translator:
             faults=tuple(name for name in FAULTS if any(name in part.faults for part in parts)),
             retried=any(part.retried for part in parts),
             unseen=self.unseen(" ".join(line.texts)))
-
-
-def _source_characters(model: Path) -> frozenset[str] | None:
-    """Return the characters of a model's training sources; None if its metadata does not contain them."""
-    found = bundle_metadata(resolve_model_path(model)).get("characters")
-    text = found.get("source") if isinstance(found, dict) else None
-    return frozenset(text) if text and isinstance(text, str) else None
 
 
 def translate_blocks(translate: Callable[[list[Source]], list[list[Translation]]], lines: Iterable[str | Source],
