@@ -21,7 +21,7 @@ FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_
 
 # With rare Han characters outside of the Basic Multilingual Plane: a copied line may consist of them.
 _ONE_CHARACTER_WORDS = f"{SPACELESS}\U00020000-\U0003ffff"
-_PUNCTUATION = "\\s\x00-/:-@\\[-^`{-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20\ufffd"
+_PUNCTUATION = "\\s\x00-/:-@\\[-^`{-\u00bf\u2000-\u206f\u0f0b-\u0f14\u3000-\u303f\uff00-\uff0f\uff1a-\uff20\ufffd"
 ONE_CHARACTER_WORD = re.compile(f"[{_ONE_CHARACTER_WORDS}]")
 WORD = re.compile(f"[{_ONE_CHARACTER_WORDS}]|[^{_ONE_CHARACTER_WORDS}{_PUNCTUATION}]+")
 # Bounded repetitions keep the matching time linear in the length of a line.
