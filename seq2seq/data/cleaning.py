@@ -34,14 +34,15 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
     Args:
         sides: number of texts of a pair; 1 for monolingual text, whose source is empty. For monolingual text, the
             filters that compare the two sides are skipped.
-        languages: language codes of both sides; only the filter `language: lingua` needs them.
+        languages: language codes of both sides, for the filters `language: lingua` and `min_number_agreement`.
     Raises:
         UserError: lingua is not installed, or does not know one of the languages.
     """
     seen: set[bytes] = set()
+    codes = (languages.source or "", languages.target) if languages else ("", "")
     statistics, pairs = _compute_statistics(pairs, cleaning, sides, languages)
     for number, source, target in pairs:
-        reason = _drop_reason((source.text, target)[-sides:], cleaning) or statistics.drop_reason(source.text, target)
+        reason = _drop_reason((source.text, target)[-sides:], cleaning, codes) or statistics.drop_reason(source.text, target)
         if reason is None and cleaning.remove_duplicates:
             digest = hashlib.blake2b(f"{source.text}\n{target}".encode(), digest_size=8).digest()
             reason = "duplicate" if digest in seen else None
@@ -81,7 +82,8 @@ def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, l
     pairs = iter(pairs)
     first = list(islice(pairs, STATISTICS_PAIRS))
     texts = [(source.text, target) for _, source, target in first]
-    kept = [pair for pair in texts if _drop_reason(pair, cleaning) is None]
+    codes = (languages.source or "", languages.target) if languages else ("", "")
+    kept = [pair for pair in texts if _drop_reason(pair, cleaning, codes) is None]
     lengths = None
     if cleaning.max_length_deviation is not None:
         lengths = LengthModel.learn((len(source.strip()), len(target.strip())) for source, target in kept)
@@ -90,8 +92,9 @@ def _compute_statistics(pairs: Iterable[Pair], cleaning: Cleaning, sides: int, l
     return statistics, chain(first, pairs)
 
 
-def _drop_reason(texts: Sequence[str], cleaning: Cleaning) -> str | None:
-    """Apply the filters that need no statistics to a pair. Return the reason to drop the pair; None to keep it."""
+def _drop_reason(texts: Sequence[str], cleaning: Cleaning, languages: tuple[str, str]) -> str | None:
+    """Apply the filters that need no statistics to a pair. Return the reason to drop the pair; None to keep it.
+    languages: language codes of both sides; "" if unknown."""
     lengths = [len(text.strip()) for text in texts]
     if not min(lengths):
         return "empty"
@@ -105,6 +108,6 @@ def _drop_reason(texts: Sequence[str], cleaning: Cleaning) -> str | None:
     if cleaning.remove_damaged and any(map(is_damaged, texts)):
         return "damaged"
     minimum = cleaning.min_number_agreement
-    if minimum is not None and len(texts) > 1 and number_agreement(*texts) < minimum:
+    if minimum is not None and len(texts) > 1 and number_agreement(texts[0], texts[1], *languages) < minimum:
         return "numbers"
     return None

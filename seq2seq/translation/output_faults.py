@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 
+from seq2seq.data.number_agreement import Number, numbers, unmatched_parts, unmatched_wholes
+from seq2seq.data.number_words import has_months, has_number_words, spelled_months, spelled_numbers, unit
 from seq2seq.languages import SPACELESS, main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
@@ -27,9 +30,6 @@ WORD = re.compile(f"[{_ONE_CHARACTER_WORDS}]|[^{_ONE_CHARACTER_WORDS}{_PUNCTUATI
 # Bounded repetitions keep the matching time linear in the length of a line.
 URL = re.compile(r"(?:https?|ftp)://[!-~]+|\bwww\.[!-~]+|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}", re.ASCII)
 TAG = re.compile("</?[a-z][^<>]{0,200}>", re.IGNORECASE)
-DIGITS = re.compile(r"\d+")
-NUMBER = re.compile(r"\d+(?:[.,:/'’\u00a0\u202f-]\d+)*")
-CHINESE_NUMERALS = re.compile("[〇零二三四五六七八九十百千万萬亿億两兩]")
 
 VARIANCE, WIDE = 6.8, 3
 """VARIANCE: variance of the difference in letters between a text and its translation, divided by the number of letters
@@ -41,9 +41,9 @@ NGRAM_WORDS, NGRAM_CHARACTERS = 4, 8
 """Length of n-grams: in words, or in characters for text without spaces between words. It rarely happens by chance that
 such an n-gram occurs in a source and in its translation, or twice in a line, so this indicates a copy or a loop."""
 MAX_SPELLED_NUMBER, MAX_SPELLED_CLOCK = 24, 60
-"""MAX_SPELLED_NUMBER: numbers up to this limit may be missing in a translation, because the translation may spell them
-in words or use a 12-hour clock ("17 Uhr", "5 o'clock"). MAX_SPELLED_CLOCK: the same limit for the numbers in a time
-such as 17:45 ("a quarter to 6")."""
+"""MAX_SPELLED_NUMBER: numbers up to this limit may be missing in a translation, because the translation may express them
+in other words ("in 24 Stunden", "within a day"). MAX_SPELLED_CLOCK: the same limit for minutes and for the numbers in a
+time such as 17:45 ("a quarter to 6")."""
 MAX_PERIOD = 32
 """Maximum length of the repeated sequence in a loop, in words."""
 # Sequences of up to 8 characters that occur 10 times, or 5 times, in a row.
@@ -57,7 +57,7 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
     empty: the translation has no visible character. loop: the translation repeats words or characters, but the source
     does not. too_short, too_long: the length of the translation is implausible for a source of this length. copied:
     parts of the source are untranslated. lost_url: a URL or e-mail address of the source is missing in the translation.
-    lost_number: a number of the source is missing in the translation.
+    lost_number: a number of the source is missing or changed in the translation, or the translation has another number.
 
     Args:
         source, translation: a line, or a part of a line that was translated separately.
@@ -75,7 +75,7 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
         "too_long": deviations > MAX_DEVIATIONS,
         "copied": not same_language and _copied(source, translation),
         "lost_url": bool(lost_urls(source, translation)),
-        "lost_number": bool(lost_numbers(source, translation)),
+        "lost_number": any(changed_numbers(source, translation, source_language, target_language)),
     }
     return tuple(name for name in FAULTS if checks.get(name))
 
@@ -86,61 +86,67 @@ def lost_urls(source: str, translation: str) -> list[str]:
     return [url for url in dict.fromkeys(urls) if url not in translation]
 
 
-def lost_numbers(source: str, translation: str) -> list[str]:
-    """Return the numbers of the source that are missing in the translation, written as in the source.
+def changed_numbers(source: str, translation: str, source_language: str = "", target_language: str = "",
+                    ) -> tuple[list[str], list[str]]:
+    """Return the numbers of the source that are missing in the translation, and the numbers of the translation that are
+    not in the source; each written as in its text.
 
-    A number is lost if the translation contains neither the whole number nor all of its groups of digits. Groups are
-    compared one by one, because thousands separators and the order of day, month and year differ between languages.
-    The translation may spell small and round numbers in words. A group with one or two significant digits may therefore
-    be missing, unless the translation also contains a number of two or more significant digits that is not in the
-    source. Numbers up to `MAX_SPELLED_NUMBER` may always be missing. If the translation contains Chinese numerals, no
-    number counts as lost.
+    Numbers are compared by value and unit (`data/number_agreement.py`). The other side may spell a number in words. If
+    its number words are not known, small and round numbers may be missing. Numbers up to `MAX_SPELLED_NUMBER` may
+    always be missing, but not if there is another number instead.
     """
-    if not any(map(str.isdecimal, source)):
-        return []
+    if not any(map(str.isdecimal, source)) and not any(map(str.isdecimal, translation)):
+        return [], []
     source, translation = URL.sub(" ", source), URL.sub(" ", translation)
-    if CHINESE_NUMERALS.search(translation):
-        return []
-    in_translation, in_source = _numbers(translation), _numbers(source)
-    invented = any(len(digits) > 1 and digits not in in_source
-                   for digits in map(_significant_digits, DIGITS.findall(translation)))
-    return [number for number in dict.fromkeys(NUMBER.findall(source))
-            if _significant_digits(number) not in in_translation
-            and any(_is_lost(group, in_translation, invented, ":" in number) for group in DIGITS.findall(number))]
+    lost, invented = unmatched_wholes(numbers(source, source_language), numbers(translation, target_language))
+    if not lost and not invented:
+        return [], []
+    in_translation, in_source = _Spelled(translation, target_language), _Spelled(source, source_language)
+    for _ in range(2):
+        lost, invented = unmatched_parts(in_translation.remove_from(lost), in_source.remove_from(invented))
+    # A time may be written with other numbers: a quarter to 6.
+    if not _times(lost) or not _times(invented):
+        lost, invented = ([number for number in side if number not in _times(side) or number.value > MAX_SPELLED_CLOCK]
+                          for side in (lost, invented))
+    if not (lost and invented):
+        replaced = any(count and value not in ("0", "1", "2", "0.5")
+                       for value, count in in_translation.numbers.items())
+        lost = [number for number in lost
+                if replaced and number.kind not in ("clock", "day") or not _may_be_missing(number, target_language)]
+        invented = [number for number in invented if not _may_be_missing(number, source_language)]
+    return [*dict.fromkeys(number.text for number in lost)], [*dict.fromkeys(number.text for number in invented)]
 
 
-def _is_lost(group: str, in_translation: set[str], invented: bool, is_clock: bool) -> bool:
-    """Return True if a group of digits of the source is lost.
+class _Spelled:
+    """Number words and months of a text. Each may be the counterpart of one number in digits."""
 
-    in_translation: `_numbers(translation)`. invented: True = the translation contains a number that is not in the
-    source. is_clock: True = the group is a part of a time, such as 17:45.
-    """
-    digits = _significant_digits(group)
-    value = int(_ascii_digits(group)) if len(group) < 4 else math.inf
-    if digits in in_translation or value <= (MAX_SPELLED_CLOCK if is_clock else MAX_SPELLED_NUMBER):
+    def __init__(self, text: str, language: str) -> None:
+        self.numbers, self.months = spelled_numbers(text, language), spelled_months(text, language)
+
+    def remove_from(self, found: list[Number]) -> list[Number]:
+        """Return the numbers that this text does not spell."""
+        return [number for number in found if not self._has(number)]
+
+    def _has(self, number: Number) -> bool:
+        for counts in (self.numbers, self.months) if number.kind in ("date", "day") else (self.numbers,):
+            for key in number.keys:
+                if counts[key]:
+                    counts[key] -= 1
+                    return True
         return False
-    return len(digits) > 2 or invented
 
 
-def _numbers(text: str) -> set[str]:
-    """Return the significant digits of all numbers in a text.
-
-    Two to four successive groups of digits also count as one number, for example 1 234 567.
-    """
-    groups = DIGITS.findall(text)
-    return {_significant_digits("".join(groups[begin : begin + size]))
-            for begin in range(len(groups)) for size in range(1, 5)}
+def _times(found: list[Number]) -> list[Number]:
+    return [number for number in found if number.kind in ("clock", "day")]
 
 
-def _ascii_digits(text: str) -> str:
-    """Return the digits of a text, without other characters. Digits of any script become 0 to 9."""
-    digits = "".join(filter(str.isdecimal, text))
-    return digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
-
-
-def _significant_digits(number: str) -> str:
-    """Return the digits of a number without leading and trailing zeros."""
-    return _ascii_digits(number).strip("0")
+def _may_be_missing(number: Number, language: str) -> bool:
+    """Return True if a text in this language may express a number without a counterpart that is recognised."""
+    if number.kind == "part" or number.kind == "date" and has_months(language):
+        return False
+    is_clock = number.kind in ("clock", "day") or not number.units.isdisjoint(unit("min"))
+    return number.value <= (MAX_SPELLED_CLOCK if is_clock else MAX_SPELLED_NUMBER) or (
+        number.significant_digits <= 2 and not has_number_words(language))
 
 
 def _has_visible_text(text: str) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
-from seq2seq.translation.output_faults import faults, lost_numbers, lost_urls
+from seq2seq.translation.output_faults import changed_numbers, faults, lost_urls
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
 Search = Callable[[Sequence[Part], SearchSetup], list[list[PartTranslation]]]
@@ -119,7 +119,7 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
             by_changes[_changed_keys(setup.decoding, best.faults)].append(index)
     for changes, indices in by_changes.items():
         again = SearchSetup(_retry_section(setup.decoding, dict(changes)), setup.tokenizer, languages.target)
-        checked = retry(parts, checked, indices, [partial(_with_lost_phrases, again), lambda part, best: part],
+        checked = retry(parts, checked, indices, [partial(_with_lost_phrases, again, languages), lambda part, best: part],
                         search_with(again), choose)
     return checked
 
@@ -146,14 +146,15 @@ def _retry_section(decoding: DecodingSection, changes: dict[str, Any]) -> Decodi
                                            **changes})
 
 
-def _with_lost_phrases(setup: SearchSetup, part: Part, best: PartTranslation) -> Part:
+def _with_lost_phrases(setup: SearchSetup, languages: Languages, part: Part, best: PartTranslation) -> Part:
     """Return a copy of the part that also requires the addresses and integers that its translation lost.
 
     The added phrases may match within a word: 1980 matches in "1980s". Numbers with separators are not added, because
     languages write them differently. If more than `MAX_REQUIRED` phrases were lost, none is added.
     """
     source = part.source.text
-    lost = [*lost_urls(source, best.text), *filter(str.isdecimal, lost_numbers(source, best.text))]
+    lost, _ = changed_numbers(source, best.text, languages.source or "", languages.target)
+    lost = [*lost_urls(source, best.text), *filter(str.isdecimal, lost)]
     if len(lost) > MAX_REQUIRED:
         return part
     required = list(part.required)

@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from seq2seq.translation.output_faults import FAULTS, faults, lost_numbers, lost_urls
+from seq2seq.translation.output_faults import FAULTS, changed_numbers, faults, lost_urls
 
 GERMAN = "Zwei Hunde laufen am Strand entlang und tragen zusammen einen langen Stock."
 
@@ -74,7 +74,7 @@ def test_within_one_language_a_copy_is_none():
 
 def test_what_is_lost_is_told_as_it_is_written():
     assert lost_urls("Siehe (http://a.example/x), www.b.example.", "See www.b.example") == ["http://a.example/x"]
-    assert lost_numbers("1.987 und 2345 und 2345, 17", "1987") == ["2345"]
+    assert changed_numbers("1.987 und 2345 und 2345, 17", "1987 99") == (["2345", "17"], ["99"])
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=12)
