@@ -54,10 +54,10 @@ class Sample:
             self.blocks[index] = block
 
 
-def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int) -> None:
+def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, languages: tuple[str, str]) -> None:
     """Read all pairs. Add to the report the number of lines of each kind, such as duplicates, and the number of pairs
     that each value of LENGTH_RATIOS, MAX_CHARACTERS and NUMBER_AGREEMENTS would drop.
-    sides: 2 for pairs; 1 for the text of a language model.
+    sides: 2 for pairs; 1 for the text of a language model. languages: language codes of source and target.
     """
     seen: set[bytes] = set()
     limits = {key: dict.fromkeys(map(str, values), 0) for key, values in (
@@ -77,7 +77,7 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int) -> 
                     min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
             if not min(lengths):                                                # already counted as empty
                 continue
-            agreement = number_agreement(*texts)
+            agreement = number_agreement(source, target, *languages)
             for minimum in NUMBER_AGREEMENTS:
                 limits["min_number_agreement"][str(minimum)] += agreement < minimum
             if agreement < 1:

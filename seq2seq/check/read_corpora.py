@@ -57,7 +57,8 @@ class CorpusReader:
         """
         try:
             pairs = console.with_progress(f"scanning {self.report.label}", self._texts(), "pairs")
-            scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides))
+            scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides),
+                        (self._language("source"), self._language("target")))
         except UserError as error:
             self.report.error = str(error)
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from seq2seq.data.line_splitting import sentences
 from seq2seq.data.number_agreement import Number, numbers, unmatched_parts, unmatched_wholes
 from seq2seq.data.number_words import has_months, has_number_words, spelled_months, spelled_numbers, unit
 from seq2seq.languages import SPACELESS, main_language
@@ -37,6 +38,9 @@ of the shorter one (Gale and Church 1993, A Program for Aligning Sentences in Bi
 expected difference is 0. WIDE: a Chinese, Japanese or Korean character counts as this number of letters."""
 MAX_DEVIATIONS = 4.0
 """Maximum difference between actual and expected length of a translation, in standard deviations."""
+MIN_SENTENCES, MIN_DEVIATIONS_OF_SENTENCES = 3, 1.5
+"""A translation is also too short if the source has at least MIN_SENTENCES sentences, at least half of them are missing,
+and the translation is shorter than expected by MIN_DEVIATIONS_OF_SENTENCES standard deviations."""
 NGRAM_WORDS, NGRAM_CHARACTERS = 4, 8
 """Length of n-grams: in words, or in characters for text without spaces between words. It rarely happens by chance that
 such an n-gram occurs in a source and in its translation, or twice in a line, so this indicates a copy or a loop."""
@@ -55,7 +59,7 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
     """Return the names of a translation's faults, from `FAULTS`; an empty tuple if there are none.
 
     empty: the translation has no visible character. loop: the translation repeats words or characters, but the source
-    does not. too_short, too_long: the length of the translation is implausible for a source of this length. copied:
+    does not. too_short, too_long: the length of the translation is implausible for a source of this length and number of sentences. copied:
     parts of the source are untranslated. lost_url: a URL or e-mail address of the source is missing in the translation.
     lost_number: a number of the source is missing or changed in the translation, or the translation has another number.
 
@@ -68,10 +72,11 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
     if not _has_visible_text(translation):
         return ("empty",)
     deviations = _deviations(_length(source), _length(translation))
+    lost_sentences = deviations < -MIN_DEVIATIONS_OF_SENTENCES and _lost_sentences(source, translation)
     same_language = source_language and main_language(source_language) == main_language(target_language)
     checks = {
         "loop": _loops(source, translation),
-        "too_short": deviations < -MAX_DEVIATIONS,
+        "too_short": deviations < -MAX_DEVIATIONS or lost_sentences,
         "too_long": deviations > MAX_DEVIATIONS,
         "copied": not same_language and _copied(source, translation),
         "lost_url": bool(lost_urls(source, translation)),
@@ -164,6 +169,11 @@ def _length(text: str) -> int:
 def _deviations(source: int, translation: int) -> float:
     """Return the difference between actual and expected length of a translation, in standard deviations."""
     return (translation - source) / math.sqrt(VARIANCE * max(1, min(source, translation)))
+
+
+def _lost_sentences(source: str, translation: str) -> bool:
+    count = len(sentences(source))
+    return count >= MIN_SENTENCES and 2 * len(sentences(translation)) <= count
 
 
 def _loops(source: str, translation: str) -> bool:
