@@ -89,12 +89,12 @@ def divide(line: str, fits: Callable[[str], bool]) -> DividedLine:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text, with the white space after each. An abbreviation of up to three letters, such as
-    "Dr." and "z. B.", does not end a sentence, nor does a mark before a lower-case letter."""
+    """Return the sentences of a text, with the white space after each. A short abbreviation or ordinal, such as "Dr.",
+    "z. B." and "4.", does not end a sentence, nor does a mark before a lower-case letter."""
     found: list[str] = []
     for segment in _split_at(SENTENCE_END, text):
         before = found[-1].split()[-1].rstrip(SENTENCE_MARKS) if found else ""
-        if found and (segment[:1].islower() or before.isalpha() and before.isascii() and found[-1].rstrip()[-1] == "."
+        if found and (segment[:1].islower() or before.isdecimal() and len(before) < 3 or before.isalpha() and before.isascii() and found[-1].rstrip()[-1] == "."
                       and (len(before) < 3 or len(before) == 3 and before[0].isupper() and len(found[-1].split()) == 1)):
             found[-1] += segment
         else:

@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"""
   | (?P<vulgar> \d{0,9}\ ?[¼-¾⅐-⅞] )
   | (?P<decimal> \d+[.,]\d+ (?![.,]?\d) | (?<![\w.,])[.]\d+ )
   | \d+""", re.VERBOSE)
-_HAS_NUMBER = re.compile(r"[\d¼-¾⅐-⅞]")
+HAS_NUMBER = re.compile(r"[\d¼-¾⅐-⅞]")
 # Separators of other scripts, and spaces that are not distinguished. A full-width comma is a separator only between
 # full-width digits; elsewhere it is the comma of a Chinese sentence.
 _SEPARATORS = str.maketrans({**dict.fromkeys("\u00a0\u202f\u2009\u2007\u2008\u200a\u3000", " "), "’": "'", "\u066c": "'",
@@ -79,7 +79,7 @@ def numbers(text: str, language: str = "") -> list[Number]:
 
     language: code of the language, which decides whether 3.000 is three or three thousand; "": it may be both.
     """
-    if not _HAS_NUMBER.search(text):
+    if not HAS_NUMBER.search(text):
         return []
     if not text.isascii():
         text = _WIDE_SEPARATOR.sub(lambda match: "," if match[0] == "，" else ".", text).translate(_SEPARATORS)
@@ -93,6 +93,9 @@ def numbers(text: str, language: str = "") -> list[Number]:
         for part in number.parts:
             part.text, part.kind = number.text, part.kind or "part"
         start, position = match.start(), match.end()
+        if match.lastgroup is None and start and text[start - 1] in "-–/" and start - 1 == consumed and found \
+                and len(number.text) == 2 and len(found[-1].text) == 4:
+            number.keys = (*number.keys, found[-1].text[:2] + number.text)      # 1939-45
         kind = match.lastgroup
         if kind is None or kind in ("grouped", "decimal", "lakh", "vulgar", "fraction"):
             end, goes_on = _read_after(number, text, position, main)
@@ -353,7 +356,7 @@ def number_agreement(source: str, target: str, source_language: str = "", target
 
     source_language, target_language: see `numbers`.
     """
-    if not _HAS_NUMBER.search(source) and not _HAS_NUMBER.search(target):
+    if not HAS_NUMBER.search(source) and not HAS_NUMBER.search(target):
         return 1.0
     of_source, of_target = numbers(source, source_language), numbers(target, target_language)
     left, right = unmatched(of_source, of_target)

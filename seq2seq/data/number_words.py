@@ -94,7 +94,7 @@ dB decibel dezibel décibel decibelio 分贝
 rpm
 ms millisecond millisekunde milliseconde milisegundo 毫秒 мс
 s sec second sekunde seconde segundo secondi сек секунда 秒 秒钟 saniye
-min minute minuto minuti мин минута 分钟 分鐘 分间 分間 dakika
+min minute minuto minuti мин минута 分 分钟 分鐘 分间 分間 dakika
 h hr hour std stunde heure hora ore час часа часов 小时 小時 个小时 時間 saat
 d day tag tagen jour día dia giorni giorno день дня дней 天 日間 gün
 wk week woche semaine semana settimane settimana неделя недели недель 周 星期 个星期 週間 hafta
@@ -182,6 +182,7 @@ _SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿"
 _CHINESE_NUMBER = re.compile(f"[{''.join(_NUMERALS)}{''.join(_SCALES)}]+")
 _ROMAN_NUMBER = re.compile(r"\b[IVX]{1,6}(?=\b|e\b|\.)")
 _ROMAN = {"I": 1, "V": 5, "X": 10}
+_DATED_WORD = re.compile(r"(?<=\d)(?:st|nd|rd|th|er|º|\.)? (?:de |of )?([^\W\d_]+)|([^\W\d_]+)\.? (?=\d)")
 _WORD = re.compile(r"[^\W\d_]+")
 _JOINT = {"en": r"(?:[ -]| and | a )", "de": r"(?:und| (?=milli))?", "fr": r"(?:[ -]| et )", "es": r"(?: | y )"}
 
@@ -285,6 +286,15 @@ def spelled_months(text: str, language: str) -> Counter[str]:
     """Return the numbers of the months that a text names."""
     months = _months(main_language(language))
     return Counter(str(months[word]) for word in _WORD.findall(text.lower()) if word in months)
+
+
+def dated_months(text: str, language: str) -> dict[str, int]:
+    """Return the months that stand beside a number in a text, by their names in lower case."""
+    months = _months(main_language(language))
+    if not months:
+        return {}
+    names = (before or after for before, after in _DATED_WORD.findall(text.lower()))
+    return {name: months[name] for name in names if name in months}
 
 
 def _sums(values: list[float]) -> list[float]:

@@ -16,8 +16,8 @@ from itertools import pairwise
 import numpy as np
 
 from seq2seq.data.line_splitting import sentences
-from seq2seq.data.number_agreement import Number, numbers, unmatched_parts, unmatched_wholes
-from seq2seq.data.number_words import has_months, has_number_words, spelled_months, spelled_numbers, unit
+from seq2seq.data.number_agreement import HAS_NUMBER, Number, numbers, unmatched_parts, unmatched_wholes
+from seq2seq.data.number_words import dated_months, has_months, has_number_words, spelled_months, spelled_numbers, unit
 from seq2seq.languages import SPACELESS, main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
@@ -100,12 +100,12 @@ def changed_numbers(source: str, translation: str, source_language: str = "", ta
     its number words are not known, small and round numbers may be missing. Numbers up to `MAX_SPELLED_NUMBER` may
     always be missing, but not if there is another number instead.
     """
-    if not any(map(str.isdecimal, source)) and not any(map(str.isdecimal, translation)):
+    if not HAS_NUMBER.search(source) and not HAS_NUMBER.search(translation):
         return [], []
     source, translation = URL.sub(" ", source), URL.sub(" ", translation)
     lost, invented = unmatched_wholes(numbers(source, source_language), numbers(translation, target_language))
     if not lost and not invented:
-        return [], []
+        return _changed_months(source, translation, source_language, target_language)
     in_translation, in_source = _Spelled(translation, target_language), _Spelled(source, source_language)
     for _ in range(2):
         lost, invented = unmatched_parts(in_translation.remove_from(lost), in_source.remove_from(invented))
@@ -119,7 +119,19 @@ def changed_numbers(source: str, translation: str, source_language: str = "", ta
         lost = [number for number in lost
                 if replaced and number.kind not in ("clock", "day") or not _may_be_missing(number, target_language)]
         invented = [number for number in invented if not _may_be_missing(number, source_language)]
+    if not lost and not invented:
+        return _changed_months(source, translation, source_language, target_language)
     return [*dict.fromkeys(number.text for number in lost)], [*dict.fromkeys(number.text for number in invented)]
+
+
+def _changed_months(source: str, translation: str, source_language: str, target_language: str
+                    ) -> tuple[list[str], list[str]]:
+    """Return the months beside numbers in two texts if both name some, but not one of them is the same."""
+    ours, theirs = (dated_months(text, language) if language else {}
+                    for text, language in ((source, source_language), (translation, target_language)))
+    if not ours or not theirs or set(ours.values()) & set(theirs.values()):
+        return [], []
+    return list(ours), list(theirs)
 
 
 class _Spelled:
