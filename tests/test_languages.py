@@ -90,7 +90,8 @@ def test_the_tokeniser_follows_the_language():
 
 
 @pytest.mark.parametrize(("tokenizer", "languages"), [
-    ("char", "th th-TH tha lo lao_Laoo km km-KH khm_Khmr my mya_Mymr bo bod_Tibt dz ja jpn_Jpan nan gan pi-Thai jv-Java"),
+    ("char",
+        "th th-TH tha lo lao_Laoo km km-KH khm_Khmr my mya_Mymr bo bod_Tibt dz ja jpn_Jpan nan gan pi-Thai jv-Java"),
     ("asian", "zh zh-CN zh_Hant zho_Hans cmn yue wuu lzh"),
     ("tercom", "en de vi ko jv jav_Latn zh-Latn ja-Latn th-Latn su hi fa zza"),
 ])

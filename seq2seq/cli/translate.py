@@ -435,7 +435,7 @@ class _Warnings:
         if token and token[0] not in self.language_tokens:
             self.language.warn(line.number, f"{token[0]} is not a target language of the model, which has "
                                f"{', '.join(self.language_tokens)}; it was translated as text")
-        if best.parts > 1:
+        if best.parts > 1 and not best.retried:                                 # a retry also divides lines that fit
             self.long.warn(line.number, f"too long for the model; translated in {best.parts:,} parts, which are joined")
         if best.faults:
             self.faulty.warn(line.number, ", ".join(best.faults))

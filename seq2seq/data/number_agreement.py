@@ -18,11 +18,14 @@ from seq2seq.languages import decimal_mark, main_language
 
 # Bounded repetitions keep the matching time linear in the length of a line.
 _NUMBER = re.compile(r"""
-    (?P<date> (?<![\d.,/:-]) (?: \d{1,2}(?P<d>[./-])\ ?\d{1,2}(?P=d)\ ?(?:\d{4}|\d{2}) | \d{4}(?P<e>[./-])\d{1,2}(?P=e)\d{1,2}
-        | (?:\d{2,4}\ ?年\ ?)?\d{1,2}\ ?月\ ?\d{1,2}(?=\ ?[日号號]) | \d{1,2}\.\ ?\d{1,2}\.(?!\ ?\d) ) (?!\d|[.,/-]\d) )
+    (?P<date> (?<![\d.,/:-]) (?: \d{1,2}(?P<d>[./-])\ ?\d{1,2}(?P=d)\ ?(?:\d{4}|\d{2})
+        | \d{4}(?P<e>[./-])\d{1,2}(?P=e)\d{1,2}
+        | (?:\d{2,4}\ ?年\ ?)?\d{1,2}\ ?月\ ?\d{1,2}(?=\ ?[日号號])
+        | \d{1,2}\.\ ?\d{1,2}\.(?!\ ?\d) ) (?!\d|[.,/-]\d) )
   | (?P<time> (?<![\d:.,]) (?P<hour>\d{1,2}) (?: (?::|\ ?[hH]\ ?|\.(?=\d\d\ ?(?:Uhr|h\b))) (?P<minute>\d{2})
         (?::\d{2})? (?![\d:]|\.\d) | \ ?[点點时時]\ ?(?P<spoken>\d{1,2}(?=\ ?分)|半|一刻|三刻) ) )
-  | (?P<grouped> (?<!\d) (?<!\d[.,]) [1-9]\d{0,2}(?P<g>[.,'\ ])\d{3}(?:(?P=g)\d{3}){0,12}(?:(?!(?P=g))[.,]\d{1,30})? (?!\d|[.,']\d) )
+  | (?P<grouped> (?<!\d) (?<!\d[.,]) [1-9]\d{0,2}(?P<g>[.,'\ ])\d{3}(?:(?P=g)\d{3}){0,12}
+        (?:(?!(?P=g))[.,]\d{1,30})? (?!\d|[.,']\d) )
   | (?P<lakh> (?<![\d,]) [1-9]\d?(?:,\d{2}){1,6},\d{3}(?:\.\d{1,30})? (?![\d,]\d?) )
   | (?P<chain> \d+(?:\.\d+){2,} )
   | (?P<fraction> (?<![\d/.,-]) (?:\d{1,3}\ )?\d{1,3}/\d{1,3} (?![\d/]) )
@@ -37,12 +40,14 @@ _SEPARATORS = str.maketrans({**dict.fromkeys("\u00a0\u202f\u2009\u2007\u2008\u20
                              "\u2011": "-", "\u2010": "-", "\u200e": None, "\u200f": None, "\u202a": None,
                              "\u202b": None, "\u202c": None, "\u2066": None, "\u2067": None, "\u2069": None})
 _WIDE_SEPARATOR = re.compile(r"(?<=[０-９])[，．](?=[０-９])")
-_DIGIT = re.compile(r"[^\W0-9_]", re.UNICODE)
 _OTHER_DIGIT = re.compile(r"(?![0-9])\d")
 # What may follow a number: a sign, or up to three words.
-_AFTER = re.compile(r"[ -]?(?:(°\ ?[CF]?\b|[%‰°℃℉€$£¥₹₽₩₺¢]|[A-Z]{1,3}\$)|([^\W\d_]+[²³23]?)(?:[ -]?([^\W\d_]+))?(?:[ -]([^\W\d_]+))?)")
-_CLOCK = re.compile(r" ?(?:[ap]\.? ?m\b|o['’]clock|uhr\b|heures?\b|horas?\b|ore\b|h\b|[点點时時](?![间間])|시(?!간))", re.IGNORECASE)
+_AFTER = re.compile(r"[ -]?(?:(°\ ?[CF]?\b|[%‰°℃℉€$£¥₹₽₩₺¢]|[A-Z]{1,3}\$)|"
+                    r"([^\W\d_]+[²³23]?)(?:[ -]?([^\W\d_]+))?(?:[ -]([^\W\d_]+))?)")
+_CLOCK = re.compile(r" ?(?:[ap]\.? ?m\b|o['’]clock|uhr\b|heures?\b|horas?\b|ore\b|h\b|"
+                    r"[点點时時](?![间間])|시(?!간))", re.IGNORECASE)
 _SIGN_BEFORE = re.compile(r"(?:([A-Z]{1,3}\$|[%€$£¥₹₽₩₺])|\b([A-Z]{3})|(百分之|摄氏|华氏|yüzde)) ?$")
+_SECOND_WORD = re.compile(r"\.? ([^\W\d_]+)")
 _LINK = re.compile(r" (?:de |of |di )?| ?d['’]|")
 
 
@@ -139,9 +144,9 @@ def _number(match: re.Match[str], mark: str) -> Number:
     if kind == "chain":
         return Number(text, (text,))
     if kind == "fraction":
-        *whole, above, below = map(int, re.findall(r"\d+", text))
+        *wholes, above, below = map(int, re.findall(r"\d+", text))
         parts = tuple(Number(part, (_plain(part),)) for part in re.findall(r"\d+", text))
-        return Number(text, (_exact(sum(whole) + Fraction(above, below)),) if below else (), parts=parts)
+        return Number(text, (_exact(sum(wholes) + Fraction(above, below)),) if below else (), parts=parts)
     if kind == "vulgar":
         whole = text[:-1].strip()
         return Number(text, (_exact(int(whole or 0) + Fraction(unicodedata.numeric(text[-1])).limit_denominator(10)),))
@@ -177,8 +182,8 @@ def _parts(text: str, separator: str, mark: str) -> Iterable[Number]:
 def _clock(text: str, hour: str, minute: str) -> Number:
     """Return a time. On the other side, it may be written with a 12-hour clock, or its parts may stand alone."""
     hours = int(hour)
-    parts = [Number(hour, tuple(dict.fromkeys((_plain(hour), str((hours - 12) % 24)) if hours < 25 else (_plain(hour),))),
-                    kind="clock"), Number(minute, (_plain(minute),), kind="clock")]
+    of_hour = (_plain(hour), str((hours - 12) % 24)) if hours < 25 else (_plain(hour),)
+    parts = [Number(hour, of_hour, kind="clock"), Number(minute, (_plain(minute),), kind="clock")]
     if hours > 24 or int(minute) > 59:
         return Number(text, (), parts=tuple(parts))
     time = f"{hours % 12}:{int(minute):02}"
@@ -199,7 +204,13 @@ def _plain(text: str) -> str:
 def _exact(value: Fraction) -> str:
     """Return a fraction in canonical form: as a decimal number if it has at most three places, else as a/b."""
     thousandths = value * 1000
-    return _plain(f"{int(thousandths) // 1000}.{int(thousandths) % 1000:03}") if thousandths.denominator == 1 else str(value)
+    if thousandths.denominator > 1:
+        return str(value)
+    return _plain(f"{int(thousandths) // 1000}.{int(thousandths) % 1000:03}")
+
+
+def _all_scaled(keys: Iterable[str], powers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(_scaled(key, power) for key in keys for power in powers if "/" not in key and key[0].isdigit())
 
 
 def _scaled(key: str, power: int) -> str:
@@ -241,14 +252,14 @@ def _read_after(number: Number, text: str, position: int, language: str) -> tupl
         adjacent = match.start(2) == position
         if len(word) == 1 or (word == "mm" and not adjacent):                   # metres or millions; 4K
             if adjacent or word == "M":
-                number.keys = (*number.keys, *(_scaled(key, power) for key in number.keys for power in powers if key[0].isdigit()))
+                number.keys = (*number.keys, *_all_scaled(number.keys, powers))
         else:
-            number.keys = tuple(_scaled(key, power) for key in number.keys for power in powers if "/" not in key and key[0].isdigit())
+            number.keys = _all_scaled(number.keys, powers)
             number.parts = ()
             position = match.end(2)
-            second = re.compile(r"\.? ([^\W\d_]+)").match(text, position)
-            if second and (more := multiplier(second[1], language)) and len(second[1]) > 2:     # hundred thousand, mil millones
-                number.keys = tuple(_scaled(key, power) for key in number.keys for power in more)
+            second = _SECOND_WORD.match(text, position)
+            if second and (more := multiplier(second[1], language)) and len(second[1]) > 2:     # mil millones
+                number.keys = _all_scaled(number.keys, more)
                 position = second.end()
             if text.startswith(".", position) and len(word) < 5:                # Mio.
                 position += 1
@@ -263,7 +274,7 @@ def _read_after(number: Number, text: str, position: int, language: str) -> tupl
                 return _read_after_spaceless(number, text, match.start(2), language)
     for last in (4, 3, 2):
         if match[last]:
-            number.units = unit(" ".join(filter(None, match.group(*range(2, last + 1)))) if last > 2 else match[2])
+            number.units = unit(" ".join(filter(None, match.groups()[1:last])))
             if number.units:
                 return match.end(last), False
     return position, False
@@ -275,7 +286,7 @@ def _read_after_spaceless(number: Number, text: str, position: int, language: st
         position += 1
     for size in (2, 1):
         if len(word := text[position:position + size]) == size and (powers := multiplier(word, language or "zh")):
-            number.keys = tuple(_scaled(key, powers[0]) for key in number.keys if "/" not in key and key[0].isdigit())
+            number.keys = _all_scaled(number.keys, powers[:1])
             number.parts = ()
             position, goes_on = position + size, True
             break
@@ -309,7 +320,8 @@ def unmatched_parts(source: list[Number], target: list[Number]) -> tuple[list[Nu
     """Compare the parts of the numbers that `unmatched_wholes` has returned."""
     if not any(number.parts for number in (*source, *target)):
         return source, target
-    return unmatched_wholes(*([part for number in side for part in number.parts or (number,)] for side in (source, target)))
+    return unmatched_wholes(*([part for number in side for part in number.parts or (number,)]
+                              for side in (source, target)))
 
 
 def unmatched_wholes(source: Sequence[Number], target: Sequence[Number]) -> tuple[list[Number], list[Number]]:
@@ -322,13 +334,13 @@ def unmatched_wholes(source: Sequence[Number], target: Sequence[Number]) -> tupl
             by_key[key][target[index].units].append(index)
     taken: set[int] = set()
     left: list[Number] = []
-    # Numbers with units choose first, and first among those with the same unit.
+    # Numbers with units choose first.
     for number in sorted(source, key=lambda number: not number.units):
-        index = _counterpart(number, by_key, taken)
-        if index is None:
+        counterpart = _counterpart(number, by_key, taken)
+        if counterpart is None:
             left.append(number)
         else:
-            taken.add(index)
+            taken.add(counterpart)
     return left, [number for index, number in enumerate(target) if index not in taken]
 
 

@@ -12,10 +12,11 @@ from itertools import pairwise
 
 from seq2seq.languages import main_language
 
-# A line for each unit; _ stands for a space. The first form is the name of the unit. Forms of up to two letters and
+# A line for each unit, with indented continuations; _ stands for a space. The first form is the name of the unit. Forms of up to two letters and
 # those with capitals inside are compared with case. A unit ends with -s, -n, -e or -es in the plural.
 _UNITS = """
-km kilometer kilometre kilomètre kilómetro quilômetro quilómetro chilometri chilometro км километр 公里 千米 キロメートル Stundenkilometer kph kmh
+km kilometer kilometre kilomètre kilómetro quilômetro quilómetro chilometri chilometro км километр 公里 千米 キロメートル
+    Stundenkilometer kph kmh
 m meter metre mètre metro metri м метр 米 メートル
 dm decimeter decimetre dezimeter décimètre decímetro 分米
 cm centimeter centimetre zentimeter centimètre centímetro centimetri см сантиметр 厘米 公分 センチメートル センチ
@@ -28,8 +29,10 @@ inch inches inche zoll pouce pulgada 英寸
 yd yard yarda 码
 px pixel píxel píxeles пиксель 像素 ピクセル
 pt point_size
-m² m2 qm square_meter square_metre quadratmeter mètre_carré mètres_carrés metro_cuadrado metros_cuadrados metri_quadrati metros_quadrados 平方米 平米 平方メートル м² кв.м
-km² km2 square_kilometer square_kilometre quadratkilometer kilomètre_carré kilomètres_carrés kilómetro_cuadrado kilómetros_cuadrados 平方公里 平方千米 км²
+m² m2 qm square_meter square_metre quadratmeter mètre_carré mètres_carrés metro_cuadrado metros_cuadrados
+    metri_quadrati metros_quadrados 平方米 平米 平方メートル м² кв.м
+km² km2 square_kilometer square_kilometre quadratkilometer kilomètre_carré kilomètres_carrés kilómetro_cuadrado
+    kilómetros_cuadrados 平方公里 平方千米 км²
 ft² sqft square_foot square_feet pied_carré pieds_carrés pie_cuadrado pies_cuadrados 平方英尺
 m³ m3 cbm cubic_meter cubic_metre kubikmeter mètre_cube mètres_cubes metro_cúbico metros_cúbicos 立方米 м³
 ha hectare hektar hectárea га 公顷 ヘクタール
@@ -48,8 +51,10 @@ gal gallon gallone galón galones 加仑
 % percent per_cent prozent pour_cent por_ciento por_cento per_cento procent процент 百分之 yüzde ٪ パーセント 퍼센트
 ‰ per_mille promille pour_mille por_mil 千分之
 pp percentage_point prozentpunkt point_de_pourcentage punto_porcentual puntos_porcentuales 百分点
-°C ℃ degree_celsius degrees_celsius degree_centigrade degrees_centigrade grad_celsius degré_celsius degrés_celsius grado_celsius grados_celsius gradi_celsius graus_celsius 摄氏度 摄氏
-°F ℉ degree_fahrenheit degrees_fahrenheit grad_fahrenheit degré_fahrenheit degrés_fahrenheit grado_fahrenheit grados_fahrenheit gradi_fahrenheit 华氏度 华氏
+°C ℃ degree_celsius degrees_celsius degree_centigrade degrees_centigrade grad_celsius degré_celsius degrés_celsius
+    grado_celsius grados_celsius gradi_celsius graus_celsius 摄氏度 摄氏
+°F ℉ degree_fahrenheit degrees_fahrenheit grad_fahrenheit degré_fahrenheit degrés_fahrenheit grado_fahrenheit
+    grados_fahrenheit gradi_fahrenheit 华氏度 华氏
 ° degree grad degré grado gradi graus градус 度 derece
 kelvin
 kB KB kilobyte kilo-octet ko Ko 千字节
@@ -103,8 +108,8 @@ yr year jahr jahren année ans año ano anni anno год года лет 年 年
 $ US$ USD dollar dólar dollari доллар 美元 美金 ドル dolar dólares
 € EUR euro евро 欧元 ユーロ avro
 £ GBP pound pound_sterling pfund livre_sterling livres_sterling libra libra_esterlina libras_esterlinas sterling 英镑 ポンド
-¥ JPY yen 日元 円
-¥ CNY RMB yuan 元 人民币 块 元人民币
+JPY ¥ yen 日元 円
+CNY ¥ RMB yuan 元 人民币 块 元人民币
 CHF franken franc_suisse francs_suisses franco_suizo francos_suizos 瑞士法郎 Fr
 ₹ INR rupee rupie roupie rupia 卢比
 ₽ RUB ruble rouble rubel rublo руб рубль рубля рублей 卢布
@@ -176,7 +181,7 @@ pl stycznia lutego marca kwietnia maja czerwca lipca sierpnia września paździe
 tr Ocak Şubat Mart Nisan Mayıs Haziran Temmuz Ağustos Eylül Ekim Kasım Aralık
 sv januari februari mars april maj juni juli augusti september oktober november december
 """
-_NUMERALS = {numeral: value for value, numerals in enumerate("〇零 一壹 二两兩 三 四 五 六 七 八 九".split())
+_NUMERALS = {numeral: value for value, numerals in enumerate(["〇零", "一壹", "二两兩", "三", "四", "五", "六", "七", "八", "九"])
              for numeral in numerals}
 _SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
 _CHINESE_NUMBER = re.compile(f"[{''.join(_NUMERALS)}{''.join(_SCALES)}]+")
@@ -189,12 +194,13 @@ _JOINT = {"en": r"(?:[ -]| and | a )", "de": r"(?:und| (?=milli))?", "fr": r"(?:
 
 def _unit_names() -> dict[str, frozenset[str]]:
     names: dict[str, set[str]] = {}
-    for number, line in enumerate(_UNITS.strip().splitlines()):
-        for form in line.split():
-            names.setdefault(form.replace("_", " "), set()).add(str(number))
-    # The sign of a degree may mean either scale.
-    for degree in _UNITS[_UNITS.index("\n° ") + 1:].splitlines()[0].split():
-        names[degree] |= names["°C"] | names["°F"]
+    lines = [line.split() for line in _UNITS.strip().replace("\n    ", " ").splitlines()]
+    for name, *forms in lines:
+        for form in (name, *forms):
+            names.setdefault(form.replace("_", " "), set()).add(name)
+    # A degree may be one of either scale. ¥ is the sign of two currencies, which have their own codes.
+    for degree in next(forms for forms in lines if forms[0] == "°"):
+        names[degree] |= {"°C", "°F"}
     return {form: frozenset(units) for form, units in names.items()}
 
 
@@ -212,7 +218,8 @@ def unit(word: str) -> frozenset[str]:
     forms = [lower, *(lower[:-len(end)] for end in ("s", "n", "e", "es", "en") if lower.endswith(end))]
     if lower[0] >= "а" and lower[0] <= "я" and len(lower) > 4:
         forms.append(lower.rstrip("аеёиойувыьюяхм"))
-    return next((_UNIT_NAMES[form] for form in forms if form in _UNIT_NAMES and (len(form) > 2 or form == word)), NO_UNIT)
+    return next((_UNIT_NAMES[form] for form in forms if form in _UNIT_NAMES and (len(form) > 2 or form == word)),
+                NO_UNIT)
 
 
 @cache

@@ -297,7 +297,7 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
         ) from error
 
 
-class _LowerCaseCharacters(TokenizerChar):
+class _LowerCaseCharacters(TokenizerChar):  # type: ignore[misc]
     """Tokeniser of TER into characters. TER ignores case."""
 
     def __call__(self, line: str) -> str:

@@ -43,11 +43,14 @@ def test_agreement_is_the_share_of_numbers_on_both_sides(one, other, share):
 
 
 @pytest.mark.parametrize("one, other", [
-    ("12.000", "12 000"), ("12.000", "12’000"), ("12.000", "12\u202f000"), ("12.000", "12\u2009000"), ("12.000", "12\u00a0000"),
-    ("22.03.2016", "2016-03-22"), ("4.3.24", "2024/3/4"), ("3:30 pm", "15h30"), ("15.30 Uhr", "3:30 p.m."), ("15 Uhr", "3 pm"),
+    ("12.000", "12 000"), ("12.000", "12’000"), ("12.000", "12\u202f000"), ("12.000", "12\u2009000"), ("12.000",
+        "12\u00a0000"),
+    ("22.03.2016", "2016-03-22"), ("4.3.24", "2024/3/4"), ("3:30 pm", "15h30"), ("15.30 Uhr", "3:30 p.m."),
+        ("15 Uhr", "3 pm"),
     ("下午3点半", "15:30"), ("40 mg", "40 Milligramm"), ("50 %", "50 percent"), ("50 %", "百分之50"), ("$10", "10 Dollar"),
     ("USD 10", "10 $"), ("80 km/h", "80 kilometres per hour"), ("20 °C", "20 degrees"), ("300万美元", "$3 million"),
-    ("10 MiB", "10 Mebibyte"), ("5-km-Lauf", "5 km run"), ("3 Milliarden Euro", "€3 billion"), ("50 m2", "50 Quadratmeter"),
+    ("10 MiB", "10 Mebibyte"), ("5-km-Lauf", "5 km run"), ("3 Milliarden Euro", "€3 billion"), ("50 m2",
+        "50 Quadratmeter"),
 ])
 def test_a_number_is_the_same_however_it_is_written(one, other):
     assert number_agreement(one, other) == number_agreement(other, one) == 1
@@ -55,7 +58,8 @@ def test_a_number_is_the_same_however_it_is_written(one, other):
 
 @pytest.mark.parametrize("one, other", [
     ("3000", "30"), ("12.000", "1200"), ("0,5", "5"), ("40 mg", "400 mg"), ("40 mg", "40 g"), ("10 MiB", "10 MB"),
-    ("160 px", "16 px"), ("50 %", "5 %"), ("1.2.3", "1.2.30"), ("3:30 pm", "3:40 pm"), ("$10", "€10"), ("20 °C", "20 °F"),
+    ("160 px", "16 px"), ("50 %", "5 %"), ("1.2.3", "1.2.30"), ("3:30 pm", "3:40 pm"), ("$10", "€10"), ("20 °C",
+        "20 °F"),
     ("4.3.2024", "2024-04-13"), ("3 million", "3 billion"), ("12 000 km", "12 km"),
 ])
 def test_another_magnitude_or_unit_is_another_number(one, other):
