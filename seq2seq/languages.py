@@ -185,7 +185,8 @@ def ter_tokenizer(language: str) -> str:
 
 
 # Languages with a decimal point; all others have a decimal comma. Spanish and others differ between countries.
-_DECIMAL_POINT = frozenset(["en", "zh", "ja", "ko", "th", "lo", "my", "km", "he", "hi", "bn", "ta", "te", "mr", "gu", "kn", "ml", "pa", "ur", "ne", "si", "ms", "tl", "ga", "mt", "cy", "sw"])
+_DECIMAL_POINT = frozenset(["en", "zh", "ja", "ko", "th", "lo", "my", "km", "he", "hi", "bn", "ta", "te", "mr", "gu",
+                            "kn", "ml", "pa", "ur", "ne", "si", "ms", "tl", "ga", "mt", "cy", "sw"])
 _EITHER_DECIMAL_MARK = frozenset(["es", "ar", "fa", "af", "gsw"])
 
 

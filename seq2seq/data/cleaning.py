@@ -42,7 +42,8 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
     codes = (languages.source or "", languages.target) if languages else ("", "")
     statistics, pairs = _compute_statistics(pairs, cleaning, sides, languages)
     for number, source, target in pairs:
-        reason = _drop_reason((source.text, target)[-sides:], cleaning, codes) or statistics.drop_reason(source.text, target)
+        reason = (_drop_reason((source.text, target)[-sides:], cleaning, codes)
+                  or statistics.drop_reason(source.text, target))
         if reason is None and cleaning.remove_duplicates:
             digest = hashlib.blake2b(f"{source.text}\n{target}".encode(), digest_size=8).digest()
             reason = "duplicate" if digest in seen else None

@@ -93,9 +93,11 @@ def sentences(text: str) -> list[str]:
     "z. B." and "4.", does not end a sentence, nor does a mark before a lower-case letter."""
     found: list[str] = []
     for segment in _split_at(SENTENCE_END, text):
-        before = found[-1].split()[-1].rstrip(SENTENCE_MARKS) if found else ""
-        if found and (segment[:1].islower() or before.isdecimal() and len(before) < 3 or before.isalpha() and before.isascii() and found[-1].rstrip()[-1] == "."
-                      and (len(before) < 3 or len(before) == 3 and before[0].isupper() and len(found[-1].split()) == 1)):
+        words = found[-1].split() if found else [""]
+        word = words[-1].removesuffix(".")
+        is_short = word != words[-1] and word.isascii() and (
+            len(word) < 3 or len(word) == 3 and word[0].isupper() and len(words) == 1)
+        if found and (segment[:1].islower() or is_short and word.isalnum()):
             found[-1] += segment
         else:
             found.append(segment)

@@ -35,8 +35,9 @@ _NUMBER = re.compile(r"""
 HAS_NUMBER = re.compile(r"[\d¼-¾⅐-⅞]")
 # Separators of other scripts, and spaces that are not distinguished. A full-width comma is a separator only between
 # full-width digits; elsewhere it is the comma of a Chinese sentence.
-_SEPARATORS = str.maketrans({**dict.fromkeys("\u00a0\u202f\u2009\u2007\u2008\u200a\u3000", " "), "’": "'", "\u066c": "'",
-                             "\u066b": ".", "％": "%", "﹪": "%", "٪": "%", "＄": "$", "￥": "¥", "￡": "£", "：": ":",
+_SEPARATORS = str.maketrans({**dict.fromkeys("\u00a0\u202f\u2009\u2007\u2008\u200a\u3000", " "), "’": "'",
+                             "\u066c": "'", "\u066b": ".", "％": "%", "﹪": "%", "٪": "%", "＄": "$", "￥": "¥",
+                             "￡": "£", "：": ":",
                              "\u2011": "-", "\u2010": "-", "\u200e": None, "\u200f": None, "\u202a": None,
                              "\u202b": None, "\u202c": None, "\u2066": None, "\u2067": None, "\u2069": None})
 _WIDE_SEPARATOR = re.compile(r"(?<=[０-９])[，．](?=[０-９])")
@@ -55,10 +56,10 @@ _LINK = re.compile(r" (?:de |of |di )?| ?d['’]|")
 class Number:
     """Number of a text, written in digits.
 
-    text: as in the text; a part has that of the whole number. keys: its possible values, in canonical form; two numbers are equal if they share one. units:
-    the units it may have; empty if none is known. parts: numbers that it may consist of instead, such as 5 and 200 for
-    "5 200", or day, month and year. kind: "clock" for hours and minutes, "date" for the parts of a date, "day" for
-        those of a date without a year, which may be a time, "part" for other parts, else "".
+    text: as in the text; a part has that of the whole number. keys: its possible values, in canonical form; two numbers
+    are equal if they share one. units: the units it may have; empty if none is known. parts: numbers that it may consist
+    of instead, such as 5 and 200 for "5 200", or day, month and year. kind: "clock" for hours and minutes, "date" for
+    the parts of a date, "day" for those of a date without a year, which may be a time, "part" for other parts, else "".
     """
 
     text: str

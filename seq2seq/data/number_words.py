@@ -12,11 +12,11 @@ from itertools import pairwise
 
 from seq2seq.languages import main_language
 
-# A line for each unit, with indented continuations; _ stands for a space. The first form is the name of the unit. Forms of up to two letters and
-# those with capitals inside are compared with case. A unit ends with -s, -n, -e or -es in the plural.
+# A line for each unit, with indented continuations; _ stands for a space. The first form is the name of the unit. Forms
+# of up to two letters are compared with case. A unit may end with -s, -n, -e, -es or -en in the plural.
 _UNITS = """
-km kilometer kilometre kilomètre kilómetro quilômetro quilómetro chilometri chilometro км километр 公里 千米 キロメートル
-    Stundenkilometer kph kmh
+km kilometer kilometre kilomètre kilómetro quilômetro quilómetro chilometri chilometro км километр 公里 千米
+    キロメートル    Stundenkilometer kph kmh
 m meter metre mètre metro metri м метр 米 メートル
 dm decimeter decimetre dezimeter décimètre decímetro 分米
 cm centimeter centimetre zentimeter centimètre centímetro centimetri см сантиметр 厘米 公分 センチメートル センチ
@@ -36,7 +36,8 @@ km² km2 square_kilometer square_kilometre quadratkilometer kilomètre_carré ki
 ft² sqft square_foot square_feet pied_carré pieds_carrés pie_cuadrado pies_cuadrados 平方英尺
 m³ m3 cbm cubic_meter cubic_metre kubikmeter mètre_cube mètres_cubes metro_cúbico metros_cúbicos 立方米 м³
 ha hectare hektar hectárea га 公顷 ヘクタール
-kg kilo kilogram kilogramme kilogramm kilogramo chilogrammi chili quilo quilograma кг килограмм 公斤 千克 キロ キログラム
+kg kilo kilogram kilogramme kilogramm kilogramo chilogrammi chili quilo quilograma кг килограмм 公斤 千克
+    キロ キログラム
 g gram gramme gramm gramo grammi grama г грамм 克 グラム
 mg milligram milligramme milligramm miligramo milligrammi miligrama мг миллиграмм 毫克 ミリグラム
 µg μg mcg microgram mikrogramm microgramme microgramo 微克
@@ -107,7 +108,8 @@ mo month monat mois mes meses mesi mês месяц 个月 個月 か月 ヶ月
 yr year jahr jahren année ans año ano anni anno год года лет 年 年间 年間 yıl
 $ US$ USD dollar dólar dollari доллар 美元 美金 ドル dolar dólares
 € EUR euro евро 欧元 ユーロ avro
-£ GBP pound pound_sterling pfund livre_sterling livres_sterling libra libra_esterlina libras_esterlinas sterling 英镑 ポンド
+£ GBP pound pound_sterling pfund livre_sterling livres_sterling libra libra_esterlina libras_esterlinas sterling
+    英镑 ポンド
 JPY ¥ yen 日元 円
 CNY ¥ RMB yuan 元 人民币 块 元人民币
 CHF franken franc_suisse francs_suisses franco_suizo francos_suizos 瑞士法郎 Fr
@@ -181,7 +183,7 @@ pl stycznia lutego marca kwietnia maja czerwca lipca sierpnia września paździe
 tr Ocak Şubat Mart Nisan Mayıs Haziran Temmuz Ağustos Eylül Ekim Kasım Aralık
 sv januari februari mars april maj juni juli augusti september oktober november december
 """
-_NUMERALS = {numeral: value for value, numerals in enumerate(["〇零", "一壹", "二两兩", "三", "四", "五", "六", "七", "八", "九"])
+_NUMERALS = {numeral: value for value, numerals in enumerate(("〇零", "一壹", "二两兩", *"三四五六七八九"))
              for numeral in numerals}
 _SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
 _CHINESE_NUMBER = re.compile(f"[{''.join(_NUMERALS)}{''.join(_SCALES)}]+")
@@ -189,6 +191,8 @@ _ROMAN_NUMBER = re.compile(r"\b[IVX]{1,6}(?=\b|e\b|\.)")
 _ROMAN = {"I": 1, "V": 5, "X": 10}
 _DATED_WORD = re.compile(r"(?<=\d)(?:st|nd|rd|th|er|º|\.)? (?:de |of )?([^\W\d_]+)|([^\W\d_]+)\.? (?=\d)")
 _WORD = re.compile(r"[^\W\d_]+")
+# Second words of German compounds with a number.
+_SECOND_WORDS = "jähr|prozent|fach|meter|kilometer|minüt|stünd|mal|köpf|jahr|tag|euro|dollar|yen"
 _JOINT = {"en": r"(?:[ -]| and | a )", "de": r"(?:und| (?=milli))?", "fr": r"(?:[ -]| et )", "es": r"(?: | y )"}
 
 
@@ -245,7 +249,7 @@ def _word_pattern(language: str) -> tuple[re.Pattern[str], re.Pattern[str], dict
         return None
     atoms = {word: float(value) for word, _, value in (entry.partition(":") for entry in _ATOMS[language].split())}
     atom = "|".join(sorted(map(re.escape, atoms), key=len, reverse=True))
-    end = r"(?:s|ern?|ste[nrs]?|te[nrs]?|ige?rn?|(?:jähr|prozent|fach|meter|kilometer|minüt|stünd|mal|köpf|jahr|tag|euro|dollar|yen)\w*)?\b" if language == "de" else r"s?\b"
+    end = rf"(?:s|ern?|ste[nrs]?|te[nrs]?|ige?rn?|(?:{_SECOND_WORDS})\w*)?\b" if language == "de" else r"s?\b"
     return re.compile(rf"\b(?:{atom})(?:{_JOINT[language]}(?:{atom}))*{end}"), re.compile(atom), atoms
 
 

@@ -38,15 +38,15 @@ expected difference is 0. WIDE: a Chinese, Japanese or Korean character counts a
 MAX_DEVIATIONS = 4.0
 """Maximum difference between actual and expected length of a translation, in standard deviations."""
 MIN_SENTENCES, MIN_DEVIATIONS_OF_SENTENCES = 3, 1.5
-"""A translation is also too short if the source has at least MIN_SENTENCES sentences, at least half of them are missing,
-and the translation is shorter than expected by MIN_DEVIATIONS_OF_SENTENCES standard deviations."""
+"""A translation is also too short if the source has at least MIN_SENTENCES sentences, at least half of them are
+missing, and the translation is shorter than expected by MIN_DEVIATIONS_OF_SENTENCES standard deviations."""
 NGRAM_WORDS, NGRAM_CHARACTERS = 4, 8
 """Length of n-grams: in words, or in characters for text without spaces between words. It rarely happens by chance that
 such an n-gram occurs in a source and in its translation, or twice in a line, so this indicates a copy or a loop."""
 MAX_SPELLED_NUMBER, MAX_SPELLED_CLOCK = 24, 60
-"""MAX_SPELLED_NUMBER: numbers up to this limit may be missing in a translation, because the translation may express them
-in other words ("in 24 Stunden", "within a day"). MAX_SPELLED_CLOCK: the same limit for minutes and for the numbers in a
-time such as 17:45 ("a quarter to 6")."""
+"""MAX_SPELLED_NUMBER: numbers up to this limit may be missing in a translation, because the translation may express
+them in other words ("in 24 Stunden", "within a day"). MAX_SPELLED_CLOCK: the same limit for minutes and for the numbers
+in a time such as 17:45 ("a quarter to 6")."""
 MAX_PERIOD = 32
 """Maximum length of the repeated sequence in a loop, in words."""
 # Sequences of up to 8 characters that occur 10 times, or 5 times, in a row.
@@ -58,9 +58,10 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
     """Return the names of a translation's faults, from `FAULTS`; an empty tuple if there are none.
 
     empty: the translation has no visible character. loop: the translation repeats words or characters, but the source
-    does not. too_short, too_long: the length of the translation is implausible for a source of this length and number of sentences. copied:
-    parts of the source are untranslated. lost_url: a URL or e-mail address of the source is missing in the translation.
-    lost_number: a number of the source is missing or changed in the translation, or the translation has another number.
+    does not. too_short, too_long: the length of the translation is implausible for a source of this length and number
+    of sentences. copied: parts of the source are untranslated. lost_url: a URL or e-mail address of the source is
+    missing in the translation. lost_number: a number of the source is missing or changed in the translation, or the
+    translation has a number that the source has not.
 
     Args:
         source, translation: a line, or a part of a line that was translated separately.

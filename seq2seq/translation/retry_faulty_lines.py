@@ -122,7 +122,8 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
             by_changes[_changed_keys(setup.decoding, best.faults)].append(index)
     for changes, indices in by_changes.items():
         again = SearchSetup(_retry_section(setup.decoding, dict(changes)), setup.tokenizer, languages.target)
-        checked = retry(parts, checked, indices, [partial(_with_lost_phrases, again, languages), lambda part, best: part],
+        with_lost = partial(_with_lost_phrases, again, languages)
+        checked = retry(parts, checked, indices, [with_lost, lambda part, best: part],
                         search_with(again), choose)
     return checked
 

@@ -173,7 +173,8 @@ class Translator:
 
         A better translation from a retry comes first (see `decoding.safety_net`). Blank lines are returned unchanged.
         White space around a line is kept. A line that is too long for the model is translated in parts, and so are the
-        sentences of a line whose translation would be faulty; such a line has only one translation. If the model uses context (`data.context`), a blank line ends a document.
+        sentences of a line whose translation would be faulty; such a line has only one translation. If the model uses
+        context (`data.context`), a blank line ends a document.
 
         Args:
             lines: texts of any length without line ends, or `Source`s for lines that have their own constraints.

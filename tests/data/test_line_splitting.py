@@ -145,7 +145,8 @@ def test_translations_of_parts_are_joined_as_the_target_language_is_written(lang
 @pytest.mark.parametrize(("text", "expected"), [
     ("Dr. Müller kommt. Er ist da.", ["Dr. Müller kommt. ", "Er ist da."]),
     ("Das ist z. B. gut. Und du? Ja!", ["Das ist z. B. gut. ", "Und du? ", "Ja!"]),
-    ("Er kam am 4. März. Er ging.", ["Er kam am 4. März. ", "Er ging."]), ("我来了。你好吗？", ["我来了。", "你好吗？"]),
+    ("Er kam am 4. März. Er ging.", ["Er kam am 4. März. ", "Er ging."]),
+    ("我来了。你好吗？", ["我来了。", "你好吗？"]),
     ("It is 3.5 m long.", ["It is 3.5 m long."]), ("What? he said.", ["What? he said."]), ("", [""]),
 ])
 def test_abbreviations_and_ordinals_do_not_end_a_sentence(text, expected):

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 LANGUAGES = ("en", "de", "fr", "es", "zh")
 MONTHS = {
-    "en": ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"],
-    "de": ["Januar", "Februar", "März", "April", "Mai", "Juni", "Juli", "August", "September", "Oktober", "November", "Dezember"],
-    "fr": ["janvier", "février", "mars", "avril", "mai", "juin", "juillet", "août", "septembre", "octobre", "novembre", "décembre"],
-    "es": ["enero", "febrero", "marzo", "abril", "mayo", "junio", "julio", "agosto", "septiembre", "octubre", "noviembre", "diciembre"],
+    "en": ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+           "November", "December"],
+    "de": ["Januar", "Februar", "März", "April", "Mai", "Juni", "Juli", "August", "September", "Oktober",
+           "November", "Dezember"],
+    "fr": ["janvier", "février", "mars", "avril", "mai", "juin", "juillet", "août", "septembre", "octobre",
+           "novembre", "décembre"],
+    "es": ["enero", "febrero", "marzo", "abril", "mayo", "junio", "julio", "agosto", "septiembre", "octubre",
+           "noviembre", "diciembre"],
 }
 GROUPS = {"en": [","], "de": [".", "\u202f", "\xa0", " ", ""], "fr": ["\u202f", "\xa0", " ", "\u2009"],
           "es": [".", " ", "\xa0", ""], "zh": [",", "", "，"]}
@@ -41,7 +45,8 @@ SENTENCES = {
     "quantity": ["The label says {} exactly.", "Auf dem Etikett steht genau {}.",
         "L'étiquette indique exactement {}.", "La etiqueta indica exactamente {}.", "标签上写着{}。"],
     "price": ["The repair cost us {} last year.", "Die Reparatur hat uns voriges Jahr {} gekostet.",
-        "La réparation nous a coûté {} l'an dernier.", "La reparación nos costó {} el año pasado.", "去年修理花了我们{}。"],
+        "La réparation nous a coûté {} l'an dernier.", "La reparación nos costó {} el año pasado.",
+        "去年修理花了我们{}。"],
     "date": ["The contract ends on {}.", "Der Vertrag endet am {}.", "Le contrat se termine le {}.",
         "El contrato termina el {}.", "合同于{}到期。"],
     "time": ["The ferry leaves at {}.", "Die Fähre legt um {} ab.", "Le ferry part à {}.", "El ferri sale a las {}.",
@@ -122,7 +127,8 @@ def render(kind: str, value, language: str, random: random.Random) -> str:
         "de": [f"{hour}:{minute:02} Uhr", f"{hour}.{minute:02} Uhr", f"{hour:02}:{minute:02}"],
         "fr": [f"{hour}h{minute:02}", f"{hour} h {minute:02}", f"{hour}:{minute:02}"],
         "es": [f"{hour}:{minute:02}", f"{hour}.{minute:02} h", f"{hour}:{minute:02} h"],
-        "zh": [f"{hour}:{minute:02}", f"{'上午' if hour < 12 else '下午'}{twelve}点{minute:02}分", f"{hour}时{minute:02}分"],
+        "zh": [f"{hour}:{minute:02}", f"{'上午' if hour < 12 else '下午'}{twelve}点{minute:02}分",
+               f"{hour}时{minute:02}分"],
     }[language])
 
 
