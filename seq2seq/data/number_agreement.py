@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"""
   | (?P<lakh> (?<![\d,]) [1-9]\d?(?:,\d{2}){1,6},\d{3}(?:\.\d{1,30})? (?![\d,]\d?) )
   | (?P<chain> \d+(?:\.\d+){2,} )
   | (?P<fraction> (?<![\d/.,-]) (?:\d{1,3}\ )?\d{1,3}/\d{1,3} (?![\d/]) )
-  | (?P<vulgar> \d{0,9}\ ?[¼-¾⅐-⅞] )
+  | (?P<vulgar> (?<![^\W\d_])\d{0,9}\ ?[¼-¾⅐-⅞] )
   | (?P<decimal> \d+[.,]\d+ (?![.,]?\d) | (?<![\w.,])[.]\d+ )
   | \d+""", re.VERBOSE)
 HAS_NUMBER = re.compile(r"[\d¼-¾⅐-⅞]")
@@ -57,9 +57,10 @@ class Number:
     """Number of a text, written in digits.
 
     text: as in the text; a part has that of the whole number. keys: its possible values, in canonical form; two numbers
-    are equal if they share one. units: the units it may have; empty if none is known. parts: numbers that it may consist
-    of instead, such as 5 and 200 for "5 200", or day, month and year. kind: "clock" for hours and minutes, "date" for
-    the parts of a date, "day" for those of a date without a year, which may be a time, "part" for other parts, else "".
+    are equal if they share one. units: the units it may have; empty if none is known. parts: numbers that it may
+    consist of instead, such as 5 and 200 for "5 200", or day, month and year. kind: "clock" for hours and minutes,
+    "date" for the parts of a date, "day" for those of a date without a year, which may be a time, "part" for other
+    parts, else "".
     """
 
     text: str
