@@ -73,7 +73,8 @@ class Number:
     def value(self) -> float:
         """Its first possible value; infinity for dates, times and versions."""
         key = self.keys[0] if self.keys else ""
-        return float(Fraction(key)) if key.replace(".", "", 1).replace("/", "", 1).isdigit() else float("inf")
+        is_number = len(key) < 30 and key.replace(".", "", 1).replace("/", "", 1).isdecimal()
+        return float(Fraction(key)) if is_number else float("inf")
 
     @property
     def significant_digits(self) -> int:
@@ -106,9 +107,10 @@ def numbers(text: str, language: str = "") -> list[Number]:
         kind = match.lastgroup
         if kind is None or kind in ("grouped", "decimal", "lakh", "vulgar", "fraction"):
             end, goes_on = _read_after(number, text, position, main)
-            if joins and start == consumed and found[-1].keys and number.keys:
-                found[-1].keys = tuple(_plain(str(int(one) + int(other))) for one in found[-1].keys
-                                       for other in number.keys if one.isdigit() and other.isdigit())
+            sums = [str(int(one) + int(other)) for one in found[-1].keys for other in number.keys
+                    if (one + other).isdecimal() and len(one + other) < 60] if joins and start == consumed else []
+            if sums:
+                found[-1].keys = tuple(sums)
                 found[-1].units, found[-1].parts = number.units, ()
             else:
                 if not number.units and start:
@@ -148,7 +150,7 @@ def _number(match: re.Match[str], mark: str) -> Number:
     if kind == "fraction":
         *wholes, above, below = map(int, re.findall(r"\d+", text))
         parts = tuple(Number(part, (_plain(part),)) for part in re.findall(r"\d+", text))
-        return Number(text, (_exact(sum(wholes) + Fraction(above, below)),) if below else (), parts=parts)
+        return Number(text, (_exact(sum(wholes) + Fraction(above, below)),) if below else ("#" + text,), parts=parts)
     if kind == "vulgar":
         whole = text[:-1].strip()
         return Number(text, (_exact(int(whole or 0) + Fraction(unicodedata.numeric(text[-1])).limit_denominator(10)),))
@@ -212,7 +214,8 @@ def _exact(value: Fraction) -> str:
 
 
 def _all_scaled(keys: Iterable[str], powers: Iterable[int]) -> tuple[str, ...]:
-    return tuple(_scaled(key, power) for key in keys for power in powers if "/" not in key and key[0].isdigit())
+    scaled = (_scaled(key, power) for key in keys for power in powers if "/" not in key and key[0].isdigit())
+    return tuple(scaled) or tuple(keys)
 
 
 def _scaled(key: str, power: int) -> str:

@@ -110,14 +110,14 @@ def changed_numbers(source: str, translation: str, source_language: str = "", ta
     for _ in range(2):
         lost, invented = unmatched_parts(in_translation.remove_from(lost), in_source.remove_from(invented))
     # A time may be written with other numbers: a quarter to 6.
-    if not _times(lost) or not _times(invented):
-        lost, invented = ([number for number in side if number not in _times(side) or number.value > MAX_SPELLED_CLOCK]
+    if not (any(map(_is_time, lost)) and any(map(_is_time, invented))):
+        lost, invented = ([number for number in side if not _is_time(number) or number.value > MAX_SPELLED_CLOCK]
                           for side in (lost, invented))
     if not (lost and invented):
         replaced = any(count and value not in ("0", "1", "2", "0.5")
                        for value, count in in_translation.numbers.items())
         lost = [number for number in lost
-                if replaced and number.kind not in ("clock", "day") or not _may_be_missing(number, target_language)]
+                if replaced and not _is_time(number) or not _may_be_missing(number, target_language)]
         invented = [number for number in invented if not _may_be_missing(number, source_language)]
     if not lost and not invented:
         return _changed_months(source, translation, source_language, target_language)
@@ -153,15 +153,15 @@ class _Spelled:
         return False
 
 
-def _times(found: list[Number]) -> list[Number]:
-    return [number for number in found if number.kind in ("clock", "day")]
+def _is_time(number: Number) -> bool:
+    return number.kind in ("clock", "day")
 
 
 def _may_be_missing(number: Number, language: str) -> bool:
     """Return True if a text in this language may express a number without a counterpart that is recognised."""
     if number.kind == "part" or number.kind == "date" and has_months(language):
         return False
-    is_clock = number.kind in ("clock", "day") or not number.units.isdisjoint(unit("min"))
+    is_clock = _is_time(number) or not number.units.isdisjoint(unit("min"))
     return number.value <= (MAX_SPELLED_CLOCK if is_clock else MAX_SPELLED_NUMBER) or (
         number.significant_digits <= 2 and not has_number_words(language))
 
