@@ -146,24 +146,57 @@ def language_name(code: str) -> str:
 # Spacing and evaluation
 
 _SENTENCES_WITHOUT_SPACES = {"zh", "ja"}
-_WORDS_WITHOUT_SPACES = _SENTENCES_WITHOUT_SPACES | {"th", "lo", "km", "my", "bo", "dz"}
+_WORDS_WITHOUT_SPACES = _SENTENCES_WITHOUT_SPACES | {"th", "lo", "km", "my", "bo", "dz"} | {
+    "gan", "hak", "hsn", "nan", "cdo", "cjy", "shn", "mnw", "nod", "tts", "khb", "tdd", "khg", "adx", "lbj", "sip"}
+# Scripts (ISO 15924, in lower case) in which any language is written without spaces between words.
+_SPACELESS_SCRIPTS = {"hans", "hant", "hani", "jpan", "hira", "kana", "thai", "laoo", "khmr", "mymr", "tibt", "lana",
+                      "java", "bali"}
 
 
 def has_spaceless_words(language: str) -> bool:
-    """Return True if a language is written without spaces between words."""
-    return main_language(language) in _WORDS_WITHOUT_SPACES
+    """Return True if a language is written without spaces between words. If the code names a script, the script
+    decides: Chinese in Latin letters (zh-Latn) has spaces, Pali in Thai letters (pi-Thai) has none."""
+    script = _script("-".join(subtags(language)))
+    return script in _SPACELESS_SCRIPTS if script else main_language(language) in _WORDS_WITHOUT_SPACES
 
 
 def has_spaceless_sentences(language: str) -> bool:
     """Return True if a language is written without spaces between sentences. In Thai, only a space separates them."""
-    return main_language(language) in _SENTENCES_WITHOUT_SPACES
+    return main_language(language) in _SENTENCES_WITHOUT_SPACES and has_spaceless_words(language)
 
 
 def bleu_tokenizer(language: str) -> str:
-    """Return the name of sacreBLEU's tokeniser for this language: 13a for languages with spaces between words, `char`
-    for Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha, and special ones for Chinese, Japanese and Korean."""
+    """Return the name of sacreBLEU's tokeniser for this language: 13a for languages with spaces between words, special
+    ones for Chinese, Japanese and Korean, and `char` for other languages without spaces between words."""
     special = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-    return special.get(main_language(language), "char" if has_spaceless_words(language) else "13a")
+    special_one = special.get(main_language(language))
+    if special_one and "latn" not in subtags(language):
+        return special_one
+    return "char" if has_spaceless_words(language) else "13a"
+
+
+def ter_tokenizer(language: str) -> str:
+    """Return the name of the tokeniser of TER for this language: `tercom`, or `char` if the language has no spaces
+    between words. TERCOM's own support of Asian languages, `asian`, divides Chinese into characters; in Japanese, it
+    would take a sequence of kana for a word."""
+    if bleu_tokenizer(language) == "zh":
+        return "asian"
+    return "char" if has_spaceless_words(language) else "tercom"
+
+
+# Languages with a decimal point; all others have a decimal comma. Spanish and others differ between countries.
+_DECIMAL_POINT = frozenset(["en", "zh", "ja", "ko", "th", "lo", "my", "km", "he", "hi", "bn", "ta", "te", "mr", "gu",
+                            "kn", "ml", "pa", "ur", "ne", "si", "ms", "tl", "ga", "mt", "cy", "sw"])
+_EITHER_DECIMAL_MARK = frozenset(["es", "ar", "fa", "af", "gsw"])
+
+
+def decimal_mark(language: str) -> str:
+    """Return the decimal mark of a language: "." or ","; "" if it is unknown, or differs between countries."""
+    main, *others = subtags(language)
+    main = main_language(main)
+    if not main or main in _EITHER_DECIMAL_MARK or "ch" in others or "za" in others:
+        return ""
+    return "." if main in _DECIMAL_POINT else ","
 
 
 # Scripts

@@ -13,6 +13,7 @@ from seq2seq.languages import (
     resolve,
     same_code,
     subtags,
+    ter_tokenizer,
 )
 
 
@@ -86,3 +87,14 @@ def test_the_tokeniser_follows_the_language():
     assert [bleu_tokenizer(language) for language in languages] == [
         "13a", *["zh"] * 5, "ja-mecab", "ja-mecab", "ko-mecab", "zh", "13a", "13a", *["char"] * 6,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tokenizer", "languages"), [
+    ("char",
+        "th th-TH tha lo lao_Laoo km km-KH khm_Khmr my mya_Mymr bo bod_Tibt dz ja jpn_Jpan nan gan pi-Thai jv-Java"),
+    ("asian", "zh zh-CN zh_Hant zho_Hans cmn yue wuu lzh"),
+    ("tercom", "en de vi ko jv jav_Latn zh-Latn ja-Latn th-Latn su hi fa zza"),
+])
+def test_the_tokeniser_of_ter_knows_the_languages_without_spaces(tokenizer, languages):
+    assert {language: ter_tokenizer(language) for language in languages.split()} == {
+        language: tokenizer for language in languages.split()}

@@ -72,6 +72,7 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, lan
     the corpus.
     """
     seen = set() if seen is None else seen
+    codes = (languages.source or "", languages.target) if languages else ("", "")
     limits = {key: dict.fromkeys(map(str, values), 0) for key, values in (
         ("max_characters", MAX_CHARACTERS), *((("max_length_ratio", LENGTH_RATIOS),
                                                ("min_number_agreement", NUMBER_AGREEMENTS)) if sides == 2 else ()))}
@@ -92,7 +93,7 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, lan
                     min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
             if not min(lengths):                                                # already counted as empty
                 continue
-            agreement = number_agreement(*canonical_texts)
+            agreement = number_agreement(*canonical_texts, *codes)
             for minimum in NUMBER_AGREEMENTS:
                 limits["min_number_agreement"][str(minimum)] += agreement < minimum
             if agreement < 1:

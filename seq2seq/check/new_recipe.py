@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from unicodedata import normalize
@@ -172,7 +173,7 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
     scanned = _scan(corpus, languages)
     recipe = _recipe_of(corpus, languages)
     frequent = frequent_kinds(scanned)
-    held_out = choose_held_out(as_lines(read_pairs(recipe, corpus)), seed, _is_suitable)
+    held_out = choose_held_out(as_lines(read_pairs(recipe, corpus)), seed, partial(_is_suitable, languages))
     if not held_out.valid:
         raise CorpusError(
             f"{corpus.label} has too few pairs for a validation and a test set ({scanned.lines:,}). They need at least "
@@ -245,11 +246,11 @@ def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
     return report
 
 
-def _is_suitable(source: str, target: str) -> bool:
+def _is_suitable(languages: tuple[str, str], source: str, target: str) -> bool:
     """Return True if a pair may be in a validation or test set: neither side is empty or damaged, the sides are not
     equal, and their numbers agree."""
     return bool(source.strip() and target.strip() and source != target and not is_damaged(source)
-                and not is_damaged(target) and number_agreement(source, target) == 1)
+                and not is_damaged(target) and number_agreement(source, target, *languages) == 1)
 
 
 def _write_texts(pairs: Iterable[LinePair], directory: Path, languages: tuple[str, str], held_out: HeldOut

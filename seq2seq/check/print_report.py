@@ -95,10 +95,11 @@ def _findings(corpus: CorpusReport) -> Iterator[tuple[str, Finding, int]]:
 
 def _length_rows(corpus: CorpusReport) -> Iterator[list[str]]:
     for side, lengths in corpus.sides.items():
-        numbers = [values.get(percent, 0) for values in (lengths.characters, lengths.words) for percent in PERCENTILES]
+        numbers = [f"{values[percent]:,}" if values else "–" for values in (lengths.characters, lengths.words)
+                   for percent in PERCENTILES]
         first = side == next(iter(corpus.sides))
         yield [f"{corpus.role} {corpus.label}" if first else "", side, f"{corpus.pairs:,}" if first else "",
-               *(f"{number:,}" for number in numbers)]
+               *numbers]
 
 
 def _cost(report: Report) -> Iterator[tuple[str, str]]:

@@ -153,8 +153,8 @@ class CorpusReader:
             if self.tokenizers and (pieces := sum(self.pieces[side].values())):
                 words, characters = (sum(length * count for length, count in counts[side].items())
                                      for counts in (self.words, self.characters))
-                if not has_spaceless_words(self._language(side)):
-                    report.pieces_a_word = pieces / max(words, 1)
+                if words:
+                    report.pieces_a_word = pieces / words
                 report.characters_a_piece = characters / pieces
                 report.unknown = sum(self.pieces[side][piece] for piece in _unknown_ids(self._tokenizer(side))) / pieces
 
@@ -186,7 +186,8 @@ class CorpusReader:
         for side, texts in self._sides(block):
             lines_of_side = list(map(as_line, texts))
             self.characters[side].update(map(len, lines_of_side))
-            self.words[side].update(len(line.split()) for line in lines_of_side)
+            if not has_spaceless_words(self._language(side)):
+                self.words[side].update(len(line.split()) for line in lines_of_side)
         return block
 
     def _tokenizer(self, side: str) -> Vocabulary:

@@ -21,7 +21,8 @@ EXAMPLES = 5
 class SideReport:
     """Line lengths of one side of a corpus.
 
-    characters, words: percentiles of the line length in characters or words; percentile 100 is the maximum.
+    characters, words: percentiles of the line length in characters or words; percentile 100 is the maximum. `words`
+    is empty in a language without spaces between words.
     """
 
     characters: dict[int, int] = field(default_factory=dict)

@@ -422,7 +422,7 @@ class _Warnings:
         language_tokens: tokens of the model's target languages, such as `>>de<<`; () if there is only one language."""
         self.language_tokens = language_tokens
         self.language = LineWarnings(name, "lines begin with the token of another language", places)
-        self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too", places)
+        self.long = LineWarnings(name, "lines were translated in parts, too", places)
         self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", places)
         self.terms = LineWarnings(name, "translations lack a term of the glossary", places)
         self.unseen = UnseenCharacters(name)
@@ -437,7 +437,8 @@ class _Warnings:
             self.language.warn(line.number, f"{token[0]} is not a target language of the model, which has "
                                f"{', '.join(self.language_tokens)}; it was translated as text")
         if best.parts > 1:
-            self.long.warn(line.number, f"too long for the model; translated in {best.parts:,} parts, which are joined")
+            reason = "" if best.retried else "too long for the model; "        # a retry also divides lines that fit
+            self.long.warn(line.number, f"{reason}translated in {best.parts:,} parts, which are joined")
         if best.faults:
             self.faulty.warn(line.number, ", ".join(best.faults))
         if best.lost_terms:

@@ -41,16 +41,17 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
     Args:
         sides: number of texts of a pair; 1 for monolingual text, whose source is empty. For monolingual text, the
             filters that compare the two sides are skipped.
-        languages: language codes of both sides.
+        languages: language codes of both sides, for the filters `language: lingua` and `min_number_agreement`.
         normalize: functions for source and target. Only the filter of damaged text examines the text before.
         seen: hashes of the pairs of earlier corpora, to which those of this corpus are added; None: there are none.
     Raises:
         UserError: lingua is not installed, or does not know one of the languages.
     """
     seen = set() if seen is None else seen
+    codes = (languages.source or "", languages.target) if languages else ("", "")
     statistics, read = _compute_statistics(_normalized(pairs, cleaning, normalize), cleaning, sides, languages)
     for number, source, target, damaged in read:
-        reason = (_drop_reason((source.text, target)[-sides:], cleaning, damaged)
+        reason = (_drop_reason((source.text, target)[-sides:], cleaning, codes, damaged)
                   or statistics.drop_reason(source.text, target))
         if reason is None and cleaning.remove_duplicates:
             digest = pair_digest(languages, source, target)
@@ -107,8 +108,9 @@ def _compute_statistics(pairs: Iterator[_Read], cleaning: Cleaning, sides: int, 
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Statistics(languages=detector), pairs
     first = list(islice(pairs, STATISTICS_PAIRS))
+    codes = (languages.source or "", languages.target) if languages else ("", "")
     kept = [(source.text, target) for _, source, target, damaged in first
-            if _drop_reason((source.text, target), cleaning, damaged) is None]
+            if _drop_reason((source.text, target), cleaning, codes, damaged) is None]
     lengths = None
     if cleaning.max_length_deviation is not None:
         lengths = LengthModel.learn((len(source), len(target)) for source, target in kept)
@@ -117,8 +119,9 @@ def _compute_statistics(pairs: Iterator[_Read], cleaning: Cleaning, sides: int, 
     return statistics, chain(first, pairs)
 
 
-def _drop_reason(texts: Sequence[str], cleaning: Cleaning, damaged: bool) -> str | None:
-    """Apply the filters that need no statistics to a pair. Return the reason to drop the pair; None to keep it."""
+def _drop_reason(texts: Sequence[str], cleaning: Cleaning, languages: tuple[str, str], damaged: bool) -> str | None:
+    """Apply the filters that need no statistics to a pair. Return the reason to drop the pair; None to keep it.
+    languages: language codes of both sides; "" if unknown."""
     if any(map(is_blank, texts)):
         return "empty"
     lengths = list(map(len, texts))
@@ -132,6 +135,6 @@ def _drop_reason(texts: Sequence[str], cleaning: Cleaning, damaged: bool) -> str
     if damaged:
         return "damaged"
     minimum = cleaning.min_number_agreement
-    if minimum is not None and len(texts) > 1 and number_agreement(*texts) < minimum:
+    if minimum is not None and len(texts) > 1 and number_agreement(texts[0], texts[1], *languages) < minimum:
         return "numbers"
     return None

@@ -94,6 +94,27 @@ def divide(line: str, fits: Callable[[str], bool], normalize: Callable[[str], st
     return DividedLine(before, texts, [normalize(f".{gap}.")[1:-1] for gap in gaps[:-1]], after)
 
 
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text, with the white space after each. A short abbreviation or ordinal, such as "Dr.",
+    "z. B." and "4.", does not end a sentence, nor does a mark before a lower-case letter."""
+    found: list[str] = []
+    for segment in _split_at(SENTENCE_END, text):
+        words = found[-1].split() if found else [""]
+        word = words[-1].removesuffix(".")
+        is_short = word != words[-1] and word.isascii() and (
+            len(word) < 3 or len(word) == 3 and word[0].isupper() and len(words) == 1)
+        if found and (segment[:1].islower() or is_short and word.isalnum()):
+            found[-1] += segment
+        else:
+            found.append(segment)
+    return found
+
+
+def divide_sentences(line: str) -> DividedLine:
+    """Split a line into its sentences, as `divide` does."""
+    return divide(line, lambda text: len(sentences(text)) == 1)
+
+
 def split_margins(line: str) -> tuple[str, str, str]:
     """Return the white space before the text, the text, and the white space after the text."""
     text = line.strip()

@@ -1,68 +1,381 @@
-"""Agreement of the numbers of a sentence pair: the share of its numbers in digits that occur on both sides."""
+"""Numbers of a text, and their agreement between the sides of a pair.
+
+A number is what its digits mean, not how they are written: 12.000 in German, 12,000 in English and 12 000 in French are
+the same number, and so are 3 million and 3 000 000, or 3:30 pm and 15h30. Signs are not compared.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
-# Digits in groups of three are one number if a separator joins the groups: 3,600 or 3.600. A no-break space is a
-# separator, too, but an ordinary space is not. In India, only the last group has three digits: 1,00,000. A full-width
-# comma is a separator between full-width digits only; elsewhere it is the comma of a Chinese sentence.
-NUMBER = re.compile(r"\d{1,3}(?:[.,'’\u00a0\u202f\u066c]\d{3})+(?!\d)|"
-                    r"(?<![\d,\u066c])\d{1,2}(?:[,\u066c]\d{2}){1,6}[,\u066c]\d{3}(?![,\u066c]?\d)|[０-９]{1,3}(?:[，．][０-９]{3})+(?![０-９])|\d+")
-DECIMAL_PLACES = re.compile(r"(?<=\d[.,．])\d{1,2}(?!\d)")
-SPACED_GROUPS = re.compile(r"(?<!\d)\d{1,3}(?:[ \u2009]\d{3}){1,5}(?!\d)")
+from seq2seq.data.number_words import NO_UNIT, multiplier, unit
+from seq2seq.languages import decimal_mark, main_language
+
+# Bounded repetitions keep the matching time linear in the length of a line.
+_NUMBER = re.compile(r"""
+    (?P<date> (?<![\d.,/:-]) (?: \d{1,2}(?P<d>[./-])\ ?\d{1,2}(?P=d)\ ?(?:\d{4}|\d{2})
+        | \d{4}(?P<e>[./-])\d{1,2}(?P=e)\d{1,2}
+        | (?:\d{2,4}\ ?年\ ?)?\d{1,2}\ ?月\ ?\d{1,2}(?=\ ?[日号號])
+        | \d{1,2}\.\ ?\d{1,2}\.(?!\ ?\d) ) (?!\d|[.,/-]\d) )
+  | (?P<time> (?<![\d:.,]) (?P<hour>\d{1,2}) (?: (?::|\ ?[hH]\ ?|\.(?=\d\d\ ?(?:Uhr|h\b))) (?P<minute>\d{2})
+        (?::\d{2})? (?![\d:]|\.\d) | \ ?[点點时時]\ ?(?P<spoken>\d{1,2}(?=\ ?分)|半|一刻|三刻) ) )
+  | (?P<grouped> (?<!\d) (?<!\d[.,]) [1-9]\d{0,2}(?P<g>[.,'\ ])\d{3}(?:(?P=g)\d{3}){0,12}
+        (?:(?!(?P=g))[.,]\d{1,30})? (?!\d|[.,']\d) )
+  | (?P<lakh> (?<![\d,]) [1-9]\d?(?:,\d{2}){1,6},\d{3}(?:\.\d{1,30})? (?![\d,]\d?) )
+  | (?P<chain> \d+(?:\.\d+){2,} )
+  | (?P<fraction> (?<![\d/.,-]) (?:\d{1,3}\ )?\d{1,3}/\d{1,3} (?![\d/]) )
+  | (?P<vulgar> (?<![^\W\d_])\d{0,9}\ ?[¼-¾⅐-⅞] )
+  | (?P<decimal> \d+[.,]\d+ (?![.,]?\d) | (?<![\w.,])[.]\d+ )
+  | \d+""", re.VERBOSE)
+HAS_NUMBER = re.compile(r"[\d¼-¾⅐-⅞]")
+# Separators of other scripts, and spaces that are not distinguished. A full-width comma is a separator only between
+# full-width digits; elsewhere it is the comma of a Chinese sentence.
+_SEPARATORS = str.maketrans({**dict.fromkeys("\u00a0\u202f\u2009\u2007\u2008\u200a\u3000", " "), "’": "'",
+                             "\u066c": "'", "\u066b": ".", "％": "%", "﹪": "%", "٪": "%", "＄": "$", "￥": "¥",
+                             "￡": "£", "：": ":",
+                             "\u2011": "-", "\u2010": "-", "\u200e": None, "\u200f": None, "\u202a": None,
+                             "\u202b": None, "\u202c": None, "\u2066": None, "\u2067": None, "\u2069": None})
+_WIDE_SEPARATOR = re.compile(r"(?<=[０-９])[，．](?=[０-９])")
+_OTHER_DIGIT = re.compile(r"(?![0-9])\d")
+# What may follow a number: a sign, or up to three words.
+_AFTER = re.compile(r"[ -]?(?:(°\ ?[CF]?\b|[%‰°℃℉€$£¥₹₽₩₺¢]|[A-Z]{1,3}\$)|"
+                    r"([^\W\d_]+[²³23]?)(?:[ -]?([^\W\d_]+))?(?:[ -]([^\W\d_]+))?)")
+_CLOCK = re.compile(r" ?(?:[ap]\.? ?m\b|o['’]clock|uhr\b|heures?\b|horas?\b|ore\b|h\b|"
+                    r"[点點时時](?![间間])|시(?!간))", re.IGNORECASE)
+_SIGN_BEFORE = re.compile(r"(?:([A-Z]{1,3}\$|[%€$£¥₹₽₩₺])|\b([A-Z]{3})|(百分之|摄氏|华氏|yüzde)) ?$")
+_SECOND_WORD = re.compile(r"\.? ([^\W\d_]+)")
+_LINK = re.compile(r" (?:de |of |di )?| ?d['’]|")
 
 
-def numbers(text: str) -> Counter[str]:
-    """Count the numbers of a text that are written in digits.
+@dataclass(slots=True, eq=False)
+class Number:
+    """Number of a text, written in digits.
 
-    Keys: digits 0-9, without leading zeros and separators; '' for 0.
+    text: as in the text; a part has that of the whole number. keys: its possible values, in canonical form; two numbers
+    are equal if they share one. units: the units it may have; empty if none is known. parts: numbers that it may
+    consist of instead, such as 5 and 200 for "5 200", or day, month and year. kind: "clock" for hours and minutes,
+    "date" for the parts of a date, "day" for those of a date without a year, which may be a time, "part" for other
+    parts, else "".
     """
-    return Counter(map(_decimal_digits, NUMBER.findall(text)))
+
+    text: str
+    keys: tuple[str, ...]
+    units: frozenset[str] = NO_UNIT
+    parts: tuple[Number, ...] = ()
+    kind: str = ""
+
+    @property
+    def value(self) -> float:
+        """Its first possible value; infinity for dates, times and versions."""
+        key = self.keys[0] if self.keys else ""
+        is_number = len(key) < 30 and key.replace(".", "", 1).replace("/", "", 1).isdecimal()
+        return float(Fraction(key)) if is_number else float("inf")
+
+    @property
+    def significant_digits(self) -> int:
+        """Number of digits without leading and trailing zeros."""
+        return len(self.keys[0].replace(".", "").strip("0")) if self.keys else 99
 
 
-def number_agreement(source: str, target: str) -> float:
+def numbers(text: str, language: str = "") -> list[Number]:
+    """Return the numbers of a text that are written in digits, in any script.
+
+    language: code of the language, which decides whether 3.000 is three or three thousand; "": it may be both.
+    """
+    if not HAS_NUMBER.search(text):
+        return []
+    if not text.isascii():
+        text = _WIDE_SEPARATOR.sub(lambda match: "," if match[0] == "，" else ".", text).translate(_SEPARATORS)
+        text = _OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), text)
+    mark, main = decimal_mark(language), main_language(language)
+    found: list[Number] = []
+    consumed = position = 0
+    joins = False                                                               # 3亿 before 5000万
+    while match := _NUMBER.search(text, position):
+        number = _number(match, mark)
+        for part in number.parts:
+            part.text, part.kind = number.text, part.kind or "part"
+        start, position = match.start(), match.end()
+        if match.lastgroup is None and start and text[start - 1] in "-–/" and start - 1 == consumed and found \
+                and len(number.text) == 2 and len(found[-1].text) == 4:
+            number.keys = (*number.keys, found[-1].text[:2] + number.text)      # 1939-45
+        kind = match.lastgroup
+        if kind is None or kind in ("grouped", "decimal", "lakh", "vulgar", "fraction"):
+            end, goes_on = _read_after(number, text, position, main)
+            sums = [str(int(one) + int(other)) for one in found[-1].keys for other in number.keys
+                    if (one + other).isdecimal() and len(one + other) < 60] if joins and start == consumed else []
+            if sums:
+                found[-1].keys = tuple(sums)
+                found[-1].units, found[-1].parts = number.units, ()
+            else:
+                if not number.units and start:
+                    number.units = _unit_before(text[max(consumed, start - 8):start])
+                found.append(number)
+            if number.parts and number.units:
+                number.parts[-1].units = number.units
+            position = consumed = end
+            joins = goes_on
+        else:
+            found.append(number)
+            joins, consumed = False, position
+    return found
+
+
+def _number(match: re.Match[str], mark: str) -> Number:
+    """Return the number that `_NUMBER` matched. mark: decimal mark of the language; "": unknown."""
+    text, kind = match[0], match.lastgroup
+    if kind is None:
+        return Number(text, (text.lstrip("0") or "0",))
+    if kind == "date":
+        kind_of_part = "day" if text.endswith(".") else "date"
+        parts = tuple(Number(part, _year(part) if index == 2 else (_plain(part),), kind=kind_of_part)
+                      for index, part in enumerate(re.findall(r"\d+", text)))
+        if len(parts) < 3:
+            return Number(text, (_plain(text.rstrip(".")),) if kind_of_part == "day" else (), parts=parts)
+        others = sorted(part.keys[0] for part in parts[:2])
+        years = parts[2].keys
+        if len(parts[0].keys[0]) == 4:
+            others, years = sorted(part.keys[0] for part in parts[1:]), parts[0].keys
+        return Number(text, tuple(f"{year}-{'-'.join(others)}" for year in years), parts=parts)
+    if kind == "time":
+        minute = match["minute"] or {"半": "30", "一刻": "15", "三刻": "45"}.get(match["spoken"], match["spoken"])
+        return _clock(text, match["hour"], minute)
+    if kind == "chain":
+        return Number(text, (text,))
+    if kind == "fraction":
+        *wholes, above, below = map(int, re.findall(r"\d+", text))
+        parts = tuple(Number(part, (_plain(part),)) for part in re.findall(r"\d+", text))
+        return Number(text, (_exact(sum(wholes) + Fraction(above, below)),) if below else ("#" + text,), parts=parts)
+    if kind == "vulgar":
+        whole = text[:-1].strip()
+        return Number(text, (_exact(int(whole or 0) + Fraction(unicodedata.numeric(text[-1])).limit_denominator(10)),))
+    if kind == "decimal":
+        return _decimal(text, mark)
+    if kind == "lakh":
+        return Number(text, (_plain(text.replace(",", "")),))
+    separator = match["g"]
+    grouped = _plain(text.replace(separator, "").replace(",", "."))
+    if separator == " ":
+        return Number(text, (grouped,), parts=tuple(_parts(text, " ", mark)))
+    if separator == "'" or text.count(separator) > 1 or len(text.strip("0123456789" + separator)):
+        return Number(text, (grouped,))
+    decimal = _plain(text.replace(",", "."))
+    return Number(text, (grouped, decimal) if not mark else (decimal,) if separator == mark else (grouped,))
+
+
+def _decimal(text: str, mark: str) -> Number:
+    """Return a number with a decimal mark. Hours and minutes may be written in the same way: 15.30. Where a comma is
+    not a decimal mark, it may separate two numbers."""
+    keys = [_plain(text.replace(",", "."))]
+    whole, _, fraction = text.partition(".")
+    if len(fraction) == 2 and len(whole) in (1, 2) and int(whole) < 25 and int(fraction) < 60:
+        keys.append(f"d{int(whole) % 12}:{fraction}")
+    return Number(text, tuple(keys), parts=tuple(_parts(text, ",", mark)) if "," in text and mark != "," else ())
+
+
+def _parts(text: str, separator: str, mark: str) -> Iterable[Number]:
+    return (_decimal(part, mark) if "." in part or "," in part else Number(part, (_plain(part),))
+            for part in text.split(separator))
+
+
+def _clock(text: str, hour: str, minute: str) -> Number:
+    """Return a time. On the other side, it may be written with a 12-hour clock, or its parts may stand alone."""
+    hours = int(hour)
+    of_hour = (_plain(hour), str((hours - 12) % 24)) if hours < 25 else (_plain(hour),)
+    parts = [Number(hour, of_hour, kind="clock"), Number(minute, (_plain(minute),), kind="clock")]
+    if hours > 24 or int(minute) > 59:
+        return Number(text, (), parts=tuple(parts))
+    time = f"{hours % 12}:{int(minute):02}"
+    return Number(text, (f"t{time}", f"d{time}"), parts=tuple(parts))
+
+
+def _year(text: str) -> tuple[str, ...]:
+    return (_plain(text), "20" + text, "19" + text) if len(text) == 2 else (_plain(text),)
+
+
+def _plain(text: str) -> str:
+    """Return digits with an optional decimal point in canonical form: 1.5 for 01.50, 0 for 0.0."""
+    whole, point, fraction = text.partition(".")
+    fraction = fraction.rstrip("0") if point else ""
+    return (whole.lstrip("0") or "0") + ("." + fraction if fraction else "")
+
+
+def _exact(value: Fraction) -> str:
+    """Return a fraction in canonical form: as a decimal number if it has at most three places, else as a/b."""
+    thousandths = value * 1000
+    if thousandths.denominator > 1:
+        return str(value)
+    return _plain(f"{int(thousandths) // 1000}.{int(thousandths) % 1000:03}")
+
+
+def _all_scaled(keys: Iterable[str], powers: Iterable[int]) -> tuple[str, ...]:
+    scaled = (_scaled(key, power) for key in keys for power in powers if "/" not in key and key[0].isdigit())
+    return tuple(scaled) or tuple(keys)
+
+
+def _scaled(key: str, power: int) -> str:
+    """Return a canonical number times 10 ** power."""
+    whole, _, fraction = key.partition(".")
+    return _plain(whole + fraction[:power].ljust(power, "0") + "." + fraction[power:])
+
+
+def _read_after(number: Number, text: str, position: int, language: str) -> tuple[int, bool]:
+    """Add to a number what follows it: a multiplier such as million, a unit, or the mark of a time.
+
+    Returns:
+        (end of what was read, True if a part of the same number may follow, as after 亿).
+    """
+    character = text[position:position + 1]
+    if not character or character in ".,;:!?)":
+        return position, False
+    if number.text.isdigit() and len(number.text) < 3 and (clock := _CLOCK.match(text, position)):
+        hour = _clock(number.text, number.text, "00")
+        if hour.keys:
+            mark = clock[0].strip().lower()
+            number.keys = (*number.keys, *hour.keys, *(hour.parts[0].keys if mark == "uhr" else ()))
+            if mark not in ("h", "heure", "heures", "hora", "horas", "ore"):
+                number.kind = "clock"
+                return clock.end(), False
+    match = _AFTER.match(text, position)
+    if not match:
+        return position, False
+    if match[1]:
+        number.units = unit(match[1].replace(" ", ""))
+        return match.end(1), False
+    word = match[2]
+    if word in ("s", "er", "ern") and text[position] == word[0] and number.keys[0][-1] == "0":    # the 1980s
+        number.keys = (number.keys[0], number.keys[0][-2:])
+        return match.end(2), False
+    if word[0] >= "\u2e80":
+        return _read_after_spaceless(number, text, match.start(2), language)
+    if powers := multiplier(word, language):
+        adjacent = match.start(2) == position
+        if len(word) == 1 or (word == "mm" and not adjacent):                   # metres or millions; 4K
+            if adjacent or word == "M":
+                number.keys = (*number.keys, *_all_scaled(number.keys, powers))
+        else:
+            number.keys = _all_scaled(number.keys, powers)
+            number.parts = ()
+            position = match.end(2)
+            second = _SECOND_WORD.match(text, position)
+            if second and (more := multiplier(second[1], language)) and len(second[1]) > 2:     # mil millones
+                number.keys = _all_scaled(number.keys, more)
+                position = second.end()
+            if text.startswith(".", position) and len(word) < 5:                # Mio.
+                position += 1
+            link = _LINK.match(text, position)
+            match = _AFTER.match(text, link.end() if link and link[0] != " " else position)
+            if not match:
+                return position, False
+            if match[1]:
+                number.units = unit(match[1].replace(" ", ""))
+                return match.end(1), False
+            if match[2][0] >= "\u2e80":
+                return _read_after_spaceless(number, text, match.start(2), language)
+    for last in (4, 3, 2):
+        if match[last]:
+            number.units = unit(" ".join(filter(None, match.groups()[1:last])))
+            if number.units:
+                return match.end(last), False
+    return position, False
+
+
+def _read_after_spaceless(number: Number, text: str, position: int, language: str) -> tuple[int, bool]:
+    goes_on = False
+    while text[position:position + 1] and text[position] in "多余餘来來个個":
+        position += 1
+    for size in (2, 1):
+        if len(word := text[position:position + size]) == size and (powers := multiplier(word, language or "zh")):
+            number.keys = _all_scaled(number.keys, powers[:1])
+            number.parts = ()
+            position, goes_on = position + size, True
+            break
+    while text[position:position + 1] and text[position] in "多余餘来來个個":
+        position += 1
+    for size in range(6, 0, -1):
+        if len(word := text[position:position + size]) == size and (units := unit(word)):
+            number.units = units
+            return position + size, False
+    return position, goes_on
+
+
+def _unit_before(text: str) -> frozenset[str]:
+    match = _SIGN_BEFORE.search(text)
+    if not match:
+        return NO_UNIT
+    sign = match[1] or match[2] or match[3]
+    return unit(sign) or (unit("$") if sign.endswith("$") else NO_UNIT)
+
+
+def unmatched(source: Sequence[Number], target: Sequence[Number]) -> tuple[list[Number], list[Number]]:
+    """Return the numbers of each side, or parts of them, that have no counterpart on the other side.
+
+    A counterpart shares a value, and no other unit is known for it. Each number is the counterpart of at most one. If a
+    number has no counterpart, its parts may have some.
+    """
+    return unmatched_parts(*unmatched_wholes(source, target))
+
+
+def unmatched_parts(source: list[Number], target: list[Number]) -> tuple[list[Number], list[Number]]:
+    """Compare the parts of the numbers that `unmatched_wholes` has returned."""
+    if not any(number.parts for number in (*source, *target)):
+        return source, target
+    return unmatched_wholes(*([part for number in side for part in number.parts or (number,)]
+                              for side in (source, target)))
+
+
+def unmatched_wholes(source: Sequence[Number], target: Sequence[Number]) -> tuple[list[Number], list[Number]]:
+    """Like `unmatched`, but parts of numbers are not compared."""
+    if not source or not target:
+        return list(source), list(target)
+    by_key: dict[str, dict[frozenset[str], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for index in range(len(target) - 1, -1, -1):
+        for key in target[index].keys:
+            by_key[key][target[index].units].append(index)
+    taken: set[int] = set()
+    left: list[Number] = []
+    # Numbers with units choose first.
+    for number in sorted(source, key=lambda number: not number.units):
+        counterpart = _counterpart(number, by_key, taken)
+        if counterpart is None:
+            left.append(number)
+        else:
+            taken.add(counterpart)
+    return left, [number for index, number in enumerate(target) if index not in taken]
+
+
+def _counterpart(number: Number, by_key: dict[str, dict[frozenset[str], list[int]]], taken: set[int]) -> int | None:
+    for key in number.keys:
+        if key not in by_key:
+            continue
+        units = by_key[key]
+        for one in (number.units, *(one for one in units if one and one & number.units), NO_UNIT,
+                    *(() if number.units else units)):
+            indices = units.get(one, ())
+            while indices and indices[-1] in taken:
+                indices.pop()
+            if indices:
+                return indices.pop()
+    return None
+
+
+def number_agreement(source: str, target: str, source_language: str = "", target_language: str = "") -> float:
     """Return the share of the numbers in digits that have a counterpart on the other side; 1 if there are no numbers.
 
     The share is 1 - unmatched / total. `total` is the larger of the two sides' counts of numbers. `unmatched` is the
-    larger of their counts of numbers without a counterpart. A counterpart has the same digits; number words and
-    numerals such as XIV and 三 are none.
+    larger of their counts of numbers without a counterpart. Number words and numerals such as XIV and 三 are no
+    counterparts.
+
+    source_language, target_language: see `numbers`.
     """
-    source_numbers, target_numbers = numbers(source), numbers(target)
-    source_only, target_only = source_numbers - target_numbers, target_numbers - source_numbers
-    if not (source_only or target_only):
+    if not HAS_NUMBER.search(source) and not HAS_NUMBER.search(target):
         return 1.0
-    of_source, of_target = _other_readings(source), _other_readings(target)
-    unmatched = max(_count_unmatched(source_only, of_source, target_numbers, of_target),
-                    _count_unmatched(target_only, of_target, source_numbers, of_source))
-    return 1 - unmatched / max(source_numbers.total(), target_numbers.total())
-
-
-def _decimal_digits(number: str) -> str:
-    return "".join(str(int(character)) for character in number if character.isdecimal()).lstrip("0")
-
-
-def _other_readings(text: str) -> dict[str, set[str]]:
-    """Return other numbers that a number of the text may mean: 5 for the 50 in 1.50, 100000 for the 100 in 100 000."""
-    readings: dict[str, set[str]] = {}
-    for decimals in DECIMAL_PLACES.findall(text):
-        readings.setdefault(_decimal_digits(decimals), set()).add(_decimal_digits(decimals.rstrip("0０")))
-    for groups in SPACED_GROUPS.findall(text):
-        for number in NUMBER.findall(groups):
-            readings.setdefault(_decimal_digits(number), set()).add(_decimal_digits(groups))
-    return readings
-
-
-def _count_unmatched(candidates: Counter[str], own: dict[str, set[str]], others: Counter[str],
-                     of_other: dict[str, set[str]]) -> int:
-    """Count the numbers in `candidates` that have no counterpart in the other text.
-
-    Zeros need no counterpart, because 99.00 is 99.
-
-    own: `_other_readings` of the candidates' text. others, of_other: numbers and `_other_readings` of the other text.
-    """
-    meant = set().union(*of_other.values())
-    written = meant.union(others)
-    return sum(count for number, count in candidates.items()
-               if number and number not in meant and written.isdisjoint(own.get(number, ())))
+    of_source, of_target = numbers(source, source_language), numbers(target, target_language)
+    left, right = unmatched(of_source, of_target)
+    missing = max(len(left), len(right))
+    return 1 - missing / max(len(of_source), len(of_target), missing) if missing else 1.0

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
 
 from seq2seq import console
 from seq2seq.data.corpus import read_pairs, read_texts
 from seq2seq.data.damaged_text import RESTORE_WORDS, is_split_into_subwords
+from seq2seq.data.line_splitting import word_spans
 from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.languages import SPACELESS_CHARACTER, bleu_tokenizer, has_spaceless_sentences, main_language
+from seq2seq.languages import SPACELESS_CHARACTER, bleu_tokenizer, has_spaceless_words, main_language, ter_tokenizer
 from seq2seq.tokenizers.canonical_text import looks_different
 from seq2seq.translation.text_io import UnseenCharacters
 
@@ -67,7 +69,7 @@ def corpus_scores(
     Args:
         hypotheses: translations, one per line, detokenised.
         references: one or more streams, each with a line for every hypothesis.
-        language: code of the target language; selects the tokeniser of BLEU.
+        language: code of the target language; selects the tokenisers of BLEU and TER.
         metrics: some of bleu, chrf, ter and exact. `exact` is the percentage of hypotheses that are equal to their
             reference, or to one of their references.
         names: names of the hypotheses and of each reference stream in errors, such as their paths.
@@ -170,8 +172,9 @@ def perplexities(
 
     `</s>` counts as a unit, as in the loss and in validation. Perplexities per word and per character can be compared
     between all models on the same text; perplexities per piece, only if the models have the same tokenizer. Words are
-    separated by white space. Texts are measured as the model sees them, without white space at their ends. Pairs with a
-    blank side, and pairs that are too long for the model, are not scored; a warning reports their number.
+    those of `word_spans`: in a language without spaces between words, each character, and the signature says so. Texts
+    are measured as the model sees them, without white space at their ends. Pairs with a blank side, and pairs that are
+    too long for the model, are not scored; a warning reports their number.
 
     Raises:
         CorpusError: there are no lines, or all lines are too long for the model.
@@ -179,7 +182,7 @@ def perplexities(
     from seq2seq.model.loss import perplexity  # imported here because BLEU needs no torch
     from seq2seq.translation.scoring import is_text, pair_scores, scorable_pairs
 
-    tokenizer, lines = translator.tokenizers.target, len(pairs)
+    tokenizer, language, lines = translator.tokenizers.target, translator.languages.target, len(pairs)
     pairs = [pair for pair in pairs if is_text(pair, translator.task.has_source)]
     if len(pairs) < lines:
         console.warn(f"{lines - len(pairs):,} of {lines:,} lines are blank{' on a side' * translator.task.has_source}; "
@@ -196,9 +199,11 @@ def perplexities(
     total = -sum(score.log_probability for score in scored)
     texts = [tokenizer.normalized(text) for _, text in kept]
     counts = {"perplexity": sum(score.tokens for score in scored),
-              "word_perplexity": sum(len(text.split()) + 1 for text in texts),
+              "word_perplexity": sum(len(word_spans(text, language)) + 1 for text in texts),
               "character_perplexity": sum(len(text) + 1 for text in texts)}
     signatures = {metric: f"unit:{unit}|end:yes" for metric, unit in PERPLEXITY_UNITS.items()}
+    if has_spaceless_words(language):
+        signatures["word_perplexity"] = "unit:character|spaces:no|end:yes"
     signatures["perplexity"] += f"|vocabulary:{tokenizer.vocab_size}|tokenizer:{tokenizer.fingerprint[:8]}"
     return {
         metric: Score(perplexity(total, counts[metric]), signatures[metric],
@@ -302,9 +307,13 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
     if metric == "chrf":
         return CHRF()
     if metric == "ter":
-        # TER would treat a sentence without spaces as one word. These options split the sentence into characters.
-        by_character = has_spaceless_sentences(language)
-        return TER(normalized=by_character, asian_support=by_character)
+        # TER would treat a sentence without spaces as one word.
+        tokenizer = ter_tokenizer(language)
+        ter = TER(normalized=tokenizer == "asian", asian_support=tokenizer == "asian")
+        if tokenizer == "char":
+            ter.tokenizer = _LowerCaseCharacters()
+            ter.tokenizer_signature = ter.tokenizer.signature()
+        return ter
     if metric != "bleu":
         raise OptionError(f"there is no metric {metric!r}. Use one of {', '.join((*METRICS, 'exact'))}.")
     tokenizer = bleu_tokenizer(language)
@@ -317,6 +326,13 @@ def sacrebleu_metric(metric: str, language: str) -> BLEU | CHRF | TER:
         raise UserError(
             f"BLEU for {language!r} needs the {tokenizer} tokeniser: pip install 'sacrebleu[{extra}]'"
         ) from error
+
+
+class _LowerCaseCharacters(TokenizerChar):  # type: ignore[misc]
+    """Tokeniser of TER into characters. TER ignores case."""
+
+    def __call__(self, line: str) -> str:
+        return str(super().__call__(line.lower()))
 
 
 def _score(metric: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str,

@@ -84,9 +84,9 @@ class DecodingSection(Section):
     """Number of translations per sentence. If `mbr` is not 0, the maximum is `mbr`; otherwise, the maximum in beam
     search is `beam_size`."""
     safety_net: bool = True
-    """Check each translation for faults: empty output, loops, impossible length, copied source text, missing numbers or
-    addresses. If a translation has faults, retry with other options and keep the translation with fewer faults. Samples
-    and translations chosen by `mbr` are not retried."""
+    """Check each translation for faults: empty output, loops, impossible length, copied source text, missing or
+    changed numbers, missing addresses. If a translation has faults, retry with other options, then sentence by
+    sentence, and keep the translation with fewer faults. Samples and translations chosen by `mbr` are not retried."""
     word_confidence: bool = False
     """Also return the model's confidence in each word: the geometric mean of the probabilities of its pieces."""
     ensemble_mean: Literal["probability", "log_probability"] = "probability"

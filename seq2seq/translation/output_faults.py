@@ -14,6 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from seq2seq.data.line_splitting import sentences
+from seq2seq.data.number_agreement import HAS_NUMBER, Number, numbers, unmatched_parts, unmatched_wholes
+from seq2seq.data.number_words import dated_months, has_months, has_number_words, spelled_months, spelled_numbers, unit
 from seq2seq.languages import SPACELESS, main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
@@ -21,15 +24,12 @@ FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_
 
 # With rare Han characters outside of the Basic Multilingual Plane: a copied line may consist of them.
 _ONE_CHARACTER_WORDS = f"{SPACELESS}\U00020000-\U0003ffff"
-_PUNCTUATION = "\\s\x00-/:-@\\[-^`{-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20\ufffd"
+_PUNCTUATION = "\\s\x00-/:-@\\[-^`{-\u00bf\u2000-\u206f\u0f0b-\u0f14\u3000-\u303f\uff00-\uff0f\uff1a-\uff20\ufffd"
 ONE_CHARACTER_WORD = re.compile(f"[{_ONE_CHARACTER_WORDS}]")
 WORD = re.compile(f"[{_ONE_CHARACTER_WORDS}]|[^{_ONE_CHARACTER_WORDS}{_PUNCTUATION}]+")
 # Bounded repetitions keep the matching time linear in the length of a line.
 URL = re.compile(r"(?:https?|ftp)://[!-~]+|\bwww\.[!-~]+|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}", re.ASCII)
 TAG = re.compile("</?[a-z][^<>]{0,200}>", re.IGNORECASE)
-DIGITS = re.compile(r"\d+")
-NUMBER = re.compile(r"\d+(?:[.,:/'’\u00a0\u202f-]\d+)*")
-CHINESE_NUMERALS = re.compile("[〇零二三四五六七八九十百千万萬亿億两兩]")
 
 VARIANCE, WIDE = 6.8, 3
 """VARIANCE: variance of the difference in letters between a text and its translation, divided by the number of letters
@@ -37,13 +37,16 @@ of the shorter one (Gale and Church 1993, A Program for Aligning Sentences in Bi
 expected difference is 0. WIDE: a Chinese, Japanese or Korean character counts as this number of letters."""
 MAX_DEVIATIONS = 4.0
 """Maximum difference between actual and expected length of a translation, in standard deviations."""
+MIN_SENTENCES, MIN_DEVIATIONS_OF_SENTENCES = 3, 1.5
+"""A translation is also too short if the source has at least MIN_SENTENCES sentences, at least half of them are
+missing, and the translation is shorter than expected by MIN_DEVIATIONS_OF_SENTENCES standard deviations."""
 NGRAM_WORDS, NGRAM_CHARACTERS = 4, 8
 """Length of n-grams: in words, or in characters for text without spaces between words. It rarely happens by chance that
 such an n-gram occurs in a source and in its translation, or twice in a line, so this indicates a copy or a loop."""
 MAX_SPELLED_NUMBER, MAX_SPELLED_CLOCK = 24, 60
-"""MAX_SPELLED_NUMBER: numbers up to this limit may be missing in a translation, because the translation may spell them
-in words or use a 12-hour clock ("17 Uhr", "5 o'clock"). MAX_SPELLED_CLOCK: the same limit for the numbers in a time
-such as 17:45 ("a quarter to 6")."""
+"""MAX_SPELLED_NUMBER: numbers up to this limit may be missing in a translation, because the translation may express
+them in other words ("in 24 Stunden", "within a day"). MAX_SPELLED_CLOCK: the same limit for minutes and for the numbers
+in a time such as 17:45 ("a quarter to 6")."""
 MAX_PERIOD = 32
 """Maximum length of the repeated sequence in a loop, in words."""
 # Sequences of up to 8 characters that occur 10 times, or 5 times, in a row.
@@ -55,9 +58,10 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
     """Return the names of a translation's faults, from `FAULTS`; an empty tuple if there are none.
 
     empty: the translation has no visible character. loop: the translation repeats words or characters, but the source
-    does not. too_short, too_long: the length of the translation is implausible for a source of this length. copied:
-    parts of the source are untranslated. lost_url: a URL or e-mail address of the source is missing in the translation.
-    lost_number: a number of the source is missing in the translation.
+    does not. too_short, too_long: the length of the translation is implausible for a source of this length and number
+    of sentences. copied: parts of the source are untranslated. lost_url: a URL or e-mail address of the source is
+    missing in the translation. lost_number: a number of the source is missing or changed in the translation, or the
+    translation has a number that the source has not.
 
     Args:
         source, translation: a line, or a part of a line that was translated separately.
@@ -68,14 +72,15 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
     if not _has_visible_text(translation):
         return ("empty",)
     deviations = _deviations(_length(source), _length(translation))
+    lost_sentences = deviations < -MIN_DEVIATIONS_OF_SENTENCES and _lost_sentences(source, translation)
     same_language = source_language and main_language(source_language) == main_language(target_language)
     checks = {
         "loop": _loops(source, translation),
-        "too_short": deviations < -MAX_DEVIATIONS,
+        "too_short": deviations < -MAX_DEVIATIONS or lost_sentences,
         "too_long": deviations > MAX_DEVIATIONS,
         "copied": not same_language and _copied(source, translation),
         "lost_url": bool(lost_urls(source, translation)),
-        "lost_number": bool(lost_numbers(source, translation)),
+        "lost_number": any(changed_numbers(source, translation, source_language, target_language)),
     }
     return tuple(name for name in FAULTS if checks.get(name))
 
@@ -86,61 +91,79 @@ def lost_urls(source: str, translation: str) -> list[str]:
     return [url for url in dict.fromkeys(urls) if url not in translation]
 
 
-def lost_numbers(source: str, translation: str) -> list[str]:
-    """Return the numbers of the source that are missing in the translation, written as in the source.
+def changed_numbers(source: str, translation: str, source_language: str = "", target_language: str = "",
+                    ) -> tuple[list[str], list[str]]:
+    """Return the numbers of the source that are missing in the translation, and the numbers of the translation that are
+    not in the source; each written as in its text.
 
-    A number is lost if the translation contains neither the whole number nor all of its groups of digits. Groups are
-    compared one by one, because thousands separators and the order of day, month and year differ between languages.
-    The translation may spell small and round numbers in words. A group with one or two significant digits may therefore
-    be missing, unless the translation also contains a number of two or more significant digits that is not in the
-    source. Numbers up to `MAX_SPELLED_NUMBER` may always be missing. If the translation contains Chinese numerals, no
-    number counts as lost.
+    Numbers are compared by value and unit (`data/number_agreement.py`). The other side may spell a number in words. If
+    its number words are not known, small and round numbers may be missing. Numbers up to `MAX_SPELLED_NUMBER` may
+    always be missing, but not if there is another number instead.
     """
-    if not any(map(str.isdecimal, source)):
-        return []
+    if not HAS_NUMBER.search(source) and not HAS_NUMBER.search(translation):
+        return [], []
     source, translation = URL.sub(" ", source), URL.sub(" ", translation)
-    if CHINESE_NUMERALS.search(translation):
-        return []
-    in_translation, in_source = _numbers(translation), _numbers(source)
-    invented = any(len(digits) > 1 and digits not in in_source
-                   for digits in map(_significant_digits, DIGITS.findall(translation)))
-    return [number for number in dict.fromkeys(NUMBER.findall(source))
-            if _significant_digits(number) not in in_translation
-            and any(_is_lost(group, in_translation, invented, ":" in number) for group in DIGITS.findall(number))]
+    lost, invented = unmatched_wholes(numbers(source, source_language), numbers(translation, target_language))
+    if not lost and not invented:
+        return _changed_months(source, translation, source_language, target_language)
+    in_translation, in_source = _Spelled(translation, target_language), _Spelled(source, source_language)
+    for _ in range(2):
+        lost, invented = unmatched_parts(in_translation.remove_from(lost), in_source.remove_from(invented))
+    # A time may be written with other numbers: a quarter to 6.
+    if not (any(map(_is_time, lost)) and any(map(_is_time, invented))):
+        lost, invented = ([number for number in side if not _is_time(number) or number.value > MAX_SPELLED_CLOCK]
+                          for side in (lost, invented))
+    if not (lost and invented):
+        replaced = any(count and value not in ("0", "1", "2", "0.5")
+                       for value, count in in_translation.numbers.items())
+        lost = [number for number in lost
+                if replaced and not _is_time(number) or not _may_be_missing(number, target_language)]
+        invented = [number for number in invented if not _may_be_missing(number, source_language)]
+    if not lost and not invented:
+        return _changed_months(source, translation, source_language, target_language)
+    return [*dict.fromkeys(number.text for number in lost)], [*dict.fromkeys(number.text for number in invented)]
 
 
-def _is_lost(group: str, in_translation: set[str], invented: bool, is_clock: bool) -> bool:
-    """Return True if a group of digits of the source is lost.
+def _changed_months(source: str, translation: str, source_language: str, target_language: str
+                    ) -> tuple[list[str], list[str]]:
+    """Return the months beside numbers in two texts if both name some, but not one of them is the same."""
+    ours, theirs = (dated_months(text, language) if language else {}
+                    for text, language in ((source, source_language), (translation, target_language)))
+    if not ours or not theirs or set(ours.values()) & set(theirs.values()):
+        return [], []
+    return list(ours), list(theirs)
 
-    in_translation: `_numbers(translation)`. invented: True = the translation contains a number that is not in the
-    source. is_clock: True = the group is a part of a time, such as 17:45.
-    """
-    digits = _significant_digits(group)
-    value = int(_ascii_digits(group)) if len(group) < 4 else math.inf
-    if digits in in_translation or value <= (MAX_SPELLED_CLOCK if is_clock else MAX_SPELLED_NUMBER):
+
+class _Spelled:
+    """Number words and months of a text. Each may be the counterpart of one number in digits."""
+
+    def __init__(self, text: str, language: str) -> None:
+        self.numbers, self.months = spelled_numbers(text, language), spelled_months(text, language)
+
+    def remove_from(self, found: list[Number]) -> list[Number]:
+        """Return the numbers that this text does not spell."""
+        return [number for number in found if not self._has(number)]
+
+    def _has(self, number: Number) -> bool:
+        for counts in (self.numbers, self.months) if number.kind in ("date", "day") else (self.numbers,):
+            for key in number.keys:
+                if counts[key]:
+                    counts[key] -= 1
+                    return True
         return False
-    return len(digits) > 2 or invented
 
 
-def _numbers(text: str) -> set[str]:
-    """Return the significant digits of all numbers in a text.
-
-    Two to four successive groups of digits also count as one number, for example 1 234 567.
-    """
-    groups = DIGITS.findall(text)
-    return {_significant_digits("".join(groups[begin : begin + size]))
-            for begin in range(len(groups)) for size in range(1, 5)}
+def _is_time(number: Number) -> bool:
+    return number.kind in ("clock", "day")
 
 
-def _ascii_digits(text: str) -> str:
-    """Return the digits of a text, without other characters. Digits of any script become 0 to 9."""
-    digits = "".join(filter(str.isdecimal, text))
-    return digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
-
-
-def _significant_digits(number: str) -> str:
-    """Return the digits of a number without leading and trailing zeros."""
-    return _ascii_digits(number).strip("0")
+def _may_be_missing(number: Number, language: str) -> bool:
+    """Return True if a text in this language may express a number without a counterpart that is recognised."""
+    if number.kind == "part" or number.kind == "date" and has_months(language):
+        return False
+    is_clock = _is_time(number) or not number.units.isdisjoint(unit("min"))
+    return number.value <= (MAX_SPELLED_CLOCK if is_clock else MAX_SPELLED_NUMBER) or (
+        number.significant_digits <= 2 and not has_number_words(language))
 
 
 def _has_visible_text(text: str) -> bool:
@@ -158,6 +181,11 @@ def _length(text: str) -> int:
 def _deviations(source: int, translation: int) -> float:
     """Return the difference between actual and expected length of a translation, in standard deviations."""
     return (translation - source) / math.sqrt(VARIANCE * max(1, min(source, translation)))
+
+
+def _lost_sentences(source: str, translation: str) -> bool:
+    count = len(sentences(source))
+    return count >= MIN_SENTENCES and 2 * len(sentences(translation)) <= count
 
 
 def _loops(source: str, translation: str) -> bool:

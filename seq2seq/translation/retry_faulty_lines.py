@@ -2,7 +2,8 @@
 
 output_faults.py detects faults in the text. If the translation of a part has faults, the part is searched again with
 options that depend on the faults. If the new translation has fewer faults and is not much less probable, it replaces
-the old one. Each part is checked and retried independently of the other parts.
+the old one. Each part is checked and retried independently of the other parts. If faults remain in a part of several
+sentences, each sentence is translated alone (`retry_sentences`).
 
 `retry` is the mechanism. It also serves lines with placeholders and terms (`documents/protected_translation.py`), whose
 faults are lost placeholders and terms.
@@ -15,11 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
+from seq2seq.data.line_splitting import DividedLine, divide_sentences
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
-from seq2seq.translation.output_faults import faults, lost_numbers, lost_urls
+from seq2seq.translation.output_faults import changed_numbers, faults, lost_urls
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 
 Search = Callable[[Sequence[Part], SearchSetup], list[list[PartTranslation]]]
@@ -119,9 +122,51 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
             by_changes[_changed_keys(setup.decoding, best.faults)].append(index)
     for changes, indices in by_changes.items():
         again = SearchSetup(_retry_section(setup.decoding, dict(changes)), setup.tokenizer, languages.target)
-        checked = retry(parts, checked, indices, [partial(_with_lost_phrases, again), lambda part, best: part],
+        with_lost = partial(_with_lost_phrases, again, languages)
+        checked = retry(parts, checked, indices, [with_lost, lambda part, best: part],
                         search_with(again), choose)
     return checked
+
+
+def retry_sentences(lines: Sequence[DividedLine], parts: Sequence[Part], translations: Sequence[list[PartTranslation]],
+                    languages: Languages, translate: Callable[[Sequence[Part]], list[list[PartTranslation]]],
+                    ) -> tuple[list[DividedLine], list[list[PartTranslation]]]:
+    """Translate each sentence of a faulty part alone. If the joined translation is better, the sentences replace the
+    part: a model that was trained on single sentences loses most sentences of a long part.
+
+    A joined translation is better if it is not too short and the translation of the part is, or else if it has fewer
+    faults. A part with a prefix or required phrases is not divided, because it is not clear which sentence gets them.
+
+    Args:
+        lines: lines to which the parts belong, in the same order. translations: translations of each part, best first,
+            with their faults. translate: function that searches parts, and checks and retries them.
+    Returns:
+        The lines, some of them divided into more parts, and the translations of their parts.
+    """
+    divided = {index: divide_sentences(part.source.text)
+               for index, (part, (best, *_)) in enumerate(zip(parts, translations, strict=True))
+               if best.faults and not part.prefix and not part.required}
+    divided = {index: division for index, division in divided.items() if len(division.texts) > 1}
+    found = iter(translate([replace(parts[index], source=replace(parts[index].source, text=text))
+                            for index, division in divided.items() for text in division.texts]) if divided else ())
+    chosen: dict[int, list[list[PartTranslation]]] = {}
+    for index, division in divided.items():
+        n_best = list(islice(found, len(division.texts)))
+        joined = division.join([best.text for best, *_ in n_best], languages.target)
+        before = translations[index][0].faults
+        after = faults(parts[index].source.text, joined, languages.source or "", languages.target)
+        if "too_short" not in after if "too_short" in before else len(after) < len(before):
+            chosen[index] = [[replace(one, retried=True) for one in each] for each in n_best]
+    if not chosen:
+        return list(lines), list(translations)
+    indices, new_lines = iter(range(len(parts))), []
+    for line in lines:
+        pieces = [divided[index] if index in chosen else DividedLine("", [text], [], "")
+                  for index, text in zip(islice(indices, len(line.texts)), line.texts, strict=True)]
+        gaps = [gap for piece, after_piece in zip(pieces, [*line.gaps, ""], strict=False)
+                for gap in (*piece.gaps, after_piece)]
+        new_lines.append(replace(line, texts=[text for piece in pieces for text in piece.texts], gaps=gaps[:-1]))
+    return new_lines, [each for index, n_best in enumerate(translations) for each in chosen.get(index, [n_best])]
 
 
 def _with_faults(languages: Languages, parts: Sequence[Part], translations: Sequence[list[PartTranslation]],
@@ -146,14 +191,15 @@ def _retry_section(decoding: DecodingSection, changes: dict[str, Any]) -> Decodi
                                            **changes})
 
 
-def _with_lost_phrases(setup: SearchSetup, part: Part, best: PartTranslation) -> Part:
+def _with_lost_phrases(setup: SearchSetup, languages: Languages, part: Part, best: PartTranslation) -> Part:
     """Return a copy of the part that also requires the addresses and integers that its translation lost.
 
     The added phrases may match within a word: 1980 matches in "1980s". Numbers with separators are not added, because
     languages write them differently. If more than `MAX_REQUIRED` phrases were lost, none is added.
     """
     source = part.source.text
-    lost = [*lost_urls(source, best.text), *filter(str.isdecimal, lost_numbers(source, best.text))]
+    lost, _ = changed_numbers(source, best.text, languages.source or "", languages.target)
+    lost = [*lost_urls(source, best.text), *filter(str.isdecimal, lost)]
     if len(lost) > MAX_REQUIRED:
         return part
     required = list(part.required)

@@ -33,7 +33,7 @@ from seq2seq.tokenizers.language_token import with_language
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.translation.output_faults import FAULTS
-from seq2seq.translation.retry_faulty_lines import retry_faulty
+from seq2seq.translation.retry_faulty_lines import retry_faulty, retry_sentences
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 from seq2seq.translation.sources import growing_blocks, line_progress, number_sources
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
@@ -178,8 +178,9 @@ class Translator:
         """Return the best translations of each line, best first, at least one per line.
 
         A better translation from a retry comes first (see `decoding.safety_net`). Blank lines are returned unchanged.
-        White space around a line is kept. A line that is too long for the model is translated in parts, and has only
-        one translation. If the model uses context (`data.context`), a blank line ends a document.
+        White space around a line is kept. A line that is too long for the model is translated in parts, and so are the
+        sentences of a line whose translation would be faulty; such a line has only one translation. If the model uses
+        context (`data.context`), a blank line ends a document.
 
         Args:
             lines: texts of any length without line ends, or `Source`s for lines that have their own constraints.
@@ -201,7 +202,12 @@ class Translator:
         report = line_progress([len(line.texts) for line in divided], progress)
         translations = self.search_parts(parts, setup, report)
         if setup.decoding.safety_net and self.task.target_is_text:
-            translations = retry_faulty(parts, translations, setup, self.languages, self.search_parts)
+            retried = partial(retry_faulty, setup=setup, languages=self.languages, search=self.search_parts)
+            translations = retried(parts, translations)
+            if not setup.decoding.sampling and not setup.decoding.mbr:
+                divided, translations = retry_sentences(
+                    divided, parts, translations, self.languages,
+                    lambda sentences: retried(sentences, self.search_parts(sentences, setup)))
         remaining = iter(translations)
         return [self._join_parts(line, list(islice(remaining, len(line.texts))), setup) for line in divided]
 

@@ -4,7 +4,14 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from seq2seq.data.line_splitting import alignment_units, join_translations, split_long, split_margins
+from seq2seq.data.line_splitting import (
+    alignment_units,
+    divide_sentences,
+    join_translations,
+    sentences,
+    split_long,
+    split_margins,
+)
 
 
 def at_most(characters):
@@ -133,3 +140,15 @@ def test_a_very_long_line_needs_few_trials():
 ], ids=str)
 def test_translations_of_parts_are_joined_as_the_target_language_is_written(language, parts, line):
     assert join_translations(parts, language) == line
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("Dr. Müller kommt. Er ist da.", ["Dr. Müller kommt. ", "Er ist da."]),
+    ("Das ist z. B. gut. Und du? Ja!", ["Das ist z. B. gut. ", "Und du? ", "Ja!"]),
+    ("Er kam am 4. März. Er ging.", ["Er kam am 4. März. ", "Er ging."]),
+    ("我来了。你好吗？", ["我来了。", "你好吗？"]),
+    ("It is 3.5 m long.", ["It is 3.5 m long."]), ("What? he said.", ["What? he said."]), ("", [""]),
+])
+def test_abbreviations_and_ordinals_do_not_end_a_sentence(text, expected):
+    assert sentences(text) == expected
+    assert divide_sentences(text).texts == [sentence.strip() for sentence in expected if sentence]

@@ -84,6 +84,23 @@ def test_chinese_is_split_into_characters():
     assert corpus_scores(CHINESE, [CHINESE_REFERENCE], "en")["bleu"].value == 0
 
 
+@pytest.mark.parametrize(("language", "hypothesis", "reference", "edits"), [
+    ("th-TH", "ฉันชอบข้าว", "ฉันชอบข้าวผัด", 3), ("lo", "ສະບາຍດີ", "ສະບາຍ", 2), ("km", "ខ្ញុំទៅ", "ខ្ញុំ", 2),
+    ("my", "မင်္ဂလာပါ", "မင်္ဂလာ", 2), ("bod_Tibt", "བཀྲ་ཤིས།", "བཀྲ་ཤིས", 1), ("ja", "すしをたべる", "すしをたべた", 1),
+    ("nan", "我歡喜", "我歡喜你", 1),
+])
+def test_ter_of_languages_without_spaces_counts_characters_and_its_signature_says_so(language, hypothesis, reference,
+                                                                                     edits):
+    ter = corpus_scores([hypothesis], [[reference]], language, ["ter"])["ter"]
+    assert ter.value == pytest.approx(100 * edits / len(reference)) and "|tok:char|" in ter.signature
+    assert corpus_scores(["NA " + hypothesis], [["na " + reference]], language, ["ter"])["ter"].value < ter.value
+
+
+def test_ter_of_languages_with_spaces_counts_words():
+    ter = corpus_scores(["aku mangan"], [["aku turu"]], "jv", ["ter"])["ter"]
+    assert ter.value == 50 and "|tok:tercom|" in ter.signature
+
+
 @pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("kor_Hang", "ko")])
 def test_a_missing_package_is_reported_with_the_extra_that_installs_it(language, extra, monkeypatch):
     monkeypatch.setattr(f"sacrebleu.tokenizers.tokenizer_{extra}_mecab.MeCab", None)

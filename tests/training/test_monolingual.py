@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import sys
+from dataclasses import replace
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -239,6 +240,12 @@ def test_perplexity_equals_a_direct_computation(translator):
     assert scores["perplexity"].signature == f"unit:piece|end:yes|vocabulary:330|tokenizer:{tokenizer.fingerprint[:8]}"
     assert scores["perplexity"].details["units"] == pieces
     assert format_scores(scores).splitlines()[0].startswith("perplexity per piece      ")
+
+
+def test_the_words_of_a_language_without_spaces_are_characters_and_the_signature_says_so(translator):
+    thai = replace(translator, languages=translator.languages.model_copy(update={"target": "th"}))
+    found = perplexities(thai, [("", "The dog sleeps.")], ["word_perplexity"])["word_perplexity"]
+    assert found.details["units"] == len("Thedogsleeps.") + 1 and found.signature == "unit:character|spaces:no|end:yes"
 
 
 def test_lines_that_are_too_long_are_excluded_with_a_warning(translator, capsys, monkeypatch):

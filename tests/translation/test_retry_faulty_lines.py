@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 
+from seq2seq.data.line_splitting import DividedLine, sentences
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.search.bookkeeping import Hypothesis
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import faults
-from seq2seq.translation.retry_faulty_lines import MAX_LOSS, retry_faulty
+from seq2seq.translation.retry_faulty_lines import MAX_LOSS, retry_faulty, retry_sentences
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
@@ -140,6 +141,53 @@ def test_a_copy_of_the_source_with_high_probability_is_kept(mend, mean, taken):
     assert found == [[("the cat runs in the house", (), True) if taken else (source, ("copied",), False)]]
 
 
+MANY = "Der Hund läuft. Die Katze schläft.  Der Hund schläft. Die Katze läuft. Ein Hund läuft im Haus."
+EACH = ["The dog runs.", "The cat sleeps.", "The dog sleeps.", "The cat runs.", "A dog runs in the house."]
+
+
+def by_sentence(first: str, each: list[str], text: str = MANY, prefix: tuple[int, ...] = ()):
+    """Return the lines and translations of `retry_sentences` for a line of two parts, the second of which is faulty."""
+    def found(source, text):
+        return [PartTranslation(Hypothesis([5], -0.5, score=-0.5), text, faults=faults(source, text, "de", "en"))]
+
+    line = DividedLine(" ", ["Ein Hund.", text], ["\t"], "  ")
+    parts = [Part(Source(one), 3, index, prefix) for index, one in enumerate(line.texts)]
+    asked_for: list[str] = []
+
+    def translate(sentences):
+        asked_for.extend(part.source.text for part in sentences)
+        assert {(part.line, part.index) for part in sentences} == {(3, 1)}
+        return [found(part.source.text, text) for part, text in zip(sentences, each, strict=True)]
+
+    (line,), translations = retry_sentences([line], parts, [found("Ein Hund.", "A dog."), found(text, first)],
+                                            LANGUAGES, translate)
+    best = [one for one, *_ in translations]
+    return line.join([one.text for one in best], "en"), asked_for, [one.retried for one in best]
+
+
+def test_the_sentences_of_a_part_that_is_too_short_are_translated_alone():
+    text, asked_for, retried = by_sentence("The dog runs.", EACH)
+    assert text == " A dog.\tThe dog runs. The cat sleeps.  The dog sleeps. The cat runs. A dog runs in the house.  "
+    assert asked_for == [sentence.strip() for sentence in sentences(MANY)] and retried == [False, *[True] * 5]
+
+
+def test_a_part_that_lost_half_of_its_sentences_is_too_short_even_if_its_length_is_plausible():
+    lost = "The dog runs in the house and the dog sleeps in it."
+    assert faults(MANY, lost, "de", "en") == ("too_short",)
+    joined = "The dog runs, the cat sleeps; the dog sleeps, and the cat runs: a dog is running in the house."
+    assert faults(MANY, joined, "de", "en") == ()
+    assert by_sentence(lost, EACH)[2] == [False, *[True] * 5]
+
+
+@pytest.mark.parametrize(("first", "each", "options"), [
+    ("The dog runs.", ["", "", "", "", "A dog."], {}),                          # as short as before
+    (" ".join(EACH), [], {}), ("The dog runs.", [], {"prefix": (7,)}), ("Dog.", [], {"text": MANY.replace(".", ",")}),
+])
+def test_a_part_without_faults_with_a_prefix_or_of_one_sentence_is_kept(first, each, options):
+    text, asked_for, retried = by_sentence(first, each, **options)
+    assert text == f" A dog.\t{first}  " and len(asked_for) == len(each) and not any(retried)
+
+
 def test_a_constraint_that_fails_for_one_line_does_not_affect_other_lines(mend):
     sources = ["der Hund läuft im Haus", "die Katze läuft im Haus", "ein Hund läuft im Haus"]
     found = mend({source: [LOOP] for source in sources},
@@ -213,7 +261,7 @@ def test_the_command_reports_the_faulty_lines_and_jsonl_lists_their_faults(bundl
     for record in faulty[:3]:
         assert f"warning: {tmp_path / 'in'}:{record['line']}: {', '.join(record['faults'])}\n" in err
     assert f"{len(faulty) - 3} more translations have faults" in err
-    assert f"in:{7}: too long for the model; translated in {records[6]['parts']} parts" in err
+    assert f"in:{7}: translated in {records[6]['parts']} parts" in err
     assert f"improved by a retry: {sum(record['retried'] for record in records)}\n" in err
     assert main([*arguments, "--no-safety-net"]) == 0
     out, err = capfd.readouterr()
