@@ -425,7 +425,8 @@ class _Warnings:
         self.long = LineWarnings(name, "lines are too long for the model; they were translated in parts, too", places)
         self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", places)
         self.terms = LineWarnings(name, "translations lack a term of the glossary", places)
-        self.retried = 0
+        self.misplaced = LineWarnings(name, "translations have a term or required phrase out of place", places)
+        self.retried = self.placed = 0
 
     def check(self, line: Line, best: Translation) -> None:
         """Print or count the warnings about the translation of a line."""
@@ -441,28 +442,36 @@ class _Warnings:
             self.faulty.warn(line.number, ", ".join(best.faults))
         if best.lost_terms:
             self.terms.warn(line.number, f"the translation lacks a term of the glossary: {', '.join(best.lost_terms)}")
+        if best.misplaced_terms:
+            self.misplaced.warn(line.number, "a term or required phrase is out of place, because it is aligned to no "
+                                f"word: {', '.join(best.misplaced_terms)}")
         self.retried += best.retried
+        self.placed += bool(best.placed_terms)
 
     def finish(self) -> None:
         """Print the counts."""
-        for warnings in (self.language, self.long, self.faulty, self.terms):
+        for warnings in (self.language, self.long, self.faulty, self.terms, self.misplaced):
             warnings.finish()
         if self.retried:
             console.print_message(f"translations improved by a retry: {self.retried:,}")
+        if self.placed:
+            console.print_message("translations in which terms replace the words that they are aligned to, and words "
+                                  f"around them may not agree: {self.placed:,}")
 
 
 def _translation_record(line: Line, n_best: Sequence[Translation], decoding: DecodingSection) -> dict[str, Any]:
     best, with_words = n_best[0], decoding.word_confidence
     record = {"line": line.number, "source": line.text, "translation": best.text, "score": best.score,
               "log_probability": best.log_probability, "tokens": best.tokens, "parts": best.parts}
-    if best.lost_terms:
-        record["lost_terms"] = list(best.lost_terms)
-    if decoding.safety_net:
+    record |= {name: list(terms) for name in ("lost_terms", "placed_terms", "misplaced_terms")
+               if (terms := getattr(best, name))}
+    checked = decoding.safety_net or any(one.faults for one in n_best)         # placeholders are always checked
+    if checked:
         record |= {"faults": list(best.faults), "retried": best.retried}
     record |= {"words": _words(best)} if with_words else {}
     if decoding.n_best > 1:
         record["n_best"] = [{"translation": one.text, "score": one.score, "log_probability": one.log_probability,
-                             "tokens": one.tokens, **({"faults": list(one.faults)} if decoding.safety_net else {}),
+                             "tokens": one.tokens, **({"faults": list(one.faults)} if checked else {}),
                              **({"words": _words(one)} if with_words else {})} for one in n_best]
     return record
 

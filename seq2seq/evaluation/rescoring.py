@@ -143,5 +143,6 @@ def rescored_record(record: dict[str, Any], rescored: Sequence[Rescored], models
     n_best = [entry(one) for one in rescored]
     best = {key: value for key, value in n_best[0].items() if key != "log_probabilities"}
     # These keys describe the best translation of the input, which need not be the best one now.
-    kept = {key: value for key, value in record.items() if key not in ("faults", "retried", "lost_terms", "words")}
+    of_best = ("faults", "retried", "lost_terms", "placed_terms", "misplaced_terms", "words")
+    kept = {key: value for key, value in record.items() if key not in of_best}
     return {**kept, **best, "n_best": n_best}

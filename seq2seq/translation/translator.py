@@ -50,8 +50,11 @@ class Translation:
     tokens: number of target pieces, plus one `</s>` per part. parts: number of parts in which the line was translated;
     0 for blank lines, which are returned unchanged. words: words of the translation with the model's confidence, if
     requested. faults: names of the translation's faults (see `output_faults.FAULTS`); empty if it was not checked.
-    retried: True if the translation comes from a retry. lost_terms: terms of the glossary that the translation lacks,
-    if a glossary was given (see `documents.protected_translation`).
+    retried: True if the translation comes from a retry. Of terms of the glossary and required phrases (see
+    `documents.protected_translation`): lost_terms: those that the translation lacks. placed_terms: those that were put
+    in place of the words that they are aligned to, because the search did not find a place for them; score,
+    log_probability and tokens are those of the translation before. misplaced_terms: those that are in the translation,
+    but out of place, because they could not be aligned.
     """
 
     text: str
@@ -63,6 +66,8 @@ class Translation:
     faults: tuple[str, ...] = ()
     retried: bool = False
     lost_terms: tuple[str, ...] = ()
+    placed_terms: tuple[str, ...] = ()
+    misplaced_terms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
