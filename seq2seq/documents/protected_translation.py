@@ -45,8 +45,8 @@ _MARKERS = re.compile("|".join(TERM_MARKERS))
 @dataclass(frozen=True)
 class _Line:
     """Line with its terms and placeholders. forced: placeholders in the text that the translation must contain, such as
-    its prefix. allowed: these and the placeholders in the translations of terms. required: phrases that the user
-    requires."""
+    its prefix, beyond those of the line. allowed: these and the placeholders in the translations of terms. required:
+    phrases that the user requires."""
 
     request: Source
     terms: list[FoundTerm]
@@ -81,6 +81,7 @@ class ProtectedTranslator:
             terms = self.glossary.find(request.text) if self.glossary else []
             required = tuple(dict.fromkeys((*request.required, *(everywhere or ()))))
             forced = self.placeholders.counts("\n".join((request.prefix, *required)))
+            forced = forced - self.placeholders.counts(request.text) if forced else forced
             allowed = forced + self.placeholders.counts("\n".join(
                 form for one in terms for form in one.term.translations)) if terms else forced
             marked.append(_Line(request, terms, bool(self.placeholders.spans(request.text)), forced, allowed, required))
@@ -234,7 +235,8 @@ class ProtectedTranslator:
 
     def _request_without_placeholders(self, line: _Line, best: Translation) -> Source:
         _, core, _ = self._margins(line.request.text)
-        return replace(line.request, text=self._without_placeholders(core)[0])
+        required = tuple(phrase for phrase in line.request.required if not self.placeholders.spans(phrase))
+        return replace(line.request, text=self._without_placeholders(core)[0], required=required)
 
     def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
                    found: Sequence[list[Translation]]) -> list[list[Translation]]:

@@ -41,6 +41,10 @@ ReportProgress = Callable[[int], None]
 """Function that is called with the number of lines or pairs that were finished since its last call."""
 
 
+TERM_REPORTS = ("lost_terms", "placed_terms", "misplaced_terms")
+"""Fields of a translation that name terms, which reports show if they are not empty."""
+
+
 @dataclass(frozen=True)
 class Translation:
     """Translation of a line.
