@@ -18,11 +18,12 @@ from typing import Unpack
 
 import numpy as np
 
-from seq2seq.data.line_splitting import Span, split_margins
+from seq2seq.data.line_splitting import Span, alignment_units, split_margins
 from seq2seq.documents.block import Tag, TagKind, is_translatable, pair_tags
 from seq2seq.documents.glossary import FoundTerm, Glossary, Term, find_words
 from seq2seq.documents.placeholders import Placeholders, paired_tags, tag_kind
 from seq2seq.documents.placement import Align, place_tags
+from seq2seq.documents.spans import replace_spans
 from seq2seq.documents.term_placement import TermPlacement, after_end, attended_word, sentence_count
 from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.source import Source
@@ -136,7 +137,9 @@ class ProtectedTranslator:
         found = one.faults
         if net and is_new and one.parts == 1:
             source, target = self.translator.languages.source or "", self.translator.languages.target
-            again = faults(line.request.text, one.text, source, target)
+            # A placeholder with words, such as an ICU plural, is no copied text.
+            before, after = (self._without_placeholders(text)[0] for text in (line.request.text, one.text))
+            again = faults(before, after, source, target)
             found = tuple(name for name in FAULTS if name in found or name in again)
         if self._differs(line, one.text):
             found = (*found, LOST_PLACEHOLDER)
@@ -326,13 +329,25 @@ class ProtectedTranslator:
 
     def _weights(self, pairs: Sequence[tuple[_Line, str]]) -> Sequence[np.ndarray | None]:
         """Return the attention of translations; None for an empty one, and if there is no function that aligns."""
-        indices = [index for index, (_, text) in enumerate(pairs) if text and self.align]
         weights: list[np.ndarray | None] = [None] * len(pairs)
+        indices = [index for index, (_, text) in enumerate(pairs) if text]
         if indices and self.align:
-            aligned = self.align([(pairs[index][0].request.text, pairs[index][1]) for index in indices])
-            for index, one in zip(indices, aligned, strict=True):
-                weights[index] = one
+            # Models attend wrongly around placeholders, so these are left out.
+            texts = [(pairs[index][0].request.text, pairs[index][1]) for index in indices]
+            units = [[self._units(text) for text in pair] for pair in texts]
+            aligned = self.align([(old[0], new[0]) for old, new in units])
+            for index, one, (old, new) in zip(indices, aligned, units, strict=True):
+                if one is not None and one.shape == (sum(new[1]), sum(old[1])):
+                    weights[index] = whole = np.zeros((len(new[1]), len(old[1])))
+                    whole[np.ix_(new[1], old[1])] = one
         return weights
+
+    def _units(self, text: str) -> tuple[str, np.ndarray]:
+        """Return a text with a space in place of each placeholder, and a mask of the units of the text (see
+        `line_splitting.alignment_units`): True = outside of placeholders."""
+        kept = self.placeholders.spans(text)
+        outside = [not any(begin < high and low < end for low, high in kept) for begin, end in alignment_units(text)]
+        return replace_spans(text, [(begin, end, " ") for begin, end in kept]), np.array(outside, bool)
 
     # Phrases that the user requires
 

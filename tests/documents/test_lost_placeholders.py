@@ -79,6 +79,15 @@ def test_faults_are_those_of_the_final_text():
     assert best.text.endswith("%s") and "loop" in best.faults
 
 
+@pytest.mark.parametrize("source", ["{n, plural, one {eine Datei ist da} other {viele sind da}} da",
+                                    "{a} " * 30 + "da"])
+def test_words_of_placeholders_are_no_copied_text(source):
+    model = Model(lambda text: text.replace("da", "x") if "{" in text else "there",
+                  decoding=DecodingSection(safety_net=True))
+    ((best, *_),) = ProtectedTranslator(model).translate([source])
+    assert Placeholders().counts(best.text) == Placeholders().counts(source) and best.faults == ()
+
+
 @pytest.mark.parametrize("escape", ["\\n", "\\t", "{x}"])
 def test_words_around_a_placeholder_without_spaces_are_not_joined(escape):
     model = Model(lambda text: "".join(one for one in text if one.isalpha() or one == " ").upper())

@@ -115,6 +115,15 @@ def test_a_phrase_whose_term_is_aligned_to_nothing_stays_and_is_reported(align):
     assert best.misplaced_terms == ("sombrero",) and best.retried
 
 
+def test_the_alignment_is_that_of_the_text_without_placeholders():
+    def strict(pairs):
+        assert not any("%" in text or "<" in text for pair in pairs for text in pair)
+        return align(pairs)
+
+    best = translated("<b>Er</b> trägt %s Hut.", "<b>He</b> wears %s hat.", ["Hut\tsombrero"], align=strict)
+    assert (best.text, best.placed_terms, best.faults) == ("<b>He</b> wears %s sombrero.", ("sombrero",), ())
+
+
 def test_placeholders_are_not_replaced_by_terms():
     best = translated("Hut {hat}", "{hat}", ["Hut\tsombrero"])
     assert best.text.count("{hat}") == 1
