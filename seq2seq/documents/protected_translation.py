@@ -47,7 +47,7 @@ _MARKERS = re.compile("|".join(TERM_MARKERS))
 class _Line:
     """Line with its terms and placeholders. forced: placeholders in the text that the translation must contain, such as
     its prefix, beyond those of the line. allowed: these and the placeholders in the translations of terms. required:
-    phrases that the user requires."""
+    phrases that the user requires. forbidden: phrases that the user forbids."""
 
     request: Source
     terms: list[FoundTerm]
@@ -55,6 +55,7 @@ class _Line:
     forced: Counter[str]
     allowed: Counter[str]
     required: tuple[str, ...]
+    forbidden: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class ProtectedTranslator:
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """Return the best translations of each line; see `Translator.translate`."""
         marked = []
+        forbidden = tuple(decoding.get("forbid", self.translator.decoding.forbid) or ())
         everywhere = decoding.get("require", self.translator.decoding.require)
         for request in number_sources(lines, self.translator.context):
             terms = self.glossary.find(request.text) if self.glossary else []
@@ -85,7 +87,8 @@ class ProtectedTranslator:
             forced = forced - self.placeholders.counts(request.text) if forced else forced
             allowed = forced + self.placeholders.counts("\n".join(
                 form for one in terms for form in one.term.translations)) if terms else forced
-            marked.append(_Line(request, terms, bool(self.placeholders.spans(request.text)), forced, allowed, required))
+            marked.append(_Line(request, terms, bool(self.placeholders.spans(request.text)), forced, allowed, required,
+                                forbidden))
         found = self.translator.translate([self._first_request(line) for line in marked], progress=progress, **decoding)
         return self._checked(marked, found, decoding)
 
@@ -309,7 +312,8 @@ class ProtectedTranslator:
         for line, before, after, found, one, other in zip(lines, free, required, terms, weights, forced_weights,
                                                           strict=True):
             placement = self._placement(line, before[0], found, one)
-            placed = len({edit.term for edit in placement.edits.values()}) if self._same(line, placement.text) else 0
+            placed = len({edit.term for edit in placement.edits.values()})
+            placed *= self._can_be(line, placement, before[0])
             if after:
                 probable = _mean_log_probability(after[0]) >= _mean_log_probability(before[0]) - MAX_LOSS
                 misplaced = placement.misplaced(after[0].text, other)
@@ -326,6 +330,13 @@ class ProtectedTranslator:
                    ) -> TermPlacement:
         return TermPlacement(line.request.text, terms, best.text, weights, self.translator.languages.target,
                              self.placeholders.spans(best.text))
+
+    def _can_be(self, line: _Line, placement: TermPlacement, before: Translation) -> bool:
+        """Return True if a translation with terms in place still obeys the constraints of the line."""
+        text, prefix = placement.text, line.request.prefix.strip()
+        return self._same(line, text) and (text.startswith(prefix) or not before.text.startswith(prefix)) and not any(
+            self._found(phrase, text) for phrase in line.forbidden) and all(
+            phrase in text or phrase not in before.text for phrase in line.required)
 
     def _weights(self, pairs: Sequence[tuple[_Line, str]]) -> Sequence[np.ndarray | None]:
         """Return the attention of translations; None for an empty one, and if there is no function that aligns."""
@@ -383,8 +394,8 @@ class ProtectedTranslator:
                 terms += [FoundTerm(*place, Term(source[slice(*place)], (phrase,))) for place in places[:1]
                           if phrase.strip() not in free[0].text]
             placement = self._placement(line, free[0] if free else forced, terms, other)
-            if free and all(phrase.strip() in placement.text for phrase in line.required) and self._same(
-                    line, placement.text):
+            if free and all(phrase.strip() in placement.text for phrase in line.required) and self._can_be(
+                    line, placement, free[0]):
                 chosen.append([replace(_placed(free[0], placement), retried=forced.retried), *before[1:]])
             else:
                 chosen.append([replace(forced, misplaced_terms=self._after_end(line, forced.text)), *before[1:]])

@@ -9,6 +9,7 @@ from seq2seq.data.line_splitting import alignment_units
 from seq2seq.documents.glossary import FoundTerm, Glossary, Term
 from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.documents.term_placement import TermPlacement, after_end, sentence_count
+from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.sources import number_sources
@@ -113,6 +114,34 @@ def test_a_phrase_whose_term_is_aligned_to_nothing_stays_and_is_reported(align):
     best = translated("Er trägt einen Hut.", "He wears a hat.", ["Hut\tsombrero"], align=align)
     assert (best.text, best.placed_terms) == ("He wears a hat. sombrero.", ())
     assert best.misplaced_terms == ("sombrero",) and best.retried
+
+
+@pytest.mark.parametrize("constraints", [{"prefix": "He wears a hat"}, {"required": ("hat",)}])
+def test_a_term_does_not_break_the_constraints_of_a_line(constraints):
+    glossary = Glossary.parse("Hut\tsombrero", "terms.tsv", "de", "en")
+    model = Model({"Er trägt einen Hut.": "He wears a hat."})
+    translator = ProtectedTranslator(model, glossary=glossary, align=align)
+    ((best, *_),) = translator.translate([Source("Er trägt einen Hut.", **constraints)])
+    assert best.text == "He wears a hat. sombrero." and best.misplaced_terms == ("sombrero",)
+    ((best, *_),) = translator.translate(["Er trägt einen Hut."], forbid=["sombrero"])
+    assert not best.placed_terms
+
+
+@pytest.mark.parametrize("kind", [{"sampling": True}, {"diverse_groups": 2}])
+def test_a_term_that_no_search_can_require_is_put_in_place(kind, monkeypatch):
+    model = Model({"Er trägt einen Hut.": "He wears a hat."})
+    translate = model.translate
+
+    def refusing(lines, **options):
+        if any(line.required for line in lines if isinstance(line, Source)):
+            raise RequestError("line 1: required phrases work only with beam search")
+        return translate(lines, **options)
+
+    model.translate = refusing
+    glossary = Glossary.parse("Hut\tsombrero", "terms.tsv", "de", "en")
+    ((best, *_),) = ProtectedTranslator(model, glossary=glossary, align=align).translate(
+        ["Er trägt einen Hut."], **kind)
+    assert (best.text, best.lost_terms) == ("He wears a sombrero.", ())
 
 
 def test_the_alignment_is_that_of_the_text_without_placeholders():
