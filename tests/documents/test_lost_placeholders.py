@@ -1,4 +1,4 @@
-"""What protection promises is checked at the end: a lost, doubled or changed placeholder is a fault with its place."""
+"""Check at the end of protection: a lost, doubled or changed placeholder is a fault, reported with its place."""
 
 import random
 from dataclasses import dataclass
