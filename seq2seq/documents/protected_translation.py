@@ -284,9 +284,25 @@ class ProtectedTranslator:
         not much less probable."""
         required = [self._better(line, before, self._kept(line, after) if after else []) for line, before, after in zip(
             lines, results, found, strict=True)]
-        return self._in_place(lines, results, required, [
-            [one for one in line.terms if one.term in set(self._missing(line, before.text))]
-            for line, (before, *_) in zip(lines, results, strict=True)])
+        weights = self._weights([(line, best.text) for line, (best, *_) in zip(lines, results, strict=True)])
+        new_weights = self._weights([(line, after[0].text if after else "")
+                                     for line, after in zip(lines, required, strict=True)])
+        chosen = []
+        for line, before, after, one, new in zip(lines, results, required, weights, new_weights, strict=True):
+            missing = set(self._missing(line, before[0].text))
+            placement = self._placement(line, before[0], [each for each in line.terms if each.term in missing], one)
+            placed = len({edit.term for edit in placement.edits.values()})
+            placed *= self._can_be(line, placement, before[0])
+            if after:
+                probable = _mean_log_probability(after[0]) >= _mean_log_probability(before[0]) - MAX_LOSS
+                misplaced = placement.misplaced(after[0].text, new)
+                in_place = len(missing.difference(misplaced, self._missing(line, after[0].text)))
+                if not placed or in_place > placed or probable and in_place == placed:
+                    phrases = tuple(term.translations[0] for term in misplaced)
+                    chosen.append([replace(after[0], misplaced_terms=phrases), *after[1:]])
+                    continue
+            chosen.append([_placed(before[0], placement), *before[1:]] if placed else before)
+        return chosen
 
     def _better(self, line: _Line, before: list[Translation], after: list[Translation]) -> list[Translation]:
         """Return the new translations if they lack fewer terms, else an empty list."""
@@ -295,36 +311,6 @@ class ProtectedTranslator:
 
     def _missing(self, line: _Line, translation: str) -> list[Term]:
         return self.glossary.missing(line.terms, translation) if self.glossary else []
-
-    def _in_place(self, lines: Sequence[_Line], free: Sequence[list[Translation]],
-                  required: Sequence[list[Translation]], terms: Sequence[Sequence[FoundTerm]],
-                  ) -> list[list[Translation]]:
-        """Return, for each line, its translations with required phrases, or those without them, in the best of which
-        the phrases replace the words that they are aligned to.
-
-        free: translations without the phrases. required: translations with them, or an empty list. terms: phrases as
-        terms in the line.
-        """
-        weights = self._weights([(line, n_best[0].text) for line, n_best in zip(lines, free, strict=True)])
-        forced_weights = self._weights([(line, n_best[0].text if n_best else "")
-                                        for line, n_best in zip(lines, required, strict=True)])
-        chosen = []
-        for line, before, after, found, one, other in zip(lines, free, required, terms, weights, forced_weights,
-                                                          strict=True):
-            placement = self._placement(line, before[0], found, one)
-            placed = len({edit.term for edit in placement.edits.values()})
-            placed *= self._can_be(line, placement, before[0])
-            if after:
-                probable = _mean_log_probability(after[0]) >= _mean_log_probability(before[0]) - MAX_LOSS
-                misplaced = placement.misplaced(after[0].text, other)
-                in_place = len({each.term for each in found}.difference(
-                    misplaced, self._missing(line, after[0].text)))
-                if not placed or in_place > placed or probable and in_place == placed:
-                    phrases = tuple(term.translations[0] for term in misplaced)
-                    chosen.append([replace(after[0], misplaced_terms=phrases), *after[1:]])
-                    continue
-            chosen.append([_placed(before[0], placement), *before[1:]] if placed else before)
-        return chosen
 
     def _placement(self, line: _Line, best: Translation, terms: Sequence[FoundTerm], weights: np.ndarray | None,
                    ) -> TermPlacement:
