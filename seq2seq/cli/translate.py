@@ -185,6 +185,7 @@ def translate(
         settings, format, ensemble, fusion, n_best=n_best, beam_size=beam_size, length_penalty=length_penalty,
         safety_net=safety_net, word_confidence=word_confidence or None, forbid=tuple(forbid) if forbid else None,
         sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
+    from seq2seq.documents.placeholders import Placeholders
     from seq2seq.documents.translate_document import divide_document, model_recipe, protected, read_document
     from seq2seq.translation.sources import constrained_sources, growing_blocks
     from seq2seq.translation.worker_processes import device_of_worker
@@ -207,7 +208,8 @@ def translate(
         require_as_many_lines([text.name for text in inputs], *(text.total for text in inputs))
         recipe = model_recipe(model, target_language)
         name = str(path or "standard input")
-        divided = divide_document(contents, document, name, recipe.languages, recipe.data.context) if document else None
+        divided = divide_document(contents, document, name, recipe.languages, recipe.data.context,
+                                  Placeholders(placeholder or ())) if document else None
         lines = _as_lines(divided.sentences, name) if divided else opened[0]
         # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end.
         stop = stack.enter_context(_stopping(unfinished))
@@ -241,7 +243,7 @@ def translate(
             finished = stop.interruptible(unfinished.blocks())
             if divided:
                 unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
-                                                     recipe.languages.target, safe.align))
+                                                     recipe.languages.target, safe.align, warnings.check_block))
             else:
                 for data in finished:
                     unfinished.output.write(data)
@@ -420,13 +422,14 @@ class _Warnings:
     def __init__(self, name: str, places: Sequence[str] | None = None, language_tokens: Sequence[str] = ()) -> None:
         """name: name of the input. places: place of each sentence of a document; None if the input is lines.
         language_tokens: tokens of the model's target languages, such as `>>de<<`; () if there is only one language."""
-        self.language_tokens = language_tokens
+        self.language_tokens, self.places = language_tokens, None if places is None else list(places)
         self.language = LineWarnings(name, "lines begin with the token of another language", places)
         self.long = LineWarnings(name, "lines were translated in parts, too", places)
-        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", places)
+        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", self.places)
         self.terms = LineWarnings(name, "translations lack a term of the glossary", places)
+        self.misplaced = LineWarnings(name, "translations have a term or required phrase out of place", places)
         self.unseen = UnseenCharacters(name)
-        self.retried = 0
+        self.retried = self.placed = 0
 
     def check(self, line: Line, best: Translation) -> None:
         """Print or count the warnings about the translation of a line."""
@@ -443,29 +446,46 @@ class _Warnings:
             self.faulty.warn(line.number, ", ".join(best.faults))
         if best.lost_terms:
             self.terms.warn(line.number, f"the translation lacks a term of the glossary: {', '.join(best.lost_terms)}")
+        if best.misplaced_terms:
+            self.misplaced.warn(line.number, "a term or required phrase is out of place, because it is aligned to no "
+                                f"word: {', '.join(best.misplaced_terms)}")
         self.unseen.add(line.number, best.unseen)
         self.retried += best.retried
+        self.placed += bool(best.placed_terms)
+
+    def check_block(self, place: str) -> None:
+        """Print or count the warning about a block of a document that lost a placeholder or a tag."""
+        from seq2seq.translation.output_faults import LOST_PLACEHOLDER
+
+        assert self.places is not None
+        self.places.append(place)
+        self.faulty.warn(len(self.places), LOST_PLACEHOLDER)
 
     def finish(self) -> None:
         """Print the counts."""
-        for warnings in (self.language, self.long, self.faulty, self.terms, self.unseen):
+        for warnings in (self.language, self.long, self.faulty, self.terms, self.misplaced, self.unseen):
             warnings.finish()
         if self.retried:
             console.print_message(f"translations improved by a retry: {self.retried:,}")
+        if self.placed:
+            console.print_message("translations in which terms replace the words that they are aligned to, and words "
+                                  f"around them may not agree: {self.placed:,}")
 
 
 def _translation_record(line: Line, n_best: Sequence[Translation], decoding: DecodingSection) -> dict[str, Any]:
+    from seq2seq.translation.translator import TERM_REPORTS
+
     best, with_words = n_best[0], decoding.word_confidence
     record = {"line": line.number, "source": line.text, "translation": best.text, "score": best.score,
               "log_probability": best.log_probability, "tokens": best.tokens, "parts": best.parts}
-    if best.lost_terms:
-        record["lost_terms"] = list(best.lost_terms)
-    if decoding.safety_net:
+    record |= {name: list(terms) for name in TERM_REPORTS if (terms := getattr(best, name))}
+    checked = decoding.safety_net or any(one.faults for one in n_best)         # placeholders are always checked
+    if checked:
         record |= {"faults": list(best.faults), "retried": best.retried}
     record |= {"words": _words(best)} if with_words else {}
     if decoding.n_best > 1:
         record["n_best"] = [{"translation": one.text, "score": one.score, "log_probability": one.log_probability,
-                             "tokens": one.tokens, **({"faults": list(one.faults)} if decoding.safety_net else {}),
+                             "tokens": one.tokens, **({"faults": list(one.faults)} if checked else {}),
                              **({"words": _words(one)} if with_words else {})} for one in n_best]
     return record
 

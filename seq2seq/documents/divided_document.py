@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, divide, join_translations, split_margins
+from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, Span, divide, join_translations, split_margins
 from seq2seq.documents.block import Block, Document, DocumentError, Tag, is_translatable
+from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.placement import Align, place_tags, with_spaces
+from seq2seq.documents.spans import replace_spans
 
 MAX_SENTENCES = 400_000
 """Maximum number of sentences of a document. Each sentence takes up to 2 kB of memory."""
@@ -21,6 +24,9 @@ o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
 _ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
 _LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
 _LOOK_BACK = 40
+
+
+_STANDARD = Placeholders()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,8 @@ def split_sentences(line: str) -> DividedLine:
     return divide(line, is_one_sentence)
 
 
-def divide_block(block: Block) -> _DividedBlock:
-    """Divide a block into sentences.
+def divide_block(block: Block, placeholders: Placeholders = _STANDARD) -> _DividedBlock:
+    """Divide a block into sentences. No sentence ends inside of a placeholder.
 
     A tag at the edge of a sentence belongs to the sentence if its counterpart is inside of the sentence. Otherwise the
     tag belongs to the gap beside the sentence.
@@ -79,6 +85,7 @@ def divide_block(block: Block) -> _DividedBlock:
     for low, high in pairwise(_line_ends(block)):
         before, core, _ = split_margins(text[low:high])
         line = split_sentences(core) if block.split else DividedLine("", [core] if core else [], [], "")
+        line = _without_cuts(line, placeholders.spans(core)) if len(line.texts) > 1 else line
         position = low + len(before)
         for sentence, gap in zip(line.texts, [*line.gaps, ""], strict=bool(line.texts)):
             texts.append(sentence)
@@ -117,6 +124,19 @@ def divide_block(block: Block) -> _DividedBlock:
     return _DividedBlock(block, sentences, gaps)
 
 
+def _without_cuts(line: DividedLine, spans: Sequence[Span]) -> DividedLine:
+    """Return a divided line in which sentences that end inside of one of the spans are joined with the next one."""
+    texts, gaps, position = line.texts[:1], [], len(line.texts[0])
+    for gap, text in zip(line.gaps, line.texts[1:], strict=True):
+        if any(begin < position + len(gap) and position < end for begin, end in spans):
+            texts[-1] += gap + text
+        else:
+            gaps.append(gap)
+            texts.append(text)
+        position += len(gap) + len(text)
+    return replace(line, texts=texts, gaps=gaps)
+
+
 def _line_ends(block: Block) -> list[int]:
     """Return the positions at which the lines of a block end, as a list from 0 to the length of its text.
 
@@ -129,15 +149,25 @@ def _line_ends(block: Block) -> list[int]:
     return [0, *sorted(ends - {0, len(text)}), len(text)]
 
 
-def _plain(sentence: str) -> str:
-    """Return a sentence with a space in place of each line end, tab and no-break space, which many models do not know.
-    Positions stay the same."""
-    return re.sub(r"[\t\n\r\u00a0]", " ", sentence)
+def _plain(sentence: str, placeholders: Placeholders) -> str:
+    """Return a sentence with a space in place of each line end, and of each tab and no-break space outside of
+    placeholders, which many models do not know. Positions stay the same."""
+    other = re.compile(r"[\t\n\r\u00a0]")
+    if not other.search(sentence):
+        return sentence
+    kept = placeholders.spans(sentence)
+    return replace_spans(other.sub(" ", sentence), [(begin, end, sentence[begin:end].replace("\n", " "))
+                                                      for begin, end in kept])
 
 
-def _rewrapped(sentence: str, translation: str) -> str:
-    """Return a translation in which line breaks replace spaces at about the same places as in the sentence."""
-    spaces = list(re.finditer(" +", translation))
+def _rewrapped(sentence: str, translation: str, placeholders: Placeholders) -> str:
+    """Return a translation in which line breaks replace spaces at about the same places as in the sentence, but not
+    inside of placeholders."""
+    if "\n" not in sentence:
+        return translation
+    kept = placeholders.spans(translation)
+    spaces = [space for space in re.finditer(" +", translation)
+              if not any(begin <= space.start() < end for begin, end in kept)]
     texts, end = [], 0
     for line_break in re.finditer(r"\r?\n", sentence):
         if not spaces:
@@ -157,13 +187,14 @@ class DividedDocument:
     places: place in the document of the first occurrence of each of `sentences`, such as `line 12`.
     """
 
-    def __init__(self, document: Document, once: bool = False) -> None:
+    def __init__(self, document: Document, once: bool = False, placeholders: Placeholders = _STANDARD) -> None:
         """once: True if equal sentences stand only once in `sentences`, and so have the same translation.
+        placeholders: placeholders that the document must keep.
 
         Raises:
             DocumentError: the document has too many sentences.
         """
-        self._document = document
+        self._document, self._placeholders = document, placeholders
         self._blocks: list[_DividedBlock] = []
         self.sentences: list[str] = []
         self.places: list[str] = []
@@ -171,12 +202,13 @@ class DividedDocument:
         first: dict[str, int] = {}
         count = 0
         for block in document.blocks:
-            self._blocks.append(divide_block(block))
+            self._blocks.append(divide_block(block, placeholders))
             count += len(self._blocks[-1].sentences)
             if count > MAX_SENTENCES:
                 raise DocumentError(f"{block.place or 'the document'}: the document has more than {MAX_SENTENCES:,} "
                                     "sentences. Divide it.")
-            for text in [_plain(one.text) for one in self._blocks[-1].sentences if is_translatable(one.text)]:
+            for text in [_plain(one.text, placeholders) for one in self._blocks[-1].sentences
+                         if is_translatable(one.text)]:
                 if not once or text not in first:
                     first[text] = len(self.sentences)
                     self.sentences.append(text)
@@ -188,12 +220,15 @@ class DividedDocument:
         """Text of all blocks, for the identification of its language."""
         return "\n".join(block.text for block in self._document.blocks)
 
-    def join(self, translations: Sequence[str], target_language: str, align: Align | None = None) -> bytes:
+    def join(self, translations: Sequence[str], target_language: str, align: Align | None = None,
+             report: Callable[[str], None] = lambda place: None) -> bytes:
         """Return the translated document.
 
         Args:
             translations: one for each of `sentences`.
             align: function that aligns tagged sentences with their translations; None: tags are placed by position.
+            report: function that is called with the place of each block that lost a placeholder or a tag which its
+                translated sentences still have.
         """
         pairs = iter([(self.sentences[index], translations[index]) for index in self._indices])
         divided = [(block, [(sentence, next(pairs) if is_translatable(sentence.text) else None)
@@ -212,11 +247,33 @@ class DividedDocument:
                         translation, placed = with_spaces(sentence.text, placed, translation, place_tags(
                             sentence.text, placed, translation, next(weights)))
                     if block.block.keeps_lines:
-                        translation = _rewrapped(sentence.text, translation)
+                        translation = _rewrapped(sentence.text, translation, self._placeholders)
                 texts.append(translation)
                 tags.append(placed)
             blocks.append(_joined(block, texts, tags, target_language))
+            if self._damaged(block.block, blocks[-1], [pair for _, pair in sentences if pair]):
+                report(block.block.place or "the document")
         return self._document.render(blocks, target_language)
+
+    def _damaged(self, block: Block, joined: Block, pairs: Sequence[tuple[str, str]]) -> bool:
+        """Return True if a translated block has other placeholders than its translated sentences, or other tags than
+        the block. pairs: sentences of the block with their translations."""
+        counts = self._placeholders.counts
+        before = sum((counts(translation) for _, translation in pairs), counts(block.text))
+        after = sum((counts(sentence) for sentence, _ in pairs), counts(joined.text))
+        return before != after or Counter(tag.raw for tag in block.tags) != Counter(tag.raw for tag in joined.tags) or (
+            _is_well_nested(block.tags) and not _is_well_nested(joined.tags))
+
+
+def _is_well_nested(tags: Sequence[Tag]) -> bool:
+    """Return True if every pair of tags encloses whole pairs only."""
+    open_pairs: list[int] = []
+    for tag in tags:
+        if tag.pair is not None and tag.kind == "open":
+            open_pairs.append(tag.pair)
+        elif tag.pair is not None and (not open_pairs or open_pairs.pop() != tag.pair):
+            return False
+    return not open_pairs
 
 
 def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequence[Tag]], target_language: str) -> Block:

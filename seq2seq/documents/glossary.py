@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import normalize
 
+from seq2seq.data.line_splitting import Span
 from seq2seq.documents.words import MIN_STEM, lemmas, lower_case, same_word, words
 from seq2seq.errors import UserError
 from seq2seq.languages import SPACELESS_CHARACTER
@@ -144,15 +146,24 @@ class Glossary:
 
 def occurrences(term: str, text: str, language: str, exact: bool = False) -> int:
     """Return the number of times that a term occurs in a text as whole words, in any inflection unless `exact`."""
-    term_words, found = _words(term), _words(text)
+    return len(find_words(term, text, language, exact))
+
+
+def find_words(term: str, text: str, language: str, exact: bool = False) -> list[Span]:
+    """Return the spans of a term in a text; see `occurrences`."""
+    term_words, spans = _words(term), words(text)
     if not term_words:
-        return text.count(term)
-    count = index = 0
-    while index + len(term_words) <= len(found):
+        return [match.span() for match in re.finditer(re.escape(term), text)] if term else []
+    texts = [normalize("NFC", text[begin:end]) for begin, end in spans]
+    found: list[Span] = []
+    index = 0
+    while index + len(term_words) <= len(texts):
         same = all(lower_case(one, language) == lower_case(word, language) if exact
-                   else same_word(word, one, language) for word, one in zip(term_words, found[index:], strict=False))
-        count, index = count + same, index + (len(term_words) if same else 1)
-    return count
+                   else same_word(word, one, language) for word, one in zip(term_words, texts[index:], strict=False))
+        if same:
+            found.append((spans[index][0], spans[index + len(term_words) - 1][1]))
+        index += len(term_words) if same else 1
+    return found
 
 
 def _words(text: str) -> list[str]:

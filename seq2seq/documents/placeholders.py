@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from seq2seq.data.line_splitting import Span
+from seq2seq.documents.block import TagKind, element_ends
 from seq2seq.errors import UserError
 from seq2seq.languages import SPACELESS
 
@@ -24,15 +25,26 @@ _UNSPACED = f"{SPACELESS}\uac00-\ud7af\uff00-\uffef"
 _WORD = rf"[^\W{_UNSPACED}]"
 _NO_WORD_BEFORE = rf"(?<!{_WORD})"
 _IN_ADDRESS = rf"(?:[^\s<>\"“”«»（）、。，{_UNSPACED}]|(?<=[/=?#&]){_LETTERS}++(?=[/.?#&_%=\s-]|\Z))"
-_IN_PATH = rf"(?:{_WORD}|[@+-]|\.++(?=[@+-]|{_WORD})|(?<=/){_LETTERS}++(?=[/._\s-]|\Z))"
+# A variable before a path or inside of it is part of the path: $HOME/x, ${HOME}/x, %APPDATA%\x, $(pwd)/x, {dir}/x.
+_VARIABLE = (r"(?:\$(?:[A-Za-z_]\w{0,60}(?::[A-Za-z_]\w{0,60})?|[{][^{}\n]{1,200}[}]|\([^()\n]{1,200}\))"
+             r"|[#%@][{][^{}\n]{1,200}[}]|%[A-Za-z_]\w{0,60}%|%\([^()\n]{1,80}\)s|[{][\w.]{1,80}[}])")
+_IN_PATH = rf"(?:{_WORD}|[@+-]|\.++(?=[@+-]|{_WORD})|(?<=/){_LETTERS}++(?=[/._\s-]|\Z)|{_VARIABLE})"
+_QUOTED = r"\"'`“”„‚‘’«»<>|\n/\\"
+_QUOTED_NAME = rf"[^\s{_QUOTED}](?:[^{_QUOTED}]{{0,80}}[^\s{_QUOTED}])?"
 _PATTERNS = (
     # Addresses. `_standard_spans` cuts punctuation off at the end of an address.
-    rf"(?:https?|ftp|file)://{_IN_ADDRESS}{{1,2000}}+",
+    rf"{_NO_WORD_BEFORE}[A-Za-z][A-Za-z0-9+-]{{1,20}}://{_IN_ADDRESS}{{1,2000}}+",
     rf"{_NO_WORD_BEFORE}www\.(?:{_WORD}|-)+\.{_IN_ADDRESS}{{1,2000}}+",
     rf"{_NO_WORD_BEFORE}mailto:{_IN_ADDRESS}{{1,500}}+",
     rf"{_NO_WORD_BEFORE}(?<![.+-])(?:{_WORD}|[.+-]){{1,64}}@(?:{_WORD}|-){{1,63}}(?:\.(?:{_WORD}|-){{1,63}}){{1,8}}",
+    # File paths that begin with a drive or a variable, and paths with spaces in quotes.
+    rf"(?<=[\"'`“„‚‘«»])(?:[A-Za-z]:|~|\.{{1,2}}|{_VARIABLE})?[/\\](?:{_QUOTED_NAME}[/\\]){{1,30}}+"
+    rf"(?:{_QUOTED_NAME}\.\w{{1,8}}|[^\s{_QUOTED}]{{1,80}})(?=[\"'`“”’«»])",
+    rf"{_NO_WORD_BEFORE}(?:[A-Za-z]:|(?<![/.~]){_VARIABLE})(?:/{_IN_PATH}++)++",
+    r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
+    rf"(?:(?=[$%]){_VARIABLE}|(?<!\\)\\\\[\w.-]{{1,80}})(?:\\[^\s\\\"<>|]+)++\\?",
     # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}, {n, plural, one {…}}.
-    r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t\([^()\n]{1,200}\)",
+    r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t?\([^()\n]{1,200}\)",
     rf"(?=\{{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,){_BRACED}",
     r"\{\s*+(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
     # Variables of printf and similar functions: %s, %(count)d, %1$s, %-8.3f, %%, %@, %1, %L2, %n, %name%.
@@ -47,14 +59,17 @@ _PATTERNS = (
     r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z][^<>\n]{0,400}>",
     r"</?[0-9]{1,3}/?>",                                                        # <0>, </0>, <1/> of i18next and Lingui
     # File paths: /etc/hosts, ~/x, ./x, C:\x. The slash in "10 €/month" and "(s)/he" begins no path.
-    rf"(?<![\w/.~<)€$£¥₹₽])(?<![\s\d]%)(?:~|\.{{1,2}})?(?:/{_IN_PATH}++)++",
-    r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
+    rf"(?<![\w/.~<)€$£¥₹₽])(?<![\s\d]%)(?:~{_WORD}{{0,40}}|\.{{1,2}})?(?:/{_IN_PATH}++)++",
+    # Escapes in strings: \n, \t, \u00e4. A command of LaTeX with an argument is none.
+    r"\\(?:[nrt](?![A-Za-z]*[{\[])|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})",
     # User names and hashtags.
     rf"{_NO_WORD_BEFORE}(?<!@)@[A-Za-z_]{_WORD}{{0,60}}", r"(?<![\w&#])#\w*[^\W\d_]\w*",
     # Emoji: sequences of symbols with their modifiers; flags; key caps.
     rf"(?:{_EMOJI}[\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff]*(?:\u200d{_EMOJI}[\ufe0f\U0001f3fb-\U0001f3ff]*)*"
     "[\U000e0020-\U000e007f]*)+", "[0-9#*]\ufe0f?\u20e3",
 )
+_ENDS_IN_TEXT = re.compile(rf"[^\W\d_]|(?:{_VARIABLE}|\\)\\")
+"""Beginning of an address or a path whose pattern also matches the punctuation after it."""
 _FINAL = ".,;:!?)]}'’”\"…"
 
 
@@ -101,6 +116,23 @@ class Placeholders:
         return Counter(text[begin:end] for begin, end in self.spans(text))
 
 
+_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]{0,80}|[0-9]{1,3})\b[^<>\n]{0,400}?(/?)>")
+
+
+def tag_kind(placeholder: str) -> tuple[TagKind, str]:
+    """Return the kind and the name of a placeholder that is a tag; ("alone", "") for any other placeholder."""
+    match = _TAG.fullmatch(placeholder)
+    if match is None or match[3]:
+        return "alone", ""
+    return "close" if match[1] else "open", match[2]
+
+
+def paired_tags(text: str) -> Counter[str]:
+    """Return the number of well nested pairs of tags in a text, by name."""
+    tags = [tag_kind(match[0]) for match in _TAG.finditer(text)] if "</" in text else []
+    return Counter(tags[begin][1] for begin in element_ends(tags))
+
+
 _STANDARD = re.compile("|".join(f"(?:{pattern})" for pattern in _PATTERNS))
 _SIGNS = re.compile(f"[{{%$:&<@#/\\\\\u20e3]|__|\\[\\[|www\\.|{_EMOJI}")
 
@@ -109,7 +141,7 @@ def _standard_spans(text: str, begin: int, end: int) -> list[Span]:
     spans = []
     while match := _STANDARD.search(text, begin, end):
         low, high = match.span()
-        if match[0][:1].isalpha():                              # punctuation after an address is not part of it
+        if _ENDS_IN_TEXT.match(match[0]):
             while high > low + 1 and text[high - 1] in _FINAL and not (
                     text[high - 1] == ")" and text.count("(", low, high) >= text.count(")", low, high)):
                 high -= 1

@@ -2,9 +2,10 @@
 
 A sentence is first translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
 translation lost or invented a placeholder, the sentence is translated again with a number in place of each placeholder,
-because models copy numbers. If the translation lacks terms, these become required phrases of another search
-(`Source.required`). If placeholders are still wrong, the sentence is translated without placeholders, and they are
-inserted into the translation by word alignment.
+because models copy numbers. If placeholders are still wrong, the sentence is translated without placeholders, and they
+are inserted into the translation by word alignment. If the translation lacks terms, these become required phrases of
+another search (`Source.required`). If this search puts them out of place, they replace the words that they are aligned
+to (`term_placement`). At the end, each translation is compared with its source: what is still wrong is reported.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from seq2seq.data.line_splitting import Span, split_margins
-from seq2seq.documents.block import Tag, is_translatable
-from seq2seq.documents.glossary import FoundTerm, Glossary
-from seq2seq.documents.placeholders import Placeholders
+import numpy as np
+
+from seq2seq.data.line_splitting import Span, alignment_units, split_margins
+from seq2seq.documents.block import Tag, TagKind, is_translatable, pair_tags
+from seq2seq.documents.glossary import FoundTerm, Glossary, Term, find_words
+from seq2seq.documents.placeholders import Placeholders, paired_tags, tag_kind
 from seq2seq.documents.placement import Align, place_tags
+from seq2seq.documents.spans import replace_spans
+from seq2seq.documents.term_placement import TermPlacement, after_end, attended_word, sentence_count
 from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.term_markers import TERM_MARKERS, annotate
-from seq2seq.translation.retry_faulty_lines import retry
+from seq2seq.translation.output_faults import FAULTS, LOST_PLACEHOLDER, faults
+from seq2seq.translation.retry_faulty_lines import MAX_LOSS, retry
 from seq2seq.translation.sources import number_sources
 from seq2seq.translation.translator import ReportProgress, Translation, Translator
 from seq2seq.translation.word_confidence import Word
@@ -40,12 +46,16 @@ _MARKERS = re.compile("|".join(TERM_MARKERS))
 @dataclass(frozen=True)
 class _Line:
     """Line with its terms and placeholders. forced: placeholders in the text that the translation must contain, such as
-    its prefix."""
+    its prefix, beyond those of the line. allowed: these and the placeholders in the translations of terms. required:
+    phrases that the user requires. forbidden: phrases that the user forbids."""
 
     request: Source
     terms: list[FoundTerm]
     has_placeholders: bool
     forced: Counter[str]
+    allowed: Counter[str]
+    required: tuple[str, ...]
+    forbidden: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,8 +63,8 @@ class ProtectedTranslator:
     """Translator whose translations keep all placeholders of their sources and, if possible, the terms of a glossary.
 
     terms_inline: True if the model was trained with terms in its source text (`data.augmentation.terms`). align:
-    function that aligns sentences with their translations; None: placeholders are placed by position. retries: True to
-    translate again if terms are lost; False to only report it.
+    function that aligns sentences with their translations; None: placeholders are placed by position, and terms stay
+    where the search put them. retries: True to translate again if terms are lost; False to only report it.
     """
 
     translator: Translator | TranslatorPool
@@ -68,10 +78,17 @@ class ProtectedTranslator:
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """Return the best translations of each line; see `Translator.translate`."""
         marked = []
+        forbidden = tuple(decoding.get("forbid", self.translator.decoding.forbid) or ())
+        everywhere = decoding.get("require", self.translator.decoding.require)
         for request in number_sources(lines, self.translator.context):
-            forced = "\n".join((request.prefix, *request.required, *decoding.get("require", ())))
-            marked.append(_Line(request, self.glossary.find(request.text) if self.glossary else [],
-                                bool(self.placeholders.spans(request.text)), self.placeholders.counts(forced)))
+            terms = self.glossary.find(request.text) if self.glossary else []
+            required = tuple(dict.fromkeys((*request.required, *(everywhere or ()))))
+            forced = self.placeholders.counts("\n".join((request.prefix, *required)))
+            forced = forced - self.placeholders.counts(request.text) if forced else forced
+            allowed = forced + self.placeholders.counts("\n".join(
+                form for one in terms for form in one.term.translations)) if terms else forced
+            marked.append(_Line(request, terms, bool(self.placeholders.spans(request.text)), forced, allowed, required,
+                                forbidden))
         found = self.translator.translate([self._first_request(line) for line in marked], progress=progress, **decoding)
         return self._checked(marked, found, decoding)
 
@@ -102,22 +119,46 @@ class ProtectedTranslator:
 
         results = retry(lines, results, faulty(self._differs), [self._numbered_request], search_numbers,
                         self._with_numbers)
-        if self.retries:
-            results = retry(lines, results, faulty(lambda line, text: bool(self._lost_terms(line, text))),
-                            [self._requiring_request], search, self._with_terms)
         # Without placeholders, a translation would not contain the forced ones either.
         results = retry(lines, results, faulty(lambda line, text: not line.forced and self._differs(line, text)),
                         [self._request_without_placeholders], search, self._with_tags)
-        return [[replace(one, lost_terms=self._lost_terms(line, one.text)) for one in n_best]
-                for line, n_best in zip(lines, results, strict=True)]
+        if self.retries:
+            without_phrases: DecodingOptions = {**decoding, "require": []}
+            results = retry(lines, results, faulty(lambda line, text: bool(self._after_end(line, text))),
+                            [lambda line, best: replace(line.request, required=())],
+                            lambda requests: self.translator.translate(requests, **without_phrases),
+                            self._with_required)
+            results = retry(lines, results, faulty(lambda line, text: bool(self._lost_terms(line, text))),
+                            [self._requiring_request], search, self._with_terms)
+        net = decoding.get("safety_net", self.translator.decoding.safety_net)
+        return [[self._reported(line, one, all(one is not other for other in first), net) for one in n_best]
+                for line, n_best, first in zip(lines, results, block, strict=True)]
+
+    def _reported(self, line: _Line, one: Translation, is_new: bool, net: bool | None) -> Translation:
+        """Return a translation with what is wrong with its final text. is_new: True if the text may differ from that
+        of the first search. net: `decoding.safety_net`."""
+        found = one.faults
+        if net and is_new and one.parts == 1:
+            source, target = self.translator.languages.source or "", self.translator.languages.target
+            # A placeholder with words, such as an ICU plural, is no copied text.
+            before, after = (self._without_placeholders(text)[0] for text in (line.request.text, one.text))
+            again = faults(before, after, source, target)
+            found = tuple(name for name in FAULTS if name in found or name in again)
+        if self._differs(line, one.text):
+            found = (*found, LOST_PLACEHOLDER)
+        return replace(one, faults=found, lost_terms=self._lost_terms(line, one.text))
 
     def _differs(self, line: _Line, translation: str) -> bool:
         return not self._same(line, translation)
 
     def _same(self, line: _Line, translation: str) -> bool:
-        """Return True if a translation has the placeholders of its source, and no others except those it must have."""
+        """Return True if a translation has the placeholders of its source, and no others except those it must have, and
+        if every pair of tags is still a pair."""
+        if not line.has_placeholders and not self.placeholders.spans(translation):
+            return True
         expected, found = self.placeholders.counts(line.request.text), self.placeholders.counts(translation)
-        return expected <= found <= expected + line.forced
+        return expected <= found <= expected + line.allowed and (
+            paired_tags(line.request.text) <= paired_tags(translation))
 
     def _kept(self, line: _Line, n_best: list[Translation]) -> list[Translation]:
         """Return the translations that have the placeholders of the source, or if none has, the best translation."""
@@ -165,19 +206,25 @@ class ProtectedTranslator:
     def _without_placeholders(self, text: str) -> tuple[str, list[Tag]]:
         """Return a text without its placeholders, and a tag for each. The tag includes quotes or brackets around it."""
         parts: list[str] = []
-        tags, last, length = [], 0, 0
+        tags: list[tuple[int, str, TagKind, str]] = []
+        last = length = 0
         for begin, end in _with_quotes(text, self.placeholders.spans(text)):
             between = text[last:begin]
             if length and parts[-1][-1:] == " " and between[:1] == " ":
                 between = between[1:]
+            elif _separates_words(text, last, tags[-1][1] if tags else ""):
+                between = f" {between}"
             parts.append(between)
             length += len(between)
-            tags.append(Tag(length, text[begin:end]))
+            tags.append((length, text[begin:end], *tag_kind(text[begin:end])))
             last = end
         rest = text[last:]
+        if _separates_words(text, last, tags[-1][1] if tags else ""):
+            rest = f" {rest}"
         if parts and "".join(parts)[-1:] == " " and rest[:1] in ("", " "):
             rest = rest[1:]
-        return "".join([*parts, rest]), tags
+        return "".join([*parts, rest]), [tag if tag.pair is not None else replace(tag, kind="alone")
+                                         for tag in pair_tags(tags)]
 
     def _margins(self, text: str) -> tuple[str, str, str]:
         """Return the left margin of a text, the part to translate, and the right margin. Margins are white space, and
@@ -194,7 +241,8 @@ class ProtectedTranslator:
 
     def _request_without_placeholders(self, line: _Line, best: Translation) -> Source:
         _, core, _ = self._margins(line.request.text)
-        return replace(line.request, text=self._without_placeholders(core)[0])
+        required = tuple(phrase for phrase in line.request.required if not self.placeholders.spans(phrase))
+        return replace(line.request, text=self._without_placeholders(core)[0], required=required)
 
     def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
                    found: Sequence[list[Translation]]) -> list[list[Translation]]:
@@ -211,9 +259,9 @@ class ProtectedTranslator:
             restored = begin + _inserted(translation, placed, core, [tag.raw for tag in tags]) + end
             if after and self._same(line, restored):
                 words = _words_with(after[0].words, translation, [Tag(0, begin), *placed, Tag(len(translation), end)])
-                retried.append([replace(after[0], text=restored, words=words)])
+                retried.append([replace(after[0], text=restored, words=words, faults=())])
             else:                                                               # last resort: the source
-                retried.append([replace((after or before)[0], text=line.request.text, words=())])
+                retried.append([replace((after or before)[0], text=line.request.text, words=(), faults=("copied",))])
         return retried
 
     # Terms
@@ -231,10 +279,130 @@ class ProtectedTranslator:
 
     def _with_terms(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
                     found: Sequence[list[Translation]]) -> list[list[Translation]]:
-        """Return the new translations that lack fewer terms, and else the earlier ones."""
-        return [after if n_best and (after := self._kept(line, n_best)) and self._same(line, after[0].text)
-                and len(self._lost_terms(line, after[0].text)) < len(self._lost_terms(line, before[0].text))
-                else before for line, before, n_best in zip(lines, results, found, strict=True)]
+        """Return the translations with the most terms in place: those of the new search, or the earlier ones with the
+        terms in place of the words that they are aligned to. In case of a tie, the new ones are returned if they are
+        not much less probable."""
+        required = [self._better(line, before, self._kept(line, after) if after else []) for line, before, after in zip(
+            lines, results, found, strict=True)]
+        weights = self._weights([(line, best.text) for line, (best, *_) in zip(lines, results, strict=True)])
+        new_weights = self._weights([(line, after[0].text if after else "")
+                                     for line, after in zip(lines, required, strict=True)])
+        chosen = []
+        for line, before, after, one, new in zip(lines, results, required, weights, new_weights, strict=True):
+            missing = set(self._missing(line, before[0].text))
+            placement = self._placement(line, before[0], [each for each in line.terms if each.term in missing], one)
+            placed = len({edit.term for edit in placement.edits.values()})
+            placed *= self._can_be(line, placement, before[0])
+            if after:
+                probable = _mean_log_probability(after[0]) >= _mean_log_probability(before[0]) - MAX_LOSS
+                misplaced = placement.misplaced(after[0].text, new)
+                in_place = len(missing.difference(misplaced, self._missing(line, after[0].text)))
+                if not placed or in_place > placed or probable and in_place == placed:
+                    phrases = tuple(term.translations[0] for term in misplaced)
+                    chosen.append([replace(after[0], misplaced_terms=phrases), *after[1:]])
+                    continue
+            chosen.append([_placed(before[0], placement), *before[1:]] if placed else before)
+        return chosen
+
+    def _better(self, line: _Line, before: list[Translation], after: list[Translation]) -> list[Translation]:
+        """Return the new translations if they lack fewer terms, else an empty list."""
+        return after if after and self._same(line, after[0].text) and (
+            len(self._missing(line, after[0].text)) < len(self._missing(line, before[0].text))) else []
+
+    def _missing(self, line: _Line, translation: str) -> list[Term]:
+        return self.glossary.missing(line.terms, translation) if self.glossary else []
+
+    def _placement(self, line: _Line, best: Translation, terms: Sequence[FoundTerm], weights: np.ndarray | None,
+                   ) -> TermPlacement:
+        return TermPlacement(line.request.text, terms, best.text, weights, self.translator.languages.target,
+                             self.placeholders.spans(best.text))
+
+    def _can_be(self, line: _Line, placement: TermPlacement, before: Translation) -> bool:
+        """Return True if a translation with terms in place still obeys the constraints of the line."""
+        text, prefix = placement.text, line.request.prefix.strip()
+        return self._same(line, text) and (text.startswith(prefix) or not before.text.startswith(prefix)) and not any(
+            self._found(phrase, text) for phrase in line.forbidden) and all(
+            phrase in text or phrase not in before.text for phrase in line.required)
+
+    def _weights(self, pairs: Sequence[tuple[_Line, str]]) -> Sequence[np.ndarray | None]:
+        """Return the attention of translations; None for an empty one, and if there is no function that aligns."""
+        weights: list[np.ndarray | None] = [None] * len(pairs)
+        indices = [index for index, (_, text) in enumerate(pairs) if text]
+        if indices and self.align:
+            # Models attend wrongly around placeholders, so these are left out.
+            texts = [(pairs[index][0].request.text, pairs[index][1]) for index in indices]
+            units = [[self._units(text) for text in pair] for pair in texts]
+            aligned = self.align([(old[0], new[0]) for old, new in units])
+            for index, one, (old, new) in zip(indices, aligned, units, strict=True):
+                if one is not None and one.shape == (sum(new[1]), sum(old[1])):
+                    weights[index] = whole = np.zeros((len(new[1]), len(old[1])))
+                    whole[np.ix_(new[1], old[1])] = one
+        return weights
+
+    def _units(self, text: str) -> tuple[str, np.ndarray]:
+        """Return a text with a space in place of each placeholder, and a mask of the units of the text (see
+        `line_splitting.alignment_units`): True = outside of placeholders."""
+        kept = self.placeholders.spans(text)
+        outside = [not any(begin < high and low < end for low, high in kept) for begin, end in alignment_units(text)]
+        return replace_spans(text, [(begin, end, " ") for begin, end in kept]), np.array(outside, bool)
+
+    # Phrases that the user requires
+
+    def _after_end(self, line: _Line, translation: str) -> tuple[str, ...]:
+        """Return the required phrases that stand after the end of a translation."""
+        if not line.required:
+            return ()
+        if sentence_count(translation) <= sentence_count(line.request.text):
+            return ()
+        spans = {phrase: self._found(phrase, translation) for phrase in line.required}
+        tacked = set(after_end(translation, sorted({span for found in spans.values() for span in found})))
+        return tuple(phrase for phrase, found in spans.items() if tacked.intersection(found))
+
+    def _found(self, phrase: str, translation: str) -> list[Span]:
+        return find_words(phrase, translation, self.translator.languages.target, exact=True)
+
+    def _with_required(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
+                       found: Sequence[list[Translation]]) -> list[list[Translation]]:
+        """Put required phrases that stand after the end of a translation in place of words of the translation without
+        them: of those that are aligned to the source word that the phrase attends to, or that equals the phrase.
+        Without such a word, the phrase stays where it is, which is reported."""
+        weights = self._weights([(line, best.text) for line, (best, *_) in zip(lines, results, strict=True)])
+        other_weights = self._weights([(line, free[0].text if free else "") for line, free in zip(
+            lines, found, strict=True)])
+        source_language = self.translator.languages.source or ""
+        chosen = []
+        for line, before, free, one, other in zip(lines, results, found, weights, other_weights, strict=True):
+            source, forced = line.request.text, before[0]
+            terms = []
+            for phrase in line.required if free else ():
+                places = find_words(phrase, source, source_language, exact=True) or attended_word(
+                    source, forced.text, self._found(phrase, forced.text), one)
+                terms += [FoundTerm(*place, Term(source[slice(*place)], (phrase,))) for place in places[:1]
+                          if phrase.strip() not in free[0].text]
+            placement = self._placement(line, free[0] if free else forced, terms, other)
+            if free and all(phrase.strip() in placement.text for phrase in line.required) and self._can_be(
+                    line, placement, free[0]):
+                chosen.append([replace(_placed(free[0], placement), retried=forced.retried), *before[1:]])
+            else:
+                chosen.append([replace(forced, misplaced_terms=self._after_end(line, forced.text)), *before[1:]])
+        return chosen
+
+
+def _placed(best: Translation, placement: TermPlacement) -> Translation:
+    """Return a translation with terms in place of the words that they are aligned to."""
+    return replace(best, text=placement.text, words=placement.words(best.words),
+                   placed_terms=tuple(dict.fromkeys(edit.term.translations[0] for edit in placement.edits.values())))
+
+
+def _mean_log_probability(translation: Translation) -> float:
+    """Return the mean log p per token."""
+    return translation.log_probability / max(1, translation.tokens)
+
+
+def _separates_words(text: str, end: int, raw: str) -> bool:
+    """Return True if a placeholder that ends at `end`, and is not a tag, stands between two letters or digits."""
+    return bool(raw) and raw[0] != "<" and end < len(text) and text[end].isalnum() and (
+        text[:end - len(raw)][-1:].isalnum())
 
 
 def _with_quotes(text: str, spans: Sequence[Span]) -> list[Span]:
@@ -298,6 +466,9 @@ def _inserted(text: str, tags: Sequence[Tag], source: str, placeholders: Sequenc
     for tag in tags:
         before, after = margins[tag.raw].popleft()
         parts.append(text[last:tag.position])
+        joined = before.isalnum() and after.isalnum() and tag.raw[0] != "<"      # see `_separates_words`
+        if joined:
+            parts[-1] = parts[-1].rstrip(" ")
         written = "".join(parts)
         following = text[tag.position:tag.position + 1]
         left = before == " " and written and not written[-1].isspace() or (
@@ -305,5 +476,5 @@ def _inserted(text: str, tags: Sequence[Tag], source: str, placeholders: Sequenc
         right = following and not following.isspace() and (
             after == " " or before == " " and following.isalnum() and not after.isalnum())
         parts += [" " if left else "", tag.raw, " " if right else ""]
-        last = tag.position
+        last = tag.position + (joined and following == " ")
     return "".join([*parts, text[last:]])

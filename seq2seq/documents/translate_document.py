@@ -20,6 +20,8 @@ from seq2seq.documents.registry import SUFFIXES, format_of, parse
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import DecodingOptions, Languages, Recipe, load_recipe
 from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
+from seq2seq.translation.output_faults import LOST_PLACEHOLDER
+from seq2seq.translation.text_io import LineWarnings
 from seq2seq.translation.translator import ReportProgress, Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -47,17 +49,31 @@ def translate_document(translator: Translator | TranslatorPool | ProtectedTransl
     data = document if isinstance(document, bytes) else read_document(path)
     safe = translator if isinstance(translator, ProtectedTranslator) else protected(translator, glossary, placeholders)
     languages = safe.translator.languages
-    divided = divide_document(data, format, str(path), languages, safe.translator.context)
+    divided = divide_document(data, format, str(path), languages, safe.translator.context, safe.placeholders)
     n_best = safe.translate(divided.sentences, progress=progress, **decoding)
-    return divided.join([best.text for best, *_ in n_best], languages.target, safe.align)
+    places = list(divided.places)
+    warnings = LineWarnings(str(path), "translations have faults", places)
+    for number, (best, *_) in enumerate(n_best, start=1):
+        if best.faults:
+            warnings.warn(number, ", ".join(best.faults))
+
+    def report(place: str) -> None:
+        places.append(place)
+        warnings.warn(len(places), LOST_PLACEHOLDER)
+
+    joined = divided.join([best.text for best, *_ in n_best], languages.target, safe.align, report)
+    warnings.finish()
+    return joined
 
 
-def divide_document(data: bytes, format: str, name: str, languages: Languages, context: int) -> DividedDocument:
+def divide_document(data: bytes, format: str, name: str, languages: Languages, context: int,
+                    placeholders: Placeholders) -> DividedDocument:
     """Parse a document and divide it into sentences. Arguments and errors: see `registry.parse`.
 
-    context: `data.context` of the model. Without context, equal sentences have equal translations.
+    context: `data.context` of the model. Without context, equal sentences have equal translations. placeholders: those
+    that the document must keep.
     """
-    return DividedDocument(parse(data, format, name, *languages.pair), once=not context)
+    return DividedDocument(parse(data, format, name, *languages.pair), once=not context, placeholders=placeholders)
 
 
 def protected(translator: Translator | TranslatorPool, glossary: Path | None = None, placeholders: Sequence[str] = (),

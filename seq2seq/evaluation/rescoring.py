@@ -16,7 +16,7 @@ from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.translation.scoring import pair_scores, scorable_pairs
 from seq2seq.translation.text_io import Input
-from seq2seq.translation.translator import Translation, Translator
+from seq2seq.translation.translator import TERM_REPORTS, Translation, Translator
 
 
 @dataclass(frozen=True)
@@ -141,5 +141,6 @@ def rescored_record(record: dict[str, Any], rescored: Sequence[Rescored], models
     n_best = [entry(one) for one in rescored]
     best = {key: value for key, value in n_best[0].items() if key != "log_probabilities"}
     # These keys describe the best translation of the input, which need not be the best one now.
-    kept = {key: value for key, value in record.items() if key not in ("faults", "retried", "lost_terms", "words")}
+    of_best = ("faults", "retried", *TERM_REPORTS, "words")
+    kept = {key: value for key, value in record.items() if key not in of_best}
     return {**kept, **best, "n_best": n_best}

@@ -110,6 +110,8 @@ class Api:
             fields["alternatives"] = [one.versions[1:] for one in found]
         if confidence:
             fields["confidence"] = [one.words for one in found]
+        for name in dict.fromkeys(name for one in found for name in one.report):
+            fields[name] = [one.report.get(name, {} if name == "faults" else []) for one in found]
         answer = fields if is_list else {name: values[0] for name, values in fields.items()}
         return JSONResponse(answer, headers=path_header(found))
 
@@ -154,7 +156,7 @@ class Api:
             logger.info("%s %r", ",".join(found.path), safe_name(name))
         key = self.files.add(translated_name(name, found.path[-1]), found.versions[0])
         url = str(request.url_for("download_file", name=key))
-        return JSONResponse({"translatedFileUrl": url}, headers=path_header([found]))
+        return JSONResponse({"translatedFileUrl": url, **found.report}, headers=path_header([found]))
 
     async def glossaries(self, request: Request) -> Response:
         """Answer GET /glossaries."""

@@ -42,7 +42,8 @@ class DeepLApi:
             q, source, target, "html" if markup else "text", glossary=text(parameters, "glossary_id", "")))
         self.api.log_texts(q, found)
         translations = [{"detected_source_language": one.path[0].split("-")[0].upper(), "text": one.versions[0],
-                         "billed_characters": len(original)} for original, one in zip(q, found, strict=True)]
+                         "billed_characters": len(original), **one.report}
+                        for original, one in zip(q, found, strict=True)]
         return JSONResponse({"translations": translations}, headers=path_header(found))
 
     async def languages(self, request: Request) -> Response:

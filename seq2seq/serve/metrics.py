@@ -40,6 +40,7 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: Counter[tuple[str, int]] = Counter()
+        self._faults: Counter[str] = Counter()
         self._seconds: dict[str, Histogram] = {}
         self._batch_seconds, self._batch_sentences = Histogram(SECONDS), Histogram(SENTENCES)
         self._counters = Counter(texts=0, characters=0, sentences=0, reloads=0)
@@ -54,6 +55,11 @@ class Metrics:
         """Count translated texts."""
         with self._lock:
             self._counters.update(texts=texts, characters=characters)
+
+    def count_faults(self, faults: Counter[str]) -> None:
+        """Count the faults of translations, by name."""
+        with self._lock:
+            self._faults.update(faults)
 
     def count_reload(self) -> None:
         """Count a message about a reload: a model was replaced, or a model or the glossaries could not be loaded."""
@@ -80,6 +86,9 @@ class Metrics:
             lines += self._batch_sentences.lines("seq2seq_batch_sentences")
             lines += _header("batch_seconds", "histogram", "Time to translate a batch.")
             lines += self._batch_seconds.lines("seq2seq_batch_seconds")
+            lines += _header("faults_total", "counter", "Sentences whose translations have a fault, by fault.")
+            lines += [f'seq2seq_faults_total{{fault="{fault}"}} {count}' for fault, count in sorted(
+                self._faults.items())]
             for name, count in sorted(self._counters.items()):
                 lines += [*_header(f"{name}_total", "counter", _HELP[name]), f"seq2seq_{name}_total {count}"]
         lines += [*_header("waiting_sentences", "gauge", "Sentences in the queue."),

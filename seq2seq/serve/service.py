@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +25,8 @@ from seq2seq.serve.models import Group, Models, RequestOptions
 from seq2seq.serve.scheduler import Scheduler
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.translator import Translation
+from seq2seq.translation.output_faults import LOST_PLACEHOLDER
+from seq2seq.translation.translator import TERM_REPORTS, Translation
 
 AUTO = "auto"
 TEXT_FORMATS = tuple(format for format in FORMATS if format not in (*OFFICE, "tmx"))
@@ -43,12 +45,14 @@ class Translated(Generic[T]):
 
     versions: best translation, then alternatives, all different. path: languages from source to target. words: words of
     the best translation with their confidence, if requested. detected: detected language, if the client named none.
+    report: what is wrong with the best translation, see `_report`.
     """
 
     versions: list[T]
     path: tuple[str, ...]
     words: list[dict[str, Any]]
     detected: Detected | None
+    report: dict[str, Any] = field(default_factory=dict)
 
 
 async def _run(function: Callable[[], T], characters: int, quick: bool = True) -> T:
@@ -126,7 +130,7 @@ class Service:
                                 confidence, glossary, format != "text")
         translated = await self._translate(contents, source, target, format, options)
         return [Translated([text.decode().removeprefix(mark) for text in one.versions], one.path, one.words,
-                           one.detected) for one in translated]
+                           one.detected, one.report) for one in translated]
 
     async def translate_document(self, contents: bytes, format: str, name: str, source: str, target: str,
                                  glossary: str, check: Callable[[str], None]) -> Translated[bytes]:
@@ -177,7 +181,10 @@ class Service:
                                 partial(self._align, path, arrival))
                     for document, texts, path, one in zip(documents, sentences, paths, detected, strict=True)]
 
-        return await _run(finish, size, quick=format == "text")
+        results = await _run(finish, size, quick=format == "text")
+        self.metrics.count_faults(Counter(fault for one in results for fault, count in one.report.get(
+            "faults", {}).items() for _ in range(count)))
+        return results
 
     def _align(self, path: tuple[str, ...], arrival: float, pairs: Sequence[tuple[str, str]],
                ) -> Sequence[np.ndarray | None]:
@@ -216,9 +223,13 @@ class Service:
             group = Group(path[hop], path[hop + 1], options if last else RequestOptions())
             future = self.scheduler.submit(group, sentences, arrival, admitted=hop > 0)
             try:
-                n_best = await asyncio.wrap_future(future)
+                found = await asyncio.wrap_future(future)
             except (CorpusError, RequestError):
                 raise invalid("the model cannot translate this text") from None
+            # What was lost on the way to a pivot language is a fault of the whole translation.
+            before = [best.faults for best, *_ in n_best] or [()] * len(found)
+            n_best = [[replace(best, faults=tuple(dict.fromkeys((*faults, *best.faults)))) if faults else best, *others]
+                      for faults, (best, *others) in zip(before, found, strict=True)]
             sentences = [best.text for best, *_ in n_best]
         return n_best
 
@@ -228,12 +239,29 @@ def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], 
     if len(path) == 1:
         return Translated([document.join(document.sentences, path[-1])], path, [], detected)
 
+    damaged: list[str] = []
+
     def joined(rank: int) -> bytes:
         """Join the translations of one rank. A sentence with fewer translations contributes its best one."""
-        return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1], align)
+        return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1], align,
+                             damaged.append if rank == 0 else lambda place: None)
 
     ranks = max(map(len, n_best), default=1)
     different = list(dict.fromkeys(joined(rank) for rank in range(min(ranks, options.n_best))))
     words = [{"text": word.text, "confidence": round(word.confidence, 4)}
              for best, *_ in n_best for word in best.words] if options.word_confidence else []
-    return Translated(different, path, words, detected)
+    return Translated(different, path, words, detected, _report([best for best, *_ in n_best], len(damaged)))
+
+
+def _report(translations: Sequence[Translation], damaged: int) -> dict[str, Any]:
+    """Return what is wrong with the sentences of a text; an empty dict if nothing is.
+
+    faults: number of sentences with each fault. lost_terms, placed_terms, misplaced_terms: see `Translation`.
+    damaged: number of blocks that lost placeholders when their sentences were joined.
+    """
+    faults = Counter(fault for one in translations for fault in one.faults)
+    faults[LOST_PLACEHOLDER] += damaged
+    report: dict[str, Any] = {"faults": dict(+faults)}
+    for name in TERM_REPORTS:
+        report[name] = [term for one in translations for term in getattr(one, name)]
+    return {name: value for name, value in report.items() if value}

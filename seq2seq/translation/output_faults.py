@@ -21,6 +21,9 @@ from seq2seq.languages import SPACELESS, main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
 """Names of all faults, in the order in which `faults` returns them."""
+LOST_PLACEHOLDER = "lost_placeholder"
+"""Name of the fault that `documents.protected_translation` adds: a placeholder of the source, such as a variable or a
+tag, is missing in the translation, changed, or there too often."""
 
 # With rare Han characters outside of the Basic Multilingual Plane: a copied line may consist of them.
 _ONE_CHARACTER_WORDS = f"{SPACELESS}\U00020000-\U0003ffff"

@@ -42,6 +42,10 @@ ReportProgress = Callable[[int], None]
 """Function that is called with the number of lines or pairs that were finished since its last call."""
 
 
+TERM_REPORTS = ("lost_terms", "placed_terms", "misplaced_terms")
+"""Fields of a translation that name terms, which reports show if they are not empty."""
+
+
 @dataclass(frozen=True)
 class Translation:
     """Translation of a line.
@@ -51,9 +55,12 @@ class Translation:
     tokens: number of target pieces, plus one `</s>` per part. parts: number of parts in which the line was translated;
     0 for blank lines, which are returned unchanged. words: words of the translation with the model's confidence, if
     requested. faults: names of the translation's faults (see `output_faults.FAULTS`); empty if it was not checked.
-    retried: True if the translation comes from a retry. lost_terms: terms of the glossary that the translation lacks,
-    if a glossary was given (see `documents.protected_translation`). unseen: characters of the source that the model's
-    training text never had.
+    retried: True if the translation comes from a retry. Of terms of the glossary and required phrases (see
+    `documents.protected_translation`): lost_terms: those that the translation lacks. placed_terms: those that were put
+    in place of the words that they are aligned to, because the search did not find a place for them; score,
+    log_probability and tokens are those of the translation before. misplaced_terms: those that are in the translation,
+    but out of place, because they could not be aligned. unseen: characters of the source that the model's training
+    text never had.
     """
 
     text: str
@@ -65,6 +72,8 @@ class Translation:
     faults: tuple[str, ...] = ()
     retried: bool = False
     lost_terms: tuple[str, ...] = ()
+    placed_terms: tuple[str, ...] = ()
+    misplaced_terms: tuple[str, ...] = ()
     unseen: str = ""
 
 

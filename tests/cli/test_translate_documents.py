@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from seq2seq.documents.translate_document import protected
 from seq2seq.errors import UserError
 from seq2seq.translation import text_io
 from seq2seq.translation import translator as translator_module
+from seq2seq.translation.translator import Translation
 
 PAGE = (b"<html><head><style>p {}</style></head><body>\r\n<h1>ein <b>Hund</b></h1>\r\n"
         b"<p>eine Katze &amp; {name}. <br>der Hund</p><p>eine Katze &amp; {name}. </p></body></html>\r\n")
@@ -173,3 +175,23 @@ def test_evaluate_reports_the_adherence_to_a_glossary(capsys, model, tmp_path):
     assert main(["evaluate", str(model), *files, *terms, "--format", "json", "--precision", "fp32"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["terms"]["value"] == 100 and scores["terms"]["signature"] == "terms:4|form:inflected"
+
+
+def test_lost_placeholders_and_terms_out_of_place_are_reported_with_their_line(run, model, tmp_path, monkeypatch):
+    def tacked(self, lines, **options):
+        return [[Translation(f"{re.sub('%s|[0-9]+', 's', one.text)}. {' '.join(one.required)}", -1.0, -1.0, 3)]
+                for one in lines]
+
+    monkeypatch.setattr(Translator, "translate", tacked)
+    for name, text in (("in", "der Hund\nein %s\n"), ("begin", "\n#x\n"), ("phrases", "dog\n\n")):
+        (tmp_path / name).write_text(text)
+    lines = tmp_path / "in"
+    code, out, err = run(model, lines, "--require", tmp_path / "phrases", "--prefix", tmp_path / "begin")
+    assert (code, out) == (0, b"der Hund. dog\nein s. \n")
+    assert f"{lines}:2: lost_placeholder\n" in err and f"{lines}:1: " in err and err.count("dog") == 1
+    assert "lost_placeholder" not in run(model, lines, "--prefix", tmp_path / "begin", "--no-safety-net")[2]
+    _, out, _ = run(model, lines, "--require", tmp_path / "phrases", "--prefix", tmp_path / "begin",
+                    "--format", "jsonl")
+    first, second = map(json.loads, out.splitlines())
+    assert first["misplaced_terms"] == ["dog"] and "placed_terms" not in first
+    assert second["faults"] == ["lost_placeholder"] and "misplaced_terms" not in second

@@ -26,6 +26,13 @@ from seq2seq.documents.placeholders import Placeholders
     (r"Open /etc/hosts, ~/notes.txt. or C:\Users\x\a.txt or ../lib", [
         "/etc/hosts", "~/notes.txt", r"C:\Users\x\a.txt", "../lib"]),
     ("Great 👍🏽! 👩‍👩‍👧 🇩🇪 ❤️ 1️⃣", ["👍🏽", "👩‍👩‍👧", "🇩🇪", "❤️", "1️⃣"]),
+    (r"$HOME/thunar, ${HOME}/.x/y $(pwd)/x (%APPDATA%\x\y). $env:HOME\x ~user/x {dir}/a %(dir)s/a /a/$ARCH/b $HOME.", [
+        "$HOME/thunar", "${HOME}/.x/y", "$(pwd)/x", r"%APPDATA%\x\y", r"$env:HOME\x", "~user/x", "{dir}/a", "%(dir)s/a",
+        "/a/$ARCH/b", "$HOME"]),
+    ("'C:\\Program Files\\x y.txt' or \"/home/my dir/x\", C:/x/y and \\\\srv\\share\\x.", [
+        r"C:\Program Files\x y.txt", "/home/my dir/x", "C:/x/y", r"\\srv\share\x"]),
+    (r'"/etc/hosts is broken" one\nTwo \u00e4 trash:///x ssh://a@x.org:22/y', [
+        "/etc/hosts", r"\n", r"\u00e4", "trash:///x", "ssh://a@x.org:22/y"]),
     ("Thanks @user_1 for #machine_translation2", ["@user_1", "#machine_translation2"]),
 ])
 def test_placeholders_are_found(text, expected):
@@ -35,7 +42,8 @@ def test_placeholders_are_found(text, expected):
 @pytest.mark.parametrize("text", [
     "50 % of all, 100% d'accord, 100%ige Sicherheit", "and/or, 1/2, km/h, he/she", "it costs $5 or $1,000",
     "Note: see 12:30, Benutzer:innen", "{ a sentence in braces, really }", "a < b and b > c", "R&D, A & B; C",
-    "a # b, C#, no. #1", "e.g. this. Or that", "[laughs] (sighs)", "5 + 3 = 8, x_y __ z", "don’t — “quote”"])
+    "a # b, C#, no. #1", "e.g. this. Or that", "[laughs] (sighs)", 
+    r"\textbf[a", "5 $/month, s/he", "5 + 3 = 8, x_y __ z", "don’t — “quote”"])
 def test_ordinary_text_has_no_placeholders(text):
     assert Placeholders().spans(text) == []
 
@@ -53,6 +61,7 @@ def test_spans_are_in_order_and_do_not_overlap(text):
 
 
 @pytest.mark.parametrize("unit", ["{", "{ ", "%0", "{{", "<a", "/a", "a.", "&a", "{a,", "{n, plural, ", "%(", "a@",
-                                  "http://", "C:\\a\\", "#a", "🙂", "{a[", "$t("])
+                                  "http://", "C:\\a\\", "#a", "🙂", "{a[", "$t(",
+                                  "$a/", "$a\\", "'/a ", '"C:\\a b', "/{a", "\\\\a\\", "a://", "<a></"])
 def test_the_time_is_linear(unit):
     Placeholders().spans(unit * (60_000 // len(unit)))

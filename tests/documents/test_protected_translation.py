@@ -14,6 +14,7 @@ from seq2seq.documents.glossary import Glossary, occurrences
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.errors import RequestError
+from seq2seq.recipe import DecodingSection, Languages
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.sources import number_sources
 from seq2seq.translation.translator import Translation
@@ -27,6 +28,8 @@ class Model:
     function: object
     can_require: bool = True
     context: int = 0
+    decoding: DecodingSection = DecodingSection(safety_net=False)
+    languages: Languages = Languages(source="en", target="nds")
     asked: list = field(default_factory=list)
 
     def translate(self, lines, *, progress=None, **decoding):
@@ -134,7 +137,7 @@ def test_generated_strings_keep_their_placeholders(count):
     for source, (best, *_) in zip(strings, found, strict=True):
         assert placeholders.counts(source) == placeholders.counts(best.text), (source, best.text)
         unchanged += source == best.text and placeholders.spans(source) != [(0, len(source))]
-    assert unchanged < 0.25 * count
+    assert unchanged < 0.3 * count
 
 
 # Terms
@@ -245,7 +248,7 @@ def test_any_pair_of_texts_keeps_its_placeholders(source, output):
     ("иван@почта.рф www.пример.рф/путь", ["иван@почта.рф", "www.пример.рф/путь"]),
     ("在 /usr/bin/目录 下 /home/用户/文档", ["/usr/bin/目录", "/home/用户/文档"]),
     ("/usr/lib에서 /a.문서", ["/usr/lib", "/a"]), ("路径：/usr/bin（/etc/x）、/y。", ["/usr/bin", "/etc/x", "/y"]),
-    ("{dir}/bin/x %HOME%/bin", ["{dir}", "/bin/x", "%HOME%", "/bin"]),
+    ("{dir}/bin/x %HOME%/bin", ["{dir}/bin/x", "%HOME%/bin"]),
     ("https://zh.wikipedia.org/wiki/中国 https://a.b/?q=日本&x=1",
      ["https://zh.wikipedia.org/wiki/中国", "https://a.b/?q=日本&x=1"]),
     ("请访问https://a.b/了解更多。/.bashrc ../..", ["https://a.b/", "/.bashrc"]), ("5%/Jahr, he/she, s/he", [])])

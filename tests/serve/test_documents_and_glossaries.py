@@ -3,6 +3,7 @@
 import io
 import threading
 import zipfile
+from dataclasses import replace
 
 import pytest
 import requests
@@ -116,3 +117,33 @@ def test_a_model_uses_its_glossary_and_places_tags_by_attention(tmp_path):
     (tmp_path / "terms.tsv").write_text("...\tdog\n")
     (message, _) = models.reload(changed_only=False)
     assert message.startswith("the old glossaries stay in use: ") and models.glossaries
+
+
+class FaultyModels(EchoModels):
+    """Models that lose %s, and report it as a model that keeps placeholders does."""
+
+    def _translation(self, group, sentence, rank):
+        one = super()._translation(group, sentence.replace("%s", "s"), rank)
+        lost = "%s" in sentence
+        return replace(one, faults=("lost_placeholder",) * lost, placed_terms=("dog",) * ("Hund" in sentence))
+
+
+def test_an_answer_names_the_faults_and_the_terms_of_each_text():
+    with serving(FaultyModels()) as (url, _, _):
+        def answer(q, path="/translate", **fields):
+            found = requests.post(f"{url}{path}", json={"q": q, "source": "de", "target": "en", **fields}, timeout=20)
+            assert found.status_code == 200, found.text
+            return found.json()
+
+        assert answer("ein Hund %s") == {"translatedText": "en(ein Hund s)", "faults": {"lost_placeholder": 1},
+                                         "placed_terms": ["dog"]}
+        assert answer(["Hund", "da", "%s da"]) == {
+            "translatedText": ["en(Hund)", "en(da)", "en(s da)"],
+            "faults": [{}, {}, {"lost_placeholder": 1}], "placed_terms": [["dog"], [], []]}
+        assert answer("da") == {"translatedText": "en(da)"}
+        assert answer("da %s", target="fr")["faults"] == {"lost_placeholder": 1}                # on the way to English
+        fields = {"text": "da %s", "source_lang": "DE", "target_lang": "EN"}
+        (deepl,) = requests.post(f"{url}/v2/translate", data=fields, timeout=20).json()["translations"]
+        assert deepl["faults"] == {"lost_placeholder": 1}
+        assert upload(url, "a.md", b"# da %s\n\nja %s\n").json()["faults"] == {"lost_placeholder": 2}
+        assert 'seq2seq_faults_total{fault="lost_placeholder"} 6' in requests.get(f"{url}/metrics", timeout=20).text
