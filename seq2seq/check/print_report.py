@@ -61,10 +61,9 @@ def show_report(report: Report) -> None:
             out.print(f"{label}: alignment was not checked. The check needs some 500 lines of training text, whose "
                       "pairs must score higher than random pairs.", markup=False, soft_wrap=True)
     for corpus in read:
-        repairs = corpus.counts
-        if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
-            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: {repairs.summary()}"), markup=False,
-                      soft_wrap=True)
+        if corpus.counts.repairs():
+            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: {corpus.counts.summary()}"),
+                      markup=False, soft_wrap=True)
     overlaps = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
                  str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
     if training and overlaps:
