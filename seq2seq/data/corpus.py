@@ -86,8 +86,8 @@ class Counts:
         return [f"{count:,} {name}" for name, count in (
             ("carriage returns removed", self.carriage_returns), ("inner line breaks replaced", self.inner_newlines),
             ("byte order marks removed", self.byte_order_marks),
-            (f"characters that XML does not allow replaced by U+FFFD (first: line {self.first_forbidden:,} of the file)",
-             self.forbidden_characters)) if count]
+            ("characters that XML does not allow replaced by U+FFFD (first: line "
+             f"{self.first_forbidden:,} of the file)", self.forbidden_characters)) if count]
 
 
 # Reading
@@ -207,7 +207,7 @@ def _replace_line_breaks(text: str, counts: Counts) -> str:
     return text
 
 
-def _read_files(spec: Corpus, directory: Path, _: Counts) -> Iterator[Row]:
+def _read_files(spec: Corpus, directory: Path, _counts: Counts) -> Iterator[Row]:
     paths = [directory / str(path) for path in spec.columns]
     sides = [read_lines(path, spec.max_line_bytes) for path in paths]
     try:
@@ -378,7 +378,7 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
         raise CorpusError(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
 
 
-def _read_hub(spec: Corpus, *_: object) -> Iterator[Row]:
+def _read_hub(spec: Corpus, _directory: Path, _counts: Counts) -> Iterator[Row]:
     import datasets
 
     if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):

@@ -24,7 +24,8 @@ BREAK_TYPES = frozenset({"lb", "pb", "cb", "br", "tab", "linebreak", "newline"})
 # other brackets; control words of RTF; escapes of messages; white space itself.
 _ELEMENTS = ("br|hr|p|div|li|ul|ol|dl|dt|dd|t[rdh]|table|h[1-6]|pre|blockquote|tab|lb|lf|cr|nl|newline|line-?break|page"
              "-?break|w:(?:br|cr|tab|p)|a:(?:br|p)|text:(?:line-break|tab|s|p|h)")
-_BREAK = re.compile(rf"</?(?:{_ELEMENTS})\d*(?:\s[^<>]*)?/?>|[{{\[](?:br|tab|nl|lf|newline|line-?break)[}}\]]|\\(?:line|par|tab|page|column|sect|cell|row)\b|"
+_BREAK = re.compile(rf"</?(?:{_ELEMENTS})\d*(?:\s[^<>]*)?/?>|"
+                    r"[{\[](?:br|tab|nl|lf|newline|line-?break)[}\]]|\\(?:line|par|tab|page|column|sect|cell|row)\b|"
                     r"\\[nrt](?![a-z])|[\n\r\t]", re.IGNORECASE)
 _SPACE = re.compile(r"\s+|(?:&(?:nbsp|ensp|emsp|thinsp|#160|#xa0|#32|#x20);)+|\\~|<nbsp\d*/>", re.IGNORECASE)
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -216,11 +217,11 @@ def _as_utf8(blocks: Iterable[bytes], path: str, on_forbidden: Callable[[int], N
             lines += text.count("\n")
     except UnicodeDecodeError as error:
         lines += str(error.object[:error.start], encoding, "replace").count("\n") + rest.count("\n")
-        raise CorpusError(f"{path}:{lines}: byte 0x{error.object[error.start]:02x} is not {encoding.upper()}, the "
-                          "encoding of the file. Correct the encoding in its first line, or convert the file to UTF-8."
+        raise CorpusError(f"{path}:{lines}: byte 0x{error.object[error.start]:02x} is not "
+                          f"{encoding.upper().removesuffix('-SIG')}, the encoding of the file. Correct the encoding in its first line, or convert the file to UTF-8."
                           ) from error
     except (LookupError, ValueError) as error:
-        raise CorpusError(f"{path}: its encoding cannot be read ({error}). Convert the file to UTF-8, and change the "
+        raise CorpusError(f"{path}: its encoding, {encoding}, is not known. Convert the file to UTF-8, and change the "
                           "encoding in its first line to UTF-8.") from error
 
 
@@ -258,7 +259,7 @@ def _without_layout(text: str, preserved: bool) -> str:
     def replacement(run: re.Match[str]) -> str:
         if not any(mark in run[0] for mark in breaks):
             return run[0]
-        inner = 0 < run.start() and run.end() < len(text)
+        inner = run.start() > 0 and run.end() < len(text)
         return "" if not inner else "\n" if "\n" in run[0] else " "
 
     return re.sub(r"[ \t\r\n\0]+", replacement, text)
