@@ -28,6 +28,7 @@ from seq2seq.check.warnings import (
     add_language_warnings,
     add_tokenization_warnings,
     add_vocabulary_warnings,
+    add_warnings_about_steps,
     add_word_warnings,
 )
 from seq2seq.data.corpus import first_line_warnings
@@ -89,11 +90,11 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
                                "are those of this model alone.")
     for reader in train_readers + held_out_readers:
         corpus = reader.report
-        add_corpus_warnings(corpus, sources.get(corpus.role), overlap, report.warnings)
+        add_corpus_warnings(corpus, recipe.data.cleaning, sources.get(corpus.role), overlap, report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         add_tokenization_warnings(report.corpora, report.warnings)
-    for languages in (each for each in recipe.directions if each in samples):
-        add_language_warnings(languages, report.warnings)
+    add_language_warnings(recipe, report.warnings)
+    add_warnings_about_steps(recipe, report.warnings)
     add_word_warnings(recipe, report.warnings)
     add_vocabulary_warnings(recipe, report.corpora, report.warnings)
     check_held_out_sets(recipe, tokenizers, report)
@@ -115,6 +116,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     if tokenizers is not None:
         check_initial_weights(recipe, tokenizers, run, report)
     estimate_disk(recipe, run, report)
+    report.warnings = list(dict.fromkeys(report.warnings))
     if measured and tokenizers is not None and report.training and not report.errors:
         measure(text, tokenizers, report)
     return report

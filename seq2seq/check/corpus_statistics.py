@@ -69,7 +69,7 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int) -> 
         lengths = [len(text.strip()) for text in texts]
         for limit in MAX_CHARACTERS:
             limits["max_characters"][str(limit)] += max(lengths) > limit
-        for kind in _kinds(texts, lengths, seen):
+        for kind in kinds_of(texts, seen):
             report.findings.setdefault(kind, Finding()).add(number)
         if sides == 2:
             for ratio in LENGTH_RATIOS:
@@ -85,12 +85,24 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int) -> 
     report.limits = limits
 
 
-def _kinds(texts: tuple[str, ...], lengths: list[int], seen: set[bytes]) -> Iterator[str]:
-    """Yield the kinds of a line, such as `empty` or `duplicate`.
+def add_remaining(pairs: Iterable[LinePair], report: CorpusReport, sides: int, seen: set[bytes]) -> None:
+    """Add the lines of each kind to `report.remaining`. pairs: pairs that cleaning keeps. seen: see `kinds_of`."""
+    if not report.findings:                                                     # cleaning changes no line
+        return
+    for number, source, target in pairs:
+        texts = (source, target)[-sides:]
+        for kind in kinds_of(texts, seen):
+            report.remaining.setdefault(kind, Finding()).add(number)
+        if sides == 2 and "numbers_differ" in report.findings and number_agreement(*texts) < 1:
+            report.remaining.setdefault("numbers_differ", Finding()).add(number)
+
+
+def kinds_of(texts: tuple[str, ...], seen: set[bytes]) -> Iterator[str]:
+    """Yield the kinds of a line, such as `empty` or `duplicate`, but not `numbers_differ`.
 
     seen: hashes of earlier lines; the hash of this line is added.
     """
-    if not min(lengths):
+    if not all(map(str.strip, texts)):
         yield "empty"
         return
     digest = hashlib.blake2b("\n".join(texts).encode(), digest_size=8).digest()

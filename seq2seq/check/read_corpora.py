@@ -11,7 +11,7 @@ from itertools import chain, compress
 import numpy as np
 
 from seq2seq import console
-from seq2seq.check.corpus_statistics import Sample, scan_corpus
+from seq2seq.check.corpus_statistics import Sample, add_remaining, scan_corpus
 from seq2seq.check.held_out_split import comparable
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.results import CorpusReport, SideReport, percentiles
@@ -44,6 +44,7 @@ class CorpusReader:
         self.report = CorpusReport(role, spec.label, weight=spec.weight)
         self.spec, self.recipe, self.languages = spec, recipe, recipe.languages_of(spec)
         self.tokenizers: Tokenizers | None = None
+        self.kept: bytearray | None = None                                      # by line number: 1 if cleaning keeps it
         self.lengths: dict[str, list[np.ndarray]] = {side: [] for side in spec.sides}
         self.characters: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
         self.words: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
@@ -64,7 +65,7 @@ class CorpusReader:
     def check_pairs(self, checker: CorpusChecker) -> None:
         """Check the pairs for misalignment and wrong languages."""
         with contextlib.suppress(UserError):                                    # `scan` has reported the error
-            self.report.judgement = checker.check(self._texts(), self.report.lines)
+            self.report.judgement = checker.check(self._texts(), self.report.lines, self.kept)
 
     def _texts(self) -> Iterator[LinePair]:
         """Yield the pairs without tags and contexts."""
@@ -92,7 +93,13 @@ class CorpusReader:
                 in the reverse direction. If both sides have the same language, only the source side is searched.
             characters: for each side, a set to which the characters of its text are added.
         """
+        self.kept, seen = bytearray(), set[bytes]()
         for block in self._blocks(clean=True):
+            for number, _, _ in block:
+                self.kept.extend(bytes(max(0, number + 1 - len(self.kept))))
+                self.kept[number] = 1
+            texts_of_block = ((number, source.text, target) for number, source, target in block)
+            add_remaining(texts_of_block, self.report, len(self.spec.sides), seen)
             sides = self._sides(block)
             of_language = {main_language(self._language(side)): texts for side, texts in reversed(sides)}
             for language, texts in of_language.items():

@@ -218,8 +218,8 @@ def _as_utf8(blocks: Iterable[bytes], path: str, on_forbidden: Callable[[int], N
     except UnicodeDecodeError as error:
         lines += str(error.object[:error.start], encoding, "replace").count("\n") + rest.count("\n")
         raise CorpusError(f"{path}:{lines}: byte 0x{error.object[error.start]:02x} is not "
-                          f"{encoding.upper().removesuffix('-SIG')}, the encoding of the file. Correct the encoding in its first line, or convert the file to UTF-8."
-                          ) from error
+                          f"{encoding.upper().removesuffix('-SIG')}, the encoding of the file. Correct the encoding in "
+                          "its first line, or convert the file to UTF-8.") from error
     except (LookupError, ValueError) as error:
         raise CorpusError(f"{path}: its encoding, {encoding}, is not known. Convert the file to UTF-8, and change the "
                           "encoding in its first line to UTF-8.") from error

@@ -25,6 +25,7 @@ from seq2seq.storage.checkpoints import (
     validated_checkpoints,
 )
 from seq2seq.storage.directories import read_file
+from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.storage.links import DamagedError, refuse_links
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
@@ -142,6 +143,8 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
             yield path
             continue
         if not list_checkpoints(path):
+            if (found := foreign_model(path)) is not None:
+                raise CheckpointError(f"{path} is {found} Only checkpoints of a run can be averaged.")
             raise CheckpointError(f"{path} is neither a run with checkpoints nor a checkpoint. Name a run such as "
                                   "runs/NAME, or checkpoints such as runs/NAME/checkpoints/step-00001000.")
         checkpoints = validated_checkpoints(path)

@@ -45,6 +45,7 @@ from seq2seq.storage.directories import (
     verify,
     write_tensors,
 )
+from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.storage.links import RUN_DIRECTORIES, DamagedError, path_inside
 from seq2seq.storage.model_card import Sizes, is_own_card, model_card
 
@@ -384,6 +385,8 @@ def resolve_model_path(path: Path) -> Path:
         raise CheckpointError(f"{path} does not exist. {expected}")
     if path.exists() and not path.is_dir():
         raise _no_model(path, expected)
+    if (found := foreign_model(path)) is not None:
+        raise CheckpointError(f"{path} is {found}")
     if kind_of(path) == "checkpoint":
         raise CheckpointError(
             f"{path} is a checkpoint, from which training resumes. Name the run, {path.parent.parent}, "
@@ -432,6 +435,8 @@ def _no_model(path: Path, expected: str) -> CheckpointError:
             return CheckpointError(f"{path} is a recipe, and its run, {run}, contains no model yet. Train the model "
                                    f"first (seq2seq train {shlex.quote(str(path))}). If you trained it with --run-dir, "
                                    "name that directory.")
+    if path.is_file() and (found := foreign_model(path)) is not None:
+        return CheckpointError(f"{path} is {found} {expected}")
     return CheckpointError(f"{path} is a file. {expected}")
 
 

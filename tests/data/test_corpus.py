@@ -375,8 +375,9 @@ def test_a_blank_line_of_a_table_is_an_empty_pair_and_ends_a_document(tmp_path, 
 def test_blank_lines_before_a_table_do_not_change_its_columns(tmp_path, name, line):
     write(tmp_path / name, f"\ufeff\n\n{line}\n{line[:3]}\n{line}\n" if name == "a.tsv" else f"\n\n{line}\n{line}\n")
     assert pairs_of(tmp_path, file=name)[2] == (3, "1", "2")
-    (tmp_path / "recipe.yaml").write_text(f"name: x\nlanguages: {{source: en, target: de}}\ndata: {{train: [{{file: {name}"
-                                          f"}}], valid: {{file: {name}, source: 1, target: 2}}}}\n")
+    (tmp_path / "recipe.yaml").write_text(json.dumps({
+        "name": "x", "languages": {"source": "en", "target": "de"},
+        "data": {"train": [{"file": name}], "valid": {"file": name, "source": 1, "target": 2}}}))
     assert len(list(first_line_warnings(load_recipe(tmp_path / "recipe.yaml")))) == 1
     write(tmp_path / name, f"\n{line}\n{line}{line[1:]}\n")
     with pytest.raises(CorpusError, match=f"{name}:3:"):

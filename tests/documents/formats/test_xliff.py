@@ -21,7 +21,8 @@ def test_native_codes_are_tags():
 
 
 @pytest.mark.parametrize("code, kind", [
-    ("<ph id='1'>&lt;br/&gt;</ph>", "break"), ("<x id='1' ctype='lb'/>", "break"), ("<x id='1' ctype='x-br'/>", "break"),
+    ("<ph id='1'>&lt;br/&gt;</ph>", "break"), ("<x id='1' ctype='lb'/>", "break"),
+    ("<x id='1' ctype='x-br'/>", "break"),
     ("<x id='1' equiv-text='&lt;br /&gt;'/>", "break"), ("<it id='1'>\\line </it>", "break"),
     ("<ph id='1'>{0}</ph>", "alone"), ("<x id='1' equiv-text='&lt;b&gt;'/>", "alone"),
     ("<mrk mtype='protected'>a\nb</mrk>", "alone")])
