@@ -19,8 +19,8 @@ _OTHERS = {".onnx": "an ONNX model", ".npz": "a Marian model (.npz)", ".pt": "a 
            ".safetensors": "a file of weights without its recipe and tokenizer"}
 _IN_DIRECTORIES = (".npz", ".onnx", ".pt", ".pth", ".ckpt", ".gguf")
 _TOKENIZERS = (".model", ".spm", ".vocab")
-_RUN_IT = ("Run it with {library}, as its README.md shows, or name the seq2seq model that it was made from. `seq2seq "
-           "evaluate --hypothesis FILE --reference FILE` scores its translations")
+_RUN_IT = ("Run it with {library}, or name the seq2seq model that it was made from. `seq2seq evaluate --hypothesis "
+           "FILE --reference FILE` scores its translations")
 _IMPORT = "seq2seq imports Marian models of transformers: `seq2seq import --from huggingface PATH --output DIR`"
 
 
