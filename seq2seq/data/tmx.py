@@ -26,7 +26,7 @@ _ELEMENTS = ("br|hr|p|div|li|ul|ol|dl|dt|dd|t[rdh]|table|h[1-6]|pre|blockquote|t
              "-?break|w:(?:br|cr|tab|p)|a:(?:br|p)|text:(?:line-break|tab|s|p|h)")
 _BREAK = re.compile(rf"</?(?:{_ELEMENTS})\d*(?:\s[^<>]*)?/?>|"
                     r"[{\[](?:br|tab|nl|lf|newline|line-?break)[}\]]|\\(?:line|par|tab|page|column|sect|cell|row)\b|"
-                    r"\\[nrt](?![a-z])|[\n\r\t]", re.IGNORECASE)
+                    r"\\[nrt](?![a-z])|&#(?:x0*[9AD]|0*(?:9|10|13));|[\n\r\t]", re.IGNORECASE)
 _SPACE = re.compile(r"\s+|(?:&(?:nbsp|ensp|emsp|thinsp|#160|#xa0|#32|#x20);)+|\\~|<nbsp\d*/>", re.IGNORECASE)
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML does not allow."""

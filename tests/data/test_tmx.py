@@ -147,7 +147,8 @@ def test_text_in_another_encoding_is_refused_with_its_line():
     ("<ut>\\tab </ut>", True),
     ("<ph>&lt;br0/&gt;</ph>", True), ("<ph>&lt;w:br/&gt;</ph>", True), ("<it>&#10;</it>", True), ("<ph>\\n</ph>", True),
     ("<ph>&#9;</ph>", True), ("<ph>&amp;nbsp;</ph>", True), ("<ph> </ph>", True), ("<ph><![CDATA[<BR />]]></ph>", True),
-    ("<bpt i='1'>&lt;li&gt;</bpt>", True), ("<ph>{tab}</ph>", True),
+    ("<bpt i='1'>&lt;li&gt;</bpt>", True), ("<ph>{tab}</ph>", True), ("<ph>&amp;#10;</ph>", True),
+    ("<ph>&amp;#65;</ph>", False),
     ("<ph>&lt;b&gt;</ph>", False), ("<ph>{0}</ph>", False), ("<ph x='1'/>", False), ("<bpt>&lt;broad&gt;</bpt>", False),
     ("<ph>&lt;img src='br'/&gt;</ph>", False), ("<ph>%p</ph>", False), ("<ph>{p}</ph>", False),
     ("<ut>{\\b </ut>", False), ("<!-- <br/> -->", False), ("<?br?>", False), ("<hi></hi>", False)])
