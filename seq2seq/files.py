@@ -104,6 +104,12 @@ def compression_of(start: bytes) -> str | None:
     return next((kind for signature, kind in SIGNATURES.items() if start.startswith(signature)), None)
 
 
+def is_binary(data: bytes) -> bool:
+    """Return True if data is not text that a terminal can show: compressed data, as of Office documents, or data with
+    zero bytes, as of UTF-16."""
+    return compression_of(data) is not None or b"\0" in data
+
+
 def _require_uncompressed(path: Path) -> None:
     with path.open("rb") as file:
         kind = compression_of(file.read(max(map(len, SIGNATURES))))

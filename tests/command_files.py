@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from seq2seq.cli import main
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe
-from seq2seq.storage.checkpoints import save_bundle, save_checkpoint
+from seq2seq.storage.checkpoints import VALIDATED, save_bundle, save_checkpoint
 from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 
@@ -85,10 +86,11 @@ def save_model(place: Path, seed: int = 1, text: str = RECIPE, vocabulary: Token
     return save_bundle(place, random_weights(seed, text), text, (vocabulary or tokenizers()).files(), metadata or {})
 
 
-def save_run(place: Path, steps: list[int]) -> None:
-    """Save a run that has only checkpoints."""
-    for step in steps:
-        save_checkpoint(place, step, random_weights(step), {"average.x": torch.ones(1)} if step == 0 else {}, {})
+def save_run(place: Path, steps: list[int], between: Sequence[int] = ()) -> None:
+    """Save a run that has only checkpoints: those of `steps` at a validation, those of `between` by the clock."""
+    for step in (*steps, *between):
+        save_checkpoint(place, step, random_weights(step), {"average.x": torch.ones(1)} if step == 0 else {},
+                        {VALIDATED: step in steps})
     (place / "recipe.yaml").write_text(parsed().to_yaml(), encoding="utf-8")
     save_tokenizers(tokenizers().files(), place / "tokenizer")
 

@@ -29,6 +29,7 @@ from seq2seq.check.warnings import (
     add_lookalike_warnings,
     add_tokenization_warnings,
     add_vocabulary_warnings,
+    add_warnings_about_steps,
     add_word_warnings,
 )
 from seq2seq.data.corpus import first_line_warnings
@@ -94,15 +95,15 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
                                "are those of this model alone.")
     for reader in train_readers + held_out_readers:
         corpus = reader.report
-        add_corpus_warnings(corpus, sources.get(corpus.role), overlap, report.warnings)
+        add_corpus_warnings(corpus, recipe.data.cleaning, sources.get(corpus.role), overlap, report.warnings)
         add_lookalike_warnings(corpus, recipe.tokenizer.is_canonical if tokenizers is None else
                                tokenizers.target.is_canonical, report.warnings)
         if any(characters.values()) and not missing:
             reader.add_unseen(next(iter(characters.values())), report.warnings)
     if not {"bleu", "chrf", "ter"}.isdisjoint(recipe.measures):
         add_tokenization_warnings(report.corpora, report.warnings)
-    for languages in (each for each in recipe.directions if each in samples):
-        add_language_warnings(languages, report.warnings)
+    add_language_warnings(recipe, report.warnings)
+    add_warnings_about_steps(recipe, report.warnings)
     add_word_warnings(recipe, report.warnings)
     add_vocabulary_warnings(recipe, report.corpora, report.warnings)
     check_held_out_sets(recipe, tokenizers, report)
@@ -124,6 +125,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
     if tokenizers is not None:
         check_initial_weights(recipe, tokenizers, run, report)
     estimate_disk(recipe, run, report)
+    report.warnings = list(dict.fromkeys(report.warnings))
     if measured and tokenizers is not None and report.training and not report.errors:
         measure(text, tokenizers, report)
     return report

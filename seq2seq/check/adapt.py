@@ -32,7 +32,7 @@ from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.atomic import replace_directory
-from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_path, resolve_model_path, save_bundle
+from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_with_corpora, resolve_model_path, save_bundle
 from seq2seq.storage.directories import read_metadata, sha256_of
 from seq2seq.storage.links import path_inside
 from seq2seq.storage.run_directory import compare_with_stored_recipe
@@ -210,7 +210,7 @@ def _write(recipe: Recipe, bundle: Path, tokenizers: Tokenizers, domain: Corpus,
     texts = dict(zip(("domain.train", "domain.valid", "domain.test"), _split(recipe, domain, seed), strict=True))
     limit = REPLAYED * len(texts["domain.train"])
     if general is None:
-        train_pairs, valid, test = _text_of_model(load_recipe(recipe_path(bundle), check_files=False), limit, seed)
+        train_pairs, valid, test = _text_of_model(recipe_with_corpora(bundle), limit, seed)
     else:
         train_pairs, valid, test = _split(recipe, general, seed)
         train_pairs = _sample(train_pairs, limit, seed)

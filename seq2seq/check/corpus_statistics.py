@@ -8,7 +8,7 @@ from unicodedata import is_normalized
 
 from seq2seq.check.results import CorpusReport, Finding
 from seq2seq.data.cleaning import SHORT_TEXT, pair_digest
-from seq2seq.data.corpus import LinePair
+from seq2seq.data.corpus import LinePair, Pair
 from seq2seq.data.damaged_text import is_damaged, is_split_into_subwords
 from seq2seq.data.number_agreement import number_agreement
 from seq2seq.data.pair_quality import has_entities, is_tokenized
@@ -84,7 +84,7 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, lan
         for limit in MAX_CHARACTERS:
             limits["max_characters"][str(limit)] += max(lengths) > limit
         digest = pair_digest(languages, Source("".join(canonical_texts[:-1]), tag=tag), canonical_texts[-1])
-        for kind in _kinds(texts, canonical_texts, digest in seen):
+        for kind in kinds_of(texts, canonical_texts, digest in seen):
             report.findings.setdefault(kind, Finding()).add(number)
         seen.add(digest)
         if sides == 2:
@@ -93,7 +93,7 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, lan
                     min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
             if not min(lengths):                                                # already counted as empty
                 continue
-            agreement = number_agreement(*canonical_texts, *codes)
+            agreement = number_agreement(canonical_texts[0], canonical_texts[1], *codes)
             for minimum in NUMBER_AGREEMENTS:
                 limits["min_number_agreement"][str(minimum)] += agreement < minimum
             if agreement < 1:
@@ -101,8 +101,25 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, lan
     report.limits = limits
 
 
-def _kinds(texts: tuple[str, ...], canonical_texts: tuple[str, ...], repeated: bool) -> Iterator[str]:
-    """Yield the kinds of a line, such as `empty` or `duplicate`. repeated: True if an earlier pair is equal."""
+def add_remaining(pairs: Iterable[Pair], report: CorpusReport, sides: int, languages: Languages,
+                  seen: set[bytes] | None) -> None:
+    """Add the lines of each kind to `report.remaining`. pairs: pairs that cleaning keeps, as the model sees them.
+    seen: hashes of earlier pairs; None if cleaning removes duplicates."""
+    codes = languages.source or "", languages.target
+    for number, source, target in pairs:
+        texts = (source.text, target)[-sides:]
+        digest = pair_digest(languages, source, target)
+        for kind in kinds_of(texts, tuple(map(canonical, texts)), seen is not None and digest in seen):
+            report.remaining.setdefault(kind, Finding()).add(number)
+        if seen is not None:
+            seen.add(digest)
+        if sides == 2 and "numbers_differ" in report.findings and number_agreement(source.text, target, *codes) < 1:
+            report.remaining.setdefault("numbers_differ", Finding()).add(number)
+
+
+def kinds_of(texts: tuple[str, ...], canonical_texts: tuple[str, ...], repeated: bool) -> Iterator[str]:
+    """Yield the kinds of a line, such as `empty` or `duplicate`, but not `numbers_differ`. repeated: True if an earlier
+    pair is equal."""
     for kind, occurs in LOOKALIKES.items():
         if any(map(occurs, texts)):
             yield kind

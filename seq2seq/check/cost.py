@@ -15,6 +15,7 @@ from seq2seq.data.preparation import TrainingText, pair_repetitions
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.loop import KEPT_TO_RESUME
 
 
 def estimate_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: dict[str, set[str]],
@@ -121,6 +122,7 @@ def estimate_disk(recipe: Recipe, run: Path, report: Report) -> None:
     # The best checkpoints may all be older than the `keep_checkpoints` newest. Two more are kept for a rollback.
     kept = section.keep_checkpoints + averaged if section.average.kind == "best" else max(
         section.keep_checkpoints, averaged)
+    kept += min(KEPT_TO_RESUME, section.keep_checkpoints)
     kept += 2 if section.divergence != "stop" else 0
     # A checkpoint has fp32 weights, Adam's two moments and perhaps the moving average. While a checkpoint is saved,
     # one more than `kept` exists.

@@ -22,14 +22,18 @@ PAIRS = 50_000
 STEPS = 30
 """Number of steps to run. The first half is slower, because the first steps generate kernels and allocate memory: 0.7 s
 instead of 0.4 s per step for the small model on Multi30k in bf16 on two cores. Only the last third is reported."""
+MIN_STEPS, MIN_REPORTED = 5, 3
+"""Minimum number of steps to run and to report, however slow they are: the time of a single step depends on its batch
+and on other programs."""
 SECONDS = 20.0
-"""Total time of the steps, in seconds, after which no further step is started."""
+"""Total time of the steps, in seconds, after which no further step is started, except for MIN_STEPS."""
 
 
 def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
     """Train a few steps in a temporary directory; report their speed and peak memory, or why they cannot run.
 
-    The reported time per step is the median of the last third of the steps. It does not include validation.
+    The reported time per step is the median of the last third of the steps, but of at least MIN_REPORTED steps. It does
+    not include validation. The steps have the threads of the training.
     """
     import torch
 
@@ -69,13 +73,13 @@ def measure(text: TrainingText, tokenizers: Tokenizers, report: Report) -> None:
                 training.results.read()                                         # waits for the GPU
                 seconds.append(time.perf_counter() - start)
                 tokens.append(sum(corpus.tokens(micro_batches)))
-                if sum(seconds) > SECONDS:
+                if number >= MIN_STEPS and sum(seconds) > SECONDS:
                     break
             peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else _peak_of_process()
     except UserError as error:
         report.errors.append(str(error))
         return
-    last = max(1, len(seconds) // 3)
+    last = min(len(seconds), max(MIN_REPORTED, len(seconds) // 3))
     step_seconds = median(seconds[-last:])
     report.measured = {"steps": last, "seconds_a_step": step_seconds,
                        "tokens_a_second": sum(tokens[-last:]) / last / step_seconds,

@@ -172,7 +172,7 @@ def write_recipe(corpus: Corpus, languages: tuple[str, str], output: Path, seed:
     _require_new(output)
     scanned = _scan(corpus, languages)
     recipe = _recipe_of(corpus, languages)
-    frequent = frequent_kinds(scanned)
+    frequent = frequent_kinds(scanned.findings, scanned.lines)
     held_out = choose_held_out(as_lines(read_pairs(recipe, corpus)), seed, partial(_is_suitable, languages))
     if not held_out.valid:
         raise CorpusError(

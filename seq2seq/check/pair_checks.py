@@ -86,8 +86,12 @@ class CorpusChecker:
         median, random_median = np.median(self._pair_scores), np.median(self._random_scores)
         return bool(median > random_median + MIN_MEDIAN_DIFFERENCE and median > 0)
 
-    def check(self, pairs: Iterable[LinePair], count: int) -> PairReport:
-        """Check a corpus of `count` pairs. If `count` exceeds MAX_CHECKED_PAIRS, only some blocks are checked."""
+    def check(self, pairs: Iterable[LinePair], count: int, kept: bytearray | None = None) -> PairReport:
+        """Check a corpus of `count` pairs. If `count` exceeds MAX_CHECKED_PAIRS, only some blocks are checked.
+
+        kept: by line number, 1 for the pairs that cleaning keeps. Other pairs are used only to find shifted lines.
+            None: cleaning keeps all pairs.
+        """
         report = PairReport()
         if self._sides is None or not count:
             return report
@@ -97,7 +101,8 @@ class CorpusChecker:
         for index, block in enumerate(blocks(pairs, BLOCK_LINES)):
             if index % block_interval:
                 continue
-            for checked, (line, source, target) in enumerate(block, start=report.pairs + 1):
+            known = [pair for pair in block if _is_kept(pair[0], kept)]
+            for checked, (line, source, target) in enumerate(known, start=report.pairs + 1):
                 if side := self._sides.wrong(source, target):
                     report.wrong_side.setdefault(side, Finding()).add(line)
                 if (self._detector and checked % language_id_interval == 0
@@ -105,9 +110,9 @@ class CorpusChecker:
                     report.recognised += 1
                     if side := self._detector.wrong(source, target):
                         report.wrong_language.setdefault(side, Finding()).add(line)
-            report.pairs += len(block)
+            report.pairs += len(known)
             if self.is_discriminative:
-                self._check_alignment(block, report, runs)
+                self._check_alignment(block, report, runs, kept)
         if self.is_discriminative and report.pairs:
             # Not all misaligned pairs are suspects. Misaligned pairs score like random pairs, so the share of random
             # pairs below the threshold estimates the recall.
@@ -118,7 +123,8 @@ class CorpusChecker:
                 report.slip = LineShift(run.first, run.last, shift)
         return report
 
-    def _check_alignment(self, block: Block, report: PairReport, runs: dict[int, _BestRun]) -> None:
+    def _check_alignment(self, block: Block, report: PairReport, runs: dict[int, _BestRun], kept: bytearray | None
+                         ) -> None:
         """Add the suspect pairs of a block to the report.
 
         Also add the gain of each line to `runs`: the line's score with one side shifted minus its score without shift.
@@ -127,7 +133,7 @@ class CorpusChecker:
         scores = table.evidence([pair[1:] for pair in block])
         for index in np.flatnonzero(scores < SUSPECT_THRESHOLD).tolist():
             line, source, target = block[index]
-            if source.strip() and target.strip():                               # `scan_corpus` counts empty sides
+            if source.strip() and target.strip() and _is_kept(line, kept):  # `scan_corpus` counts empty sides
                 report.suspects.add(line)
         for shift, run in runs.items():
             # To save time, shifted pairs are scored only if the run is open or at least 3 scores are negative.
@@ -164,6 +170,10 @@ class _BestRun:
     def close(self) -> None:
         """End the current run."""
         self._sum = 0.0
+
+
+def _is_kept(line: int, kept: bytearray | None) -> bool:
+    return kept is None or line < len(kept) and kept[line] == 1
 
 
 def _fold(line: int) -> int:

@@ -49,7 +49,7 @@ def show_report(report: Report) -> None:
                 for corpus in read for kind, finding, checked in _findings(corpus) if finding.count]
     if findings:
         columns = ["corpus", "kind", "lines", "of", "share", "example lines"]
-        print_table("Suspicious lines before cleaning", columns, findings, left=2)
+        print_table("Suspicious lines, before cleaning if nothing else is said", columns, findings, left=2)
     limits = [[corpus.label, key, ", ".join(f"{value}: {count:,}" for value, count in values.items())]
               for corpus in training for key, values in corpus.limits.items() if any(values.values())]
     if limits:
@@ -61,10 +61,9 @@ def show_report(report: Report) -> None:
             out.print(f"{label}: alignment was not checked. The check needs some 500 lines of training text, whose "
                       "pairs must score higher than random pairs.", markup=False, soft_wrap=True)
     for corpus in read:
-        repairs = corpus.counts
-        if repairs.carriage_returns or repairs.inner_newlines or repairs.byte_order_marks:
-            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: {repairs.summary()}"), markup=False,
-                      soft_wrap=True)
+        if corpus.counts.repairs():
+            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: {corpus.counts.summary()}"),
+                      markup=False, soft_wrap=True)
     overlaps = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
                  str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
     if training and overlaps:
@@ -86,11 +85,12 @@ def _findings(corpus: CorpusReport) -> Iterator[tuple[str, Finding, int]]:
     for kind, finding in corpus.findings.items():
         yield kind, finding, corpus.lines
     if checks := corpus.judgement:
-        yield "hardly_a_translation", checks.suspects, checks.pairs
+        after = ", after cleaning" if corpus.role == "train" else ""
+        yield f"hardly_a_translation{after}", checks.suspects, checks.pairs
         for side, finding in checks.wrong_side.items():
-            yield f"{side} like other side", finding, checks.pairs
+            yield f"{side} like other side{after}", finding, checks.pairs
         for side, finding in checks.wrong_language.items():
-            yield f"{side} in another language", finding, checks.recognised
+            yield f"{side} in another language{after}", finding, checks.recognised
 
 
 def _length_rows(corpus: CorpusReport) -> Iterator[list[str]]:

@@ -11,7 +11,7 @@ from itertools import chain, compress
 import numpy as np
 
 from seq2seq import console
-from seq2seq.check.corpus_statistics import Sample, scan_corpus
+from seq2seq.check.corpus_statistics import Sample, add_remaining, scan_corpus
 from seq2seq.check.held_out_split import comparable
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.results import CorpusReport, SideReport, percentiles
@@ -47,6 +47,7 @@ class CorpusReader:
         self.report = CorpusReport(role, spec.label, weight=spec.weight)
         self.spec, self.recipe, self.languages = spec, recipe, recipe.languages_of(spec)
         self.tokenizers: Tokenizers | None = None
+        self.kept: bytearray | None = None                                      # by line number: 1 if cleaning keeps it
         self.lengths: dict[str, list[np.ndarray]] = {side: [] for side in spec.sides}
         self.characters: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
         self.words: dict[str, Counter[int]] = {side: Counter() for side in spec.sides}
@@ -70,7 +71,7 @@ class CorpusReader:
     def check_pairs(self, checker: CorpusChecker) -> None:
         """Check the pairs for misalignment and wrong languages."""
         with contextlib.suppress(UserError):                                    # `scan` has reported the error
-            self.report.judgement = checker.check(self._texts(), self.report.lines)
+            self.report.judgement = checker.check(self._texts(), self.report.lines, self.kept)
 
     def _texts(self) -> Iterator[LinePair]:
         """Yield the pairs without tags and contexts."""
@@ -112,7 +113,13 @@ class CorpusReader:
             characters: for each side, a set to which the characters of its text are added.
             seen: hashes of the pairs of earlier corpora, see `clean`.
         """
+        self.kept = bytearray()
+        remaining = None if self.recipe.data.cleaning.remove_duplicates else seen
         for block in self._blocks(clean=True, seen=seen):
+            for number, _, _ in block:
+                self.kept.extend(bytes(max(0, number + 1 - len(self.kept))))
+                self.kept[number] = 1
+            add_remaining(block, self.report, len(self.spec.sides), self.languages, remaining)
             sides = self._sides(block)
             of_language = {main_language(self._language(side)): texts for side, texts in reversed(sides)}
             for language, texts in of_language.items():

@@ -69,7 +69,8 @@ class LineShift:
 
 @dataclass
 class PairReport:
-    """Misaligned pairs and wrong languages in a corpus. pairs: number of pairs that were checked.
+    """Misaligned pairs and wrong languages in a corpus. pairs: number of pairs that were checked. In a training corpus,
+    these are pairs that cleaning keeps.
 
     misaligned: estimated share of misaligned pairs; None if alignment was not checked. suspects: pairs that are
     probably not translations. slip: run of lines in which one side is shifted; None if there is none. wrong_side: for
@@ -97,6 +98,8 @@ class CorpusReport:
     counts: Counts = field(default_factory=Counts)
     findings: dict[str, Finding] = field(default_factory=dict)
     """Lines of each kind before cleaning; `counts` contains the numbers of pairs that cleaning dropped."""
+    remaining: dict[str, Finding] = field(default_factory=dict)
+    """For a training corpus, lines of each kind that cleaning keeps."""
     limits: dict[str, dict[str, int]] = field(default_factory=dict)
     """Number of pairs that each limit of data.cleaning alone would drop, by key and value of the limit."""
     judgement: PairReport | None = None

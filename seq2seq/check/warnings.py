@@ -5,28 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from seq2seq.check.results import CorpusReport
+from seq2seq.check.results import CorpusReport, Finding
 from seq2seq.data.damaged_text import RESTORE_WORDS
 from seq2seq.evaluation.scores import MAX_TOKENIZED_SHARE
 from seq2seq.languages import code_for, has_spaceless_words, main_language
-from seq2seq.recipe import Languages, Recipe, TrainingSection
+from seq2seq.recipe import Cleaning, Languages, Recipe, TrainingSection
 
 MAX_OVERLAP_SHARE = 0.01
 """A warning is given if more than this share of the held-out lines also occurs in train. A few sentences, such as
 "Thank you.", occur in every corpus."""
-# For each kind of line: share of lines above which a warning is given, description of the lines, and remedy.
+# For each kind of line: share of lines above which a warning is given, description of the lines, remedy without
+# cleaning, key of data.cleaning that drops such training pairs ("": none), and remedy with this key.
 LINE_WARNINGS = {
-    "duplicate": (0.1, "repeat an earlier pair", "data.cleaning.remove_duplicates keeps one copy of each pair."),
-    "identical": (0.02, "have the same text on both sides",
+    "duplicate": (0.1, "repeat an earlier pair", "Each copy counts.", "remove_duplicates",
+                  "data.cleaning.remove_duplicates keeps one copy of each pair."),
+    "identical": (0.02, "have the same text on both sides", "Check that both sides are in the right language.",
+                  "remove_identical",
                   "A model that is trained on them learns to copy. data.cleaning.remove_identical drops them."),
-    "damaged": (0.002, "are damaged", "Characters were lost or read in a wrong encoding: repair the text, or set "
-                       "data.cleaning.remove_damaged."),
+    "damaged": (0.002, "are damaged", "Characters were lost or read in a wrong encoding: repair the text.",
+                "remove_damaged", "Characters were lost or read in a wrong encoding: repair the text, or set "
+                                  "data.cleaning.remove_damaged."),
     "html_entities": (0.005, "contain HTML entities such as &quot;",
-                      "Replace each entity by its character, on both sides."),
+                      "Replace each entity by its character, on both sides.", "", ""),
     "split_into_subwords": (0.1, "contain marks of subwords, such as @@ or ▁",
                             "The tokenizer makes subwords itself, and scores of subwords are not comparable. "
-                            + RESTORE_WORDS),
+                            + RESTORE_WORDS, "", ""),
     "numbers_differ": (0.03, "have a number in digits that the other side lacks",
+                       "Number words are not recognised, so check some of these lines.", "min_number_agreement",
                        "Number words are not recognised, so check some of these lines first: "
                        "data.cleaning.min_number_agreement: 0.7 drops most of them."),
 }
@@ -58,19 +63,26 @@ MIN_CONSISTENCY_EPOCHS = 20
 """A warning is given if consistency training has fewer epochs. Between 14 and 30 epochs, its gain was not measured."""
 
 
-def add_corpus_warnings(corpus: CorpusReport, sources: Mapping[int, str] | None, overlap: set[str],
+PAIR_FILTERS = ("max_length_ratio", "remove_identical", "min_number_agreement", "max_length_deviation")
+"""Keys of data.cleaning that compare the two sides of a pair."""
+
+
+def add_corpus_warnings(corpus: CorpusReport, cleaning: Cleaning, sources: Mapping[int, str] | None, overlap: set[str],
                         warnings: list[str]) -> None:
     """Append the warnings about a corpus to `warnings`, and store its overlap with train in `corpus`.
 
+    The warnings about a training corpus are about the pairs that cleaning keeps.
+
     Args:
+        cleaning: section `data.cleaning` of the recipe, whose keys that are set are not recommended.
         sources: sources (for a language model, texts) of a validation or test corpus by line number, as `comparable`
             texts; None for a training corpus.
         overlap: sources of validation and test corpora that also occur in train.
     """
     if corpus.error:
         return
-    _add_line_warnings(corpus, warnings)
-    _add_pair_warnings(corpus, warnings)
+    _add_line_warnings(corpus, cleaning, warnings)
+    _add_pair_warnings(corpus, cleaning, warnings)
     if sources is None:
         read = corpus.pairs + sum(corpus.counts.dropped.values())
         if corpus.pairs < read / 2:
@@ -107,10 +119,13 @@ def add_lookalike_warnings(corpus: CorpusReport, canonical: bool, warnings: list
                             f"{description}. {remedy}")
 
 
-def frequent_kinds(corpus: CorpusReport) -> list[str]:
-    """Return the kinds of lines in LINE_WARNINGS that are so frequent in this corpus that a warning is given."""
-    return [kind for kind, (share, _, _) in LINE_WARNINGS.items()
-            if kind in corpus.findings and corpus.findings[kind].count > max(share * corpus.lines, 2)]
+def frequent_kinds(findings: Mapping[str, Finding], lines: int) -> list[str]:
+    """Return the kinds of lines in LINE_WARNINGS that are so frequent among some lines that a warning is given.
+
+    findings: lines of each kind. lines: number of all lines.
+    """
+    return [kind for kind, (share, *_) in LINE_WARNINGS.items()
+            if kind in findings and findings[kind].count > max(share * lines, 2)]
 
 
 def add_tokenization_warnings(corpora: Sequence[CorpusReport], warnings: list[str]) -> None:
@@ -130,12 +145,54 @@ def add_tokenization_warnings(corpora: Sequence[CorpusReport], warnings: list[st
             "sacrebleu REFERENCE -i TRANSLATIONS --force --tokenize none")
 
 
-def add_language_warnings(languages: Languages, warnings: list[str]) -> None:
-    """Append a warning for each language that is given by its name or a country code instead of a language code."""
-    for side, name in (("source", languages.source), ("target", languages.target)):
-        if name and (code := code_for(name)):
-            warnings.append(f"languages.{side}: {name} is not a language code. If {code} is meant, write {code}: "
-                            "BLEU's tokeniser and the treatment of languages without spaces depend on the code.")
+def add_language_warnings(recipe: Recipe, warnings: list[str]) -> None:
+    """Append a warning for each language that is given by its name or a country code instead of a language code, at the
+    first key that gives it."""
+    keys = {"languages": recipe.languages} | {
+        f"data.{'.'.join(map(str, key))}.languages": corpus.languages
+        for key, corpus in recipe.data.corpora_with_keys() if corpus.languages}
+    warned = set()
+    for key, languages in keys.items():
+        for side, name in (("source", languages.source), ("target", languages.target)):
+            if name and name not in warned and (code := code_for(name)):
+                warned.add(name)
+                warnings.append(f"{key}.{side}: {name} is not a language code. If {code} is meant, write {code}: "
+                                "BLEU's tokeniser and the treatment of languages without spaces depend on the code.")
+
+
+def add_warnings_about_steps(recipe: Recipe, warnings: list[str]) -> None:
+    """Append a warning for each key of the recipe that has no effect, or not the intended effect, because the training
+    has too few steps or corpora."""
+    section, data = recipe.training, recipe.data
+    teachers = section.teachers.max_steps if section.teachers.count else None
+    for key, steps in (("training.max_steps", section.max_steps), ("training.teachers.max_steps", teachers)):
+        if steps is not None and section.warmup_steps >= steps:
+            rate = steps / section.warmup_steps
+            warnings.append(f"training.warmup_steps: {section.warmup_steps:,} steps of warm-up, but {key} is "
+                            f"{steps:,}. The learning rate rises to {rate:.0%} of training.learning_rate until the "
+                            "last step, and the schedule has no effect. Lower warmup_steps, for example to "
+                            f"{max(1, steps // 10):,}, or raise max_steps.")
+    validations = -(-section.max_steps // section.validate_every)
+    times = f"{validations:,} validation{'s' * (validations > 1)}"
+    if "validate_every" in section.model_fields_set and section.validate_every > section.max_steps:
+        warnings.append(f"training.validate_every: {section.validate_every:,} is above training.max_steps "
+                        f"({section.max_steps:,}), so that only the last step is validated. Lower validate_every.")
+    if section.early_stopping >= validations:
+        warnings.append(f"training.early_stopping: {section.early_stopping:,} validations without improvement cannot "
+                        f"occur before the end: {section.max_steps:,} steps have {times}. Lower early_stopping or "
+                        "validate_every, or raise max_steps.")
+    if section.average.kind != "none" and section.average.count > validations:
+        warnings.append(f"training.average.count: {section.average.count} validated checkpoints cannot be averaged: "
+                        f"{section.max_steps:,} steps have {times}. Lower average.count or validate_every, or raise "
+                        "max_steps.")
+    if data.temperature != 1 and len(data.train) == 1:
+        warnings.append("data.temperature: there is only one training corpus, so that this key has no effect. Leave it "
+                        "out, or write the corpora as several items of data.train.")
+    if not recipe.task.has_source:
+        keys = [key for key in PAIR_FILTERS if getattr(data.cleaning, key) != Cleaning.model_fields[key].default]
+        if keys:
+            warnings.append(f"{' and '.join(f'data.cleaning.{key}' for key in keys)}: no effect on the text of a "
+                            "language model, which has only one side. Leave out what compares two sides.")
 
 
 def add_direction_warnings(recipe: Recipe, warnings: list[str]) -> None:
@@ -161,6 +218,10 @@ def add_epoch_warnings(section: TrainingSection, training: Mapping[str, Any], wa
         warnings.append(f"training.consistency: {section.max_steps:,} steps are {training['epochs']:,.1f} epochs of "
                         "this text. Consistency training lowered BLEU in trainings of 5 and 9 epochs, did not pay in "
                         "14, and raised it in 30 or more (recipes/multi30k). Raise max_steps, or leave this key out.")
+    if 0 < training.get("epochs", 0) <= section.bidirectional_epochs:
+        warnings.append(f"training.bidirectional_epochs: {section.bidirectional_epochs:,}, but {section.max_steps:,} "
+                        f"steps are {training['epochs']:,.1f} epochs: all of the training exchanges source and target. "
+                        "A third of the epochs is a good value.")
     if section.early_stopping or training.get("epochs", 0) <= EPOCHS_WARNING_THRESHOLD:
         return
     warnings.append(f"training.max_steps: {section.max_steps:,} steps are {training['epochs']:,.0f} epochs of this "
@@ -196,15 +257,23 @@ def add_vocabulary_warnings(recipe: Recipe, corpora: Sequence[CorpusReport], war
                                 f"or unknown, because the vocabulary lacks {units} of this text. {remedy}")
 
 
-def _add_line_warnings(corpus: CorpusReport, warnings: list[str]) -> None:
+def _helps(key: str, corpus: CorpusReport, cleaning: Cleaning) -> bool:
+    """Return True if a key of `data.cleaning` would change a corpus: a training corpus, if the key is not set yet."""
+    return corpus.role == "train" and getattr(cleaning, key) == Cleaning.model_fields[key].default
+
+
+def _add_line_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list[str]) -> None:
     """Append a warning for each kind of lines in LINE_WARNINGS that is too frequent."""
-    for kind in frequent_kinds(corpus):
-        _, description, remedy = LINE_WARNINGS[kind]
-        warnings.append(f"{corpus.role} {corpus.label}: of {corpus.lines:,} lines, {corpus.findings[kind]} "
-                        f"{description}. {remedy}")
+    is_train = corpus.role == "train"
+    findings, lines = (corpus.remaining, corpus.pairs) if is_train else (corpus.findings, corpus.lines)
+    for kind in frequent_kinds(findings, lines):
+        _, description, remedy, key, with_key = LINE_WARNINGS[kind]
+        remedy = with_key if key and _helps(key, corpus, cleaning) else remedy
+        what = "pairs after cleaning" if is_train else "lines"
+        warnings.append(f"{corpus.role} {corpus.label}: of {lines:,} {what}, {findings[kind]} {description}. {remedy}")
 
 
-def _add_pair_warnings(corpus: CorpusReport, warnings: list[str]) -> None:
+def _add_pair_warnings(corpus: CorpusReport, cleaning: Cleaning, warnings: list[str]) -> None:
     """Append warnings about misaligned pairs, shifted lines and wrong languages."""
     report, name = corpus.judgement, f"{corpus.role} {corpus.label}"
     if report is None or not report.pairs:
@@ -218,14 +287,16 @@ def _add_pair_warnings(corpus: CorpusReport, warnings: list[str]) -> None:
         warnings.append(f"{name}: {report.suspects} of {report.pairs:,} pairs do not look like translations of each "
                         "other; the estimated share of such pairs, including undetected ones, is "
                         f"{report.misaligned:.1%}. Check these lines.")
-    for checked, findings, share, problem in (
-            (report.pairs, report.wrong_side, MAX_WRONG_SIDE_SHARE, "looks like the language of the other side; "
-             "data.cleaning.language: sides drops such pairs"),
+    for checked, findings, share, problem, filter in (
+            (report.pairs, report.wrong_side, MAX_WRONG_SIDE_SHARE, "looks like the language of the other side",
+             "sides"),
             (report.recognised, report.wrong_language, MAX_WRONG_LANGUAGE_SHARE, "is in another language according to "
-             "lingua; data.cleaning.language: lingua drops such pairs")):
+             "lingua", "lingua")):
+        remedy = f"data.cleaning.language: {filter} drops such pairs" if _helps("language", corpus, cleaning) else (
+            "check these lines")
         for side, finding in findings.items():
             if findings is report.wrong_side and finding.count > max(MIN_SWAPPED_SHARE * checked, 2):
                 warnings.append(f"{name}: the {side} of {finding} of {checked:,} pairs looks like the other side of "
                                 "train. Check the files and columns of source and target here and in data.train.")
             elif finding.count > max(share * checked, 2):
-                warnings.append(f"{name}: the {side} of {finding} of {checked:,} pairs {problem}.")
+                warnings.append(f"{name}: the {side} of {finding} of {checked:,} pairs {problem}; {remedy}.")

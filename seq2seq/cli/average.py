@@ -24,8 +24,8 @@ def average(
         "--output", "-o", metavar="DIR", help="Directory to write the averaged model (a bundle) to.",
         show_default=False)],
     last: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="Average only the newest N checkpoints of the run.",
-        show_default="all checkpoints in the run")] = None,
+        metavar="N", min=1, help="Average only the newest N checkpoints of the run that were saved at a validation.",
+        show_default="all of these checkpoints")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Average the weights of checkpoints into one model."""

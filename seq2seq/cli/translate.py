@@ -41,7 +41,7 @@ from seq2seq.cli.options import (
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of
 from seq2seq.errors import UserError
-from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
+from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import Input, Line, LineWarnings, UnseenCharacters, file_or_standard, reading
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
@@ -202,6 +202,9 @@ def translate(
         contents = read_document(path) if document else b""
         opened = [] if document else [stack.enter_context(reading(path, max_line_bytes))]
         unfinished = stack.enter_context(resumable(output, resume, rank, world_size, document is not None))
+        if unfinished.output is not None and unfinished.output.terminal and is_binary(contents):
+            raise UserError(f"{path} is a binary document, and its translation would appear in the terminal. Name a "
+                            "file: --output FILE.")
         prefixes, phrases = (None if path is None else stack.enter_context(reading(path, max_line_bytes))
                              for path in (prefix, require))
         inputs = [*opened, *(text for text in (prefixes, phrases) if text is not None)]

@@ -43,6 +43,8 @@ class Counts:
     lines: number of lines read. dropped: number of lines dropped, by reason. examples: line number of the first
     line dropped, by reason. carriage_returns: number of texts that ended in \\r. inner_newlines: number of line
     feeds inside a field, replaced by spaces. byte_order_marks: number of byte order marks removed.
+    forbidden_characters: number of characters that XML does not allow, replaced by U+FFFD. first_forbidden: line of the
+    first of them in the file.
     """
 
     lines: int = 0
@@ -51,6 +53,8 @@ class Counts:
     carriage_returns: int = 0
     inner_newlines: int = 0
     byte_order_marks: int = 0
+    forbidden_characters: int = 0
+    first_forbidden: int = 0
 
     @property
     def kept(self) -> int:
@@ -62,6 +66,11 @@ class Counts:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         self.examples.setdefault(reason, line)
 
+    def add_forbidden(self, line: int) -> None:
+        """Count a character that XML does not allow. line: its line in the file."""
+        self.forbidden_characters += 1
+        self.first_forbidden = self.first_forbidden or line
+
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as JSON values."""
         return {**asdict(self), "kept": self.kept}
@@ -70,10 +79,15 @@ class Counts:
         """Return a one-line summary for the user."""
         reasons = [f"{count:,} {reason.replace('_', ' ')} (first: line {self.examples[reason]:,})"
                    for reason, count in self.dropped.items()]
-        repairs = [f"{count:,} {name}" for name, count in (
+        return "; ".join([f"{self.lines:,} lines, {self.kept:,} kept", *reasons, *self.repairs()])
+
+    def repairs(self) -> list[str]:
+        """Return the numbers of characters removed or replaced, in words."""
+        return [f"{count:,} {name}" for name, count in (
             ("carriage returns removed", self.carriage_returns), ("inner line breaks replaced", self.inner_newlines),
-            ("byte order marks removed", self.byte_order_marks)) if count]
-        return "; ".join([f"{self.lines:,} lines, {self.kept:,} kept", *reasons, *repairs])
+            ("byte order marks removed", self.byte_order_marks),
+            ("characters that XML does not allow replaced by U+FFFD (first: line "
+             f"{self.first_forbidden:,} of the file)", self.forbidden_characters)) if count]
 
 
 # Reading
@@ -159,7 +173,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
             the file and the line.
     """
     counts = Counts() if counts is None else counts
-    rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory)
+    rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory, counts)
     previous, document = PreviousSentences(context), ""
     language, tag = language_and_tag(spec, context)
     for number, texts in islice(rows, spec.limit):
@@ -193,7 +207,7 @@ def _replace_line_breaks(text: str, counts: Counts) -> str:
     return text
 
 
-def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
+def _read_files(spec: Corpus, directory: Path, _counts: Counts) -> Iterator[Row]:
     paths = [directory / str(path) for path in spec.columns]
     sides = [read_lines(path, spec.max_line_bytes) for path in paths]
     try:
@@ -205,17 +219,19 @@ def _read_files(spec: Corpus, directory: Path) -> Iterator[Row]:
         raise CorpusError(f"{error}{advice}") from None
 
 
-def _read_table(spec: Corpus, directory: Path) -> Iterator[Row]:
+def _read_table(spec: Corpus, directory: Path, counts: Counts) -> Iterator[Row]:
     path = directory / str(spec.file)
-    return {".tsv": _read_columns, ".csv": _read_columns, ".jsonl": _read_jsonl, ".parquet": _read_parquet,
-            ".tmx": _read_tmx}[str(spec.table_format)](spec, path)
+    if spec.table_format == ".tmx":
+        return _read_tmx(spec, path, counts)
+    return {".tsv": _read_columns, ".csv": _read_columns, ".jsonl": _read_jsonl, ".parquet": _read_parquet
+            }[str(spec.table_format)](spec, path)
 
 
 def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
     lines = _table_lines(spec, path)
     columns = spec.columns
     if spec.header:
-        names = next(lines, (1, [""]))[1]
+        names = next(lines, (1, []))[1] or [""]
         names[0], names[-1] = names[0].removeprefix("\ufeff"), names[-1].removesuffix("\r")
         for column in columns:
             if column not in names:
@@ -225,7 +241,11 @@ def _read_columns(spec: Corpus, path: Path) -> Iterator[Row]:
         indices = [names.index(str(column)) for column in columns]
     else:
         indices = [int(column) - 1 for column in columns]
+    empty = ("",) * len(indices)
     for number, fields in lines:
+        if not fields:
+            yield number, empty
+            continue
         if len(fields) <= max(indices):
             raise CorpusError(f"{path}:{number}: {len(fields)} columns, but column {max(indices) + 1} is "
                               "needed. Correct the line, or choose other columns.")
@@ -253,33 +273,44 @@ def first_line_warning(spec: Corpus, directory: Path, key: str) -> FirstLineWarn
     if not spec.has_numbered_columns or spec.source is not None or spec.text is not None or not path.is_file():
         return None
     try:
-        columns = len(next(_table_lines(spec, path), (1, []))[1])
+        line, fields = next(((line, fields) for line, fields in _table_lines(spec, path) if fields), (1, []))
     except CorpusError:
         return None
-    return None if columns <= 2 else FirstLineWarning(
-        f"{path}: line 1 has {columns} columns; columns 1 and 2 are read as source and target.",
+    return None if len(fields) <= 2 else FirstLineWarning(
+        f"{path}: line {line} has {len(fields)} columns; columns 1 and 2 are read as source and target.",
         f"If this is right, write `source: 1, target: 2` in {key}; if not, write the right column numbers.")
 
 
 def _table_lines(spec: Corpus, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields of each line of a TSV or CSV file. CSV has quotes (RFC 4180), TSV has none.
+    """Yield the number and the fields of each line of a TSV or CSV file. CSV has quotes (RFC 4180), TSV has none. A
+    blank line, which ends a document, has no fields.
 
     The byte order mark of the file is kept at the beginning of the first field. The `\\r` of `\\r\\n` is kept at the
     end of the last field. Both are kept even if the field is quoted. `read_corpus` removes and counts them.
 
     Raises:
-        CorpusError: a quote is misplaced or not closed in its line; or a line has more fields than the first line
-            (in CSV: more or fewer), for example because of unquoted commas or a tab inside the text.
+        CorpusError: a quote is misplaced or not closed in its line; or a line has more fields than the first line that
+            is not blank (in CSV: more or fewer), for example because of unquoted commas or a tab inside the text.
     """
-    width, csv = 0, spec.table_format == ".csv"
+    width, first, csv = 0, 1, spec.table_format == ".csv"
     for number, line in enumerate(read_lines(path, spec.max_line_bytes), 1):
+        if is_blank(line):
+            yield number, []
+            continue
         fields = (_csv_fields(line, f"{path}:{number}") if csv and '"' in line else line.split("," if csv else "\t"))
-        width = width or len(fields)
+        if not width:
+            width, first = len(fields), number
         if len(fields) > width or csv and len(fields) < width:
-            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but line 1 has {width}. " + (
+            raise CorpusError(f"{path}:{number}: {len(fields)} columns, but line {first:,} has {width}. " + (
                 'Put text with commas in double quotes, such as "yes, sir", or correct the line.' if csv else
                 "Is there a tab inside the text? Correct the line."))
         yield number, fields
+
+
+def is_blank(line: str) -> bool:
+    """Return True for a line of a table without text. It is read as an empty pair, which ends a document and is never
+    trained on."""
+    return not line or line.isspace() or line == "\ufeff"
 
 
 _CSV_FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",]*))(?=,|\Z)')
@@ -308,6 +339,9 @@ def _csv_fields(line: str, where: str) -> list[str]:
 
 def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
     for number, line in enumerate(read_lines(path, spec.max_line_bytes), 1):
+        if is_blank(line):
+            yield number, ("",) * len(spec.columns)
+            continue
         try:
             record = parse_json(line.removeprefix("\ufeff"))
         except NotJson as error:
@@ -315,11 +349,12 @@ def _read_jsonl(spec: Corpus, path: Path) -> Iterator[Row]:
         yield number, _texts_of_record(spec, record, f"{path}:{number}")
 
 
-def _read_tmx(spec: Corpus, path: Path) -> Iterator[Row]:
+def _read_tmx(spec: Corpus, path: Path, counts: Counts) -> Iterator[Row]:
     with opened(path) as file:
         blocks = iter(partial(file.read, BLOCK_BYTES), b"")
         languages = [str(column) for column in spec.columns]
-        units = read_units(blocks, str(path), languages, spec.markup, spec.limit, spec.max_line_bytes)
+        units = read_units(blocks, str(path), languages, spec.markup, spec.limit, spec.max_line_bytes,
+                           counts.add_forbidden)
         yield from enumerate(units, 1)
 
 
@@ -343,7 +378,7 @@ def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:
         raise CorpusError(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
 
 
-def _read_hub(spec: Corpus, _: Path) -> Iterator[Row]:
+def _read_hub(spec: Corpus, _directory: Path, _counts: Counts) -> Iterator[Row]:
     import datasets
 
     if os.path.isdir(str(spec.hub)) and has_magic(path := os.path.realpath(str(spec.hub))):
@@ -369,17 +404,23 @@ def _first_line(error: Exception) -> str:
 
 def _texts_of_record(spec: Corpus, record: Any, where: str) -> tuple[str, ...]:
     """Return the texts in a record's columns. If the record lacks the first column but has an object `translation`, the
-    columns are keys of this object. The value null gives an empty text."""
+    columns are keys of this object. The value null, also of `translation`, gives empty text."""
     if not isinstance(record, dict):
         raise CorpusError(f"{where}: expected an object with the keys {' and '.join(map(str, spec.columns))}.")
-    if spec.columns[0] not in record and isinstance(record.get("translation"), dict):
+    if spec.columns[0] not in record and "translation" in record:
         beside = {key: record[key] for key in record.keys() & {spec.document}}
-        record = beside | record["translation"]
+        inner = record["translation"]
+        if inner is None:
+            inner = dict.fromkeys(spec.columns[:len(spec.sides)])
+        if isinstance(inner, dict):
+            record = beside | inner
     texts = []
     for column in spec.columns:
         if column not in record:
             raise CorpusError(f"{where}: no column '{column}'; the columns are {', '.join(map(str, record))}.")
-        value = str(record[column]) if column == spec.document else record[column]
+        value = record[column]
+        if column == spec.document and value is not None:
+            value = str(value)
         if value is not None and not isinstance(value, str):
             raise CorpusError(f"{where}: column '{column}' contains {type(value).__name__}, not text.")
         texts.append(_reject_surrogates(value or "", where))

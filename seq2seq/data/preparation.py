@@ -304,6 +304,8 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
                 corpora_file.write(np.full(kept.sum(), number, np.int64).tobytes())
                 total += int(kept.sum())
                 advance(len(block))
+            if counts.forbidden_characters:
+                console.warn(f"{spec.label}: {counts.repairs()[-1]}")
             counts_by_corpus[_unique_label(spec.label, counts_by_corpus)] = counts.to_dict()
     fingerprint = hashlib.sha256("".join(writer.close() for writer in writers).encode()).hexdigest()
     if not total:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from xml.parsers import expat
 
 from seq2seq.errors import CorpusError
-from seq2seq.files import MAX_LINE_BYTES
+from seq2seq.files import MAX_LINE_BYTES, UTF16_MARKS
 from seq2seq.languages import subtags
 
 # Elements that contain inline markup of a word processor. <hi> and <sub> (a footnote) are not included, because they
@@ -17,16 +18,46 @@ from seq2seq.languages import subtags
 MARKUP_ELEMENTS = frozenset({"bpt", "ept", "it", "ph", "ut"})
 LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")
 """Attributes of a <tuv> that contain its language; `lang` is the attribute of TMX 1.1."""
+BREAK_TYPES = frozenset({"lb", "pb", "cb", "br", "tab", "linebreak", "newline"})
+"""Values of the attribute `type` of a native code that is a line, page or column break, or a tab; also with `x-`."""
+# Native codes that separate words in the document: tags of HTML, Office, OpenDocument and OmegaT (`<br0/>`), also with
+# other brackets; control words of RTF; escapes of messages; white space itself.
+_ELEMENTS = ("br|hr|p|div|li|ul|ol|dl|dt|dd|t[rdh]|table|h[1-6]|pre|blockquote|tab|lb|lf|cr|nl|newline|line-?break|page"
+             "-?break|w:(?:br|cr|tab|p)|a:(?:br|p)|text:(?:line-break|tab|s|p|h)")
+_BREAK = re.compile(rf"</?(?:{_ELEMENTS})\d*(?:\s[^<>]*)?/?>|"
+                    r"[{\[](?:br|tab|nl|lf|newline|line-?break)[}\]]|\\(?:line|par|tab|page|column|sect|cell|row)\b|"
+                    r"\\[nrt](?![a-z])|&#(?:x0*[9AD]|0*(?:9|10|13));|[\n\r\t]", re.IGNORECASE)
+_SPACE = re.compile(r"\s+|(?:&(?:nbsp|ensp|emsp|thinsp|#160|#xa0|#32|#x20);)+|\\~|<nbsp\d*/>", re.IGNORECASE)
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML does not allow."""
+_REFERENCE = re.compile(r"&#(?:x([0-9A-Fa-f]{1,8})|([0-9]{1,10}));")
+_DECLARED = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
+_DECLARATION_BYTES = 200
+_REFERENCE_CHARACTERS = 14
+"""Maximum length of a character reference, which two blocks of a file may share."""
+_CODE_SPACE = "\0"
+"""Mark in the text of a segment for a native code that separates words."""
+
+
+def separates_words(code: str, type: str = "") -> bool:
+    """Return True for native code, such as `<br/>`, that is a line break, a tab or another break between words.
+
+    type: attribute `type` of its element.
+    """
+    return type.lower().removeprefix("x-") in BREAK_TYPES or _BREAK.search(code) is not None
 
 
 @dataclass
 class _Unit:
     """Translation unit (<tu>) that is being read. variants: language and text of each finished <seg>. text: pieces of
-    the text of the current <seg>; None outside a <seg>. markup_depth: number of open MARKUP_ELEMENTS."""
+    the text of the current <seg>; None outside a <seg>. code: pieces of the native code of the current element in
+    MARKUP_ELEMENTS. markup_depth: number of open MARKUP_ELEMENTS."""
 
     variants: list[tuple[str, str]] = field(default_factory=list)
     language: str = ""
     text: list[str] | None = None
+    code: list[str] = field(default_factory=list)
+    code_type: str = ""
     markup_depth: int = 0
 
 
@@ -39,7 +70,8 @@ class _Reader:
         self.units: list[_Unit] = []
         self.unit: _Unit | None = None
         self.root: str | None = None
-        self.parser = expat.ParserCreate()
+        self.preserved = [False]                                                # xml:space of the open elements
+        self.parser = expat.ParserCreate("utf-8")                               # for a declaration of another encoding
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
@@ -53,6 +85,8 @@ class _Reader:
             if name != "tmx":
                 raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: the file begins with <{name}>; a "
                                   "translation memory begins with <tmx>.")
+        space = attributes.get("xml:space")
+        self.preserved.append(self.preserved[-1] if space is None else space == "preserve")
         if name == "tu":
             self.unit = _Unit()
         unit = self.unit
@@ -64,24 +98,30 @@ class _Reader:
             unit.text, self.segment_bytes = [], 0
         elif name in MARKUP_ELEMENTS:
             unit.markup_depth += 1
+            if unit.markup_depth == 1:
+                unit.code, unit.code_type = [], attributes.get("type", "")
 
     def _end(self, name: str) -> None:
-        unit = self.unit
+        unit, preserved = self.unit, self.preserved.pop()
         if unit is None:
             return
         if name == "seg" and unit.text is not None:
-            unit.variants.append((unit.language, "".join(unit.text)))
+            unit.variants.append((unit.language, _without_layout("".join(unit.text), preserved)))
             unit.text = None
         elif name in MARKUP_ELEMENTS:
             unit.markup_depth -= 1
+            code = "".join(unit.code)
+            if (unit.text is not None and not unit.markup_depth and not self.keep_markup
+                    and (separates_words(code, unit.code_type) or _SPACE.fullmatch(code))):
+                unit.text.append(_CODE_SPACE)
         elif name == "tu":
             self.units.append(unit)
             self.unit = None
 
     def _characters(self, text: str) -> None:
         unit = self.unit
-        if unit is not None and unit.text is not None and (self.keep_markup or not unit.markup_depth):
-            unit.text.append(text)
+        if unit is not None and unit.text is not None:
+            (unit.code if unit.markup_depth and not self.keep_markup else unit.text).append(text)
             self.segment_bytes += len(text.encode())
             if self.segment_bytes > self.max_segment_bytes:
                 raise CorpusError(f"{self.path}:{self.parser.CurrentLineNumber}: a segment has more than "
@@ -98,8 +138,12 @@ class _Reader:
 
 
 def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], keep_markup: bool = False,
-               limit: int | None = None, max_segment_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[str, ...]]:
+               limit: int | None = None, max_segment_bytes: int = MAX_LINE_BYTES,
+               on_forbidden: Callable[[int], None] = lambda line: None) -> Iterator[tuple[str, ...]]:
     """Yield a tuple for each unit: its text in each of the given languages.
+
+    The line breaks and indentation of a pretty-printed segment become one line feed, or nothing at its ends. With
+    `xml:space="preserve"` they are kept. Inline markup that separates words, such as a line break, becomes a space.
 
     Args:
         blocks: contents of the file, in blocks of any size.
@@ -110,12 +154,15 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         keep_markup: True to keep inline markup (`<b>` and so on) in the text.
         limit: maximum number of units to read.
         max_segment_bytes: maximum length of a segment in bytes.
+        on_forbidden: function that gets the line number of each character that XML does not allow, such as a control
+            character. The character is replaced by U+FFFD.
     Raises:
         CorpusError: the file is not TMX, is damaged, or has a segment that is too long (the message names the line).
             Or, for at least one of the languages, no unit has text.
     """
     missing, existing, count = list(dict.fromkeys(languages)), dict[str, None](), 0
-    for count, unit in enumerate(islice(_units(blocks, path, keep_markup, max_segment_bytes), limit), 1):
+    units = _units(_as_utf8(blocks, path, on_forbidden), path, keep_markup, max_segment_bytes)
+    for count, unit in enumerate(islice(units, limit), 1):
         texts = {language: _text(unit, language) for language in languages}
         if missing:
             missing = [language for language in missing if texts[language] is None]
@@ -135,12 +182,87 @@ def _units(blocks: Iterable[bytes], path: str, keep_markup: bool, max_segment_by
             reader.parser.Parse(block, last)
             yield from reader.units
             reader.units.clear()
-    except (LookupError, ValueError) as error:                                  # unknown or wrong declared encoding
-        raise CorpusError(f"{path}: its encoding cannot be read ({error}). Convert the file to UTF-8, and change the "
-                          "encoding in its first line to UTF-8.") from error
     except expat.ExpatError as error:
         raise CorpusError(f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}). Export the "
                           "translation memory again, or correct the line.") from error
+
+
+def _as_utf8(blocks: Iterable[bytes], path: str, on_forbidden: Callable[[int], None]) -> Iterator[bytes]:
+    """Yield the contents of a file in UTF-8, with U+FFFD in place of the characters that XML does not allow."""
+    blocks, start = iter(blocks), b""
+    for block in blocks:
+        start += block
+        if len(start) >= _DECLARATION_BYTES:
+            break
+    encoding = _encoding(start)
+    lines, rest = 1, ""
+
+    def replaced(text: str, position: int) -> str:
+        on_forbidden(lines + text.count("\n", 0, position))
+        return "\ufffd"
+
+    try:
+        str(b"x", encoding, "ignore")                                           # refuses codecs that are not of text
+        decoder = codecs.getincrementaldecoder(encoding)()
+        for block, last in chain(((block, False) for block in chain([start], blocks)), [(b"", True)]):
+            text = rest + decoder.decode(block, last)
+            cut = len(text) if last else text.find("&", max(0, len(text) - _REFERENCE_CHARACTERS))
+            text, rest = (text, "") if cut < 0 else (text[:cut], text[cut:])
+            if FORBIDDEN.search(text):
+                text = FORBIDDEN.sub(lambda match: replaced(match.string, match.start()), text)
+            if "&#" in text:
+                text = _REFERENCE.sub(lambda match: match[0] if _is_allowed(match) else replaced(
+                    match.string, match.start()), text)
+            yield text.encode()
+            lines += text.count("\n")
+    except UnicodeDecodeError as error:
+        lines += str(error.object[:error.start], encoding, "replace").count("\n") + rest.count("\n")
+        raise CorpusError(f"{path}:{lines}: byte 0x{error.object[error.start]:02x} is not "
+                          f"{encoding.upper().removesuffix('-SIG')}, the encoding of the file. Correct the encoding in "
+                          "its first line, or convert the file to UTF-8.") from error
+    except (LookupError, ValueError) as error:
+        raise CorpusError(f"{path}: its encoding, {encoding}, is not known. Convert the file to UTF-8, and change the "
+                          "encoding in its first line to UTF-8.") from error
+
+
+def _encoding(start: bytes) -> str:
+    """Return the encoding of an XML file that begins with `start`: by its byte order mark, else as declared."""
+    if start.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    if start.startswith(UTF16_MARKS):
+        return "utf-16"
+    if start[:2] in (b"<\0", b"\0<"):
+        return "utf-16-le" if start[:1] == b"<" else "utf-16-be"
+    declared = _DECLARED.match(start[:_DECLARATION_BYTES])
+    encoding = declared[1].decode().lower() if declared else "utf-8"
+    # A declaration that can be read as ASCII is not UTF-16, whatever it says; programs copy it from text in memory.
+    is_wrong = encoding.replace("_", "-").startswith(("utf-16", "utf-32", "utf16", "utf32", "ucs"))
+    return "utf-8-sig" if is_wrong or encoding in ("utf-8", "utf8") else encoding
+
+
+def _is_allowed(reference: re.Match[str]) -> bool:
+    """Return True if XML allows the character of a character reference."""
+    code = int(reference[1], 16) if reference[1] else int(reference[2])
+    return code <= 0x10FFFF and FORBIDDEN.match(chr(code)) is None
+
+
+def _without_layout(text: str, preserved: bool) -> str:
+    """Return the text of a segment without the layout of the file: each run of white space with a line break becomes a
+    line feed, or nothing at an end of the text; a run with a mark of native code becomes a space.
+
+    preserved: True to keep the line breaks, because of `xml:space="preserve"`.
+    """
+    breaks = _CODE_SPACE if preserved else f"{_CODE_SPACE}\n"
+    if not any(mark in text for mark in breaks):
+        return text
+
+    def replacement(run: re.Match[str]) -> str:
+        if not any(mark in run[0] for mark in breaks):
+            return run[0]
+        inner = run.start() > 0 and run.end() < len(text)
+        return "" if not inner else "\n" if "\n" in run[0] else " "
+
+    return re.sub(r"[ \t\r\n\0]+", replacement, text)
 
 
 def _missing_language(path: str, missing: Sequence[str], units: str, existing: Sequence[str]) -> CorpusError:

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 from xml.parsers import expat
 
+from seq2seq.data.tmx import FORBIDDEN
 from seq2seq.documents.block import MAX_DEPTH, MAX_TAGS, DocumentError, decode, require_count
 
 XmlKind = Literal["open", "close", "alone", "text", "comment", "other"]
 _DECLARED = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
 _NO_ATTRIBUTES: Mapping[str, str] = {}
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML does not allow."""
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -133,4 +132,4 @@ def xml_tokens(text: str) -> list[XmlToken]:
 
 def escape_xml(text: str) -> str:
     """Escape &, < and > for character data. Characters that XML does not allow are removed."""
-    return re.sub("[&<>]", lambda match: _ESCAPES[match[0]], _FORBIDDEN.sub("", text))
+    return re.sub("[&<>]", lambda match: _ESCAPES[match[0]], FORBIDDEN.sub("", text))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Literal
 
+from seq2seq.data.tmx import MARKUP_ELEMENTS, separates_words
 from seq2seq.documents.block import Block, DocumentError, Tag, TagKind, require_block_size
 from seq2seq.documents.spans import replace_spans
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
@@ -98,6 +99,9 @@ class XmlFile:
             if index in self.ends:
                 kind, name = roles(token)
                 last = self.ends[index] if kind != "element" else index
+                if kind == "whole" and token.local_name in MARKUP_ELEMENTS and separates_words(
+                        "".join(one.text for one in self.tokens[index:last]), token.attributes.get("type", "")):
+                    kind = "break"
             if token.kind == "close" or kind == "close":
                 name = "" if token.kind == "close" else f"={name}"      # the stack has "" for elements
                 while token.kind == "close" and stack[-1][1]:           # markers that the element does not close

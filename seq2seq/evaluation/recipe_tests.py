@@ -8,9 +8,9 @@ from pathlib import Path
 
 from seq2seq.data.corpus import read_pairs
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.recipe import Corpus, Recipe, load_recipe
+from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.directions import language_token
-from seq2seq.storage.checkpoints import recipe_path
+from seq2seq.storage.checkpoints import recipes_with_corpora
 from seq2seq.tokenizers.context import parse_context
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
@@ -80,13 +80,17 @@ def recipe_with_tests(bundle: Path) -> Recipe:
         UserError: the recipe has no test sets, or their files do not exist on this machine.
     """
     bundle = bundle.absolute()
-    recipe = load_recipe(recipe_path(bundle), check_files=False)
+    recipe, *others = recipes_with_corpora(bundle)
     files = "files with --source and --reference" if recipe.task.has_source else "a file with --text"
     if not recipe.data.test:
         raise UserError(f"the recipe of {bundle} has no test sets. Name {files}.")
-    paths = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
-    missing = [str(path) for path in paths if not path.is_file()]
-    if missing:
+
+    def missing(recipe: Recipe) -> str:
+        paths = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
+        return ", ".join(str(path) for path in paths if not path.is_file())
+
+    if missing(recipe):
+        listed = dict.fromkeys([missing(each) for each in (recipe, *others)])
         raise CorpusError(f"the test sets in the recipe of {bundle} are missing: there is no file "
-                          f"{', '.join(missing)}. Name {files}.")
+                          f"{', nor '.join(listed)}. Name {files}.")
     return recipe

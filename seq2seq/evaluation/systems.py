@@ -24,10 +24,10 @@ from seq2seq.devices import return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.calibration import Calibration, fit
 from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
-from seq2seq.evaluation.recipe_tests import TestSet, tests_of, towards
+from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of, towards
 from seq2seq.evaluation.scores import corpus_scores, require_parallel
-from seq2seq.recipe import Recipe, load_recipe
-from seq2seq.storage.checkpoints import bundle_metadata, recipe_path, resolve_model_path
+from seq2seq.recipe import Recipe
+from seq2seq.storage.checkpoints import bundle_metadata, recipe_with_corpora, resolve_model_path
 from seq2seq.storage.directories import read_metadata
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
@@ -91,9 +91,8 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
     if recipe is None:
         raise OptionError("name the reference translations of these files with --reference, and their source text with "
                           "--source.")
-    if not recipe.data.test:
-        raise OptionError(f"the recipe of {model} has no test sets. Name files with --source and --reference.")
-    found = tests_of(recipe)
+    assert model is not None, "only a model has a recipe"
+    found = tests_of(recipe_with_tests(resolve_model_path(model)).into(language))
     for test in found:
         require_parallel(test.sources or [], [test.references], [f"the test set {test.name}"] * 2)
     return found
@@ -194,7 +193,7 @@ def training_frequencies(systems: Sequence[System], language: str) -> Counter[st
 
 
 def _recipe(model: Path) -> Recipe:
-    return load_recipe(recipe_path(resolve_model_path(model)), check_files=False)
+    return recipe_with_corpora(resolve_model_path(model))
 
 
 def _translate(translator: Translator, lines: Sequence[str | Source], title: str) -> list[Translation]:

@@ -26,11 +26,11 @@ from seq2seq.inference.load_model import read_model
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention
 from seq2seq.model.transformer import DecoderLayer, Transformer
-from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe, load_recipe
+from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.directions import language_token
 from seq2seq.storage.atomic import make_directories, recover, replace_directory
-from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_path, resolve_model_path
+from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_with_corpora, resolve_model_path
 from seq2seq.storage.directories import read_shapes
 from seq2seq.storage.model_card import Sizes, Usage, is_own_card, model_card
 from seq2seq.tokenizers.canonical_text import CODE, is_blank
@@ -157,9 +157,8 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
         raise FormatError(f"{path} cannot be exported to {format}: {reason}.")
     decoding, note = supported_decoding(recipe.decoding, supported)
     bundle = resolve_model_path(path)
-    data = recipe.data if recipe_path(bundle).parent == bundle.absolute() else (
-        load_recipe(recipe_path(bundle), check_files=False).data)
-    recipe = recipe.model_copy(update={"decoding": decoding, "data": data})
+    found = recipe_with_corpora(bundle)
+    recipe = recipe.model_copy(update={"decoding": decoding, "data": found.data}).with_directory(found.directory)
     copy, aligner = inference_copy(model), measured_aligner(path)
     if aligner.head != "mean":
         layer = cast(DecoderLayer, copy.decoder[(aligner.layer or len(copy.decoder)) - 1])

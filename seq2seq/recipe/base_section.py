@@ -1,8 +1,11 @@
 """Base class and shared types of the sections of a recipe."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -26,8 +29,32 @@ class RecipeValueError(ValueError):
         self.key = tuple(key.split(".")) if isinstance(key, str) else key
 
 
-class CombinationError(RecipeValueError):
-    """Error about two settings that do not work together. Its key begins with the section."""
+class SectionsError(RecipeValueError):
+    """Error about a rule between several sections. Its key begins with the section."""
+
+
+class CombinationError(SectionsError):
+    """Error about two settings that do not work together. other: the same error at the key of the other setting, for a
+    recipe in which the first one has its default."""
+
+    other: "CombinationError | None" = None
+
+
+@contextmanager
+def collecting(errors: list[SectionsError]) -> Iterator[None]:
+    """Append the RecipeValueError of the block to `errors`, so that rules after it are checked, too."""
+    try:
+        yield
+    except RecipeValueError as error:
+        errors.append(SectionsError(error.key, str(error)))
+
+
+def raise_all(errors: Sequence[SectionsError]) -> None:
+    """Raise a ValidationError with all errors, if there are any."""
+    if errors:
+        raise ValidationError.from_exception_data("recipe", [InitErrorDetails(
+            type=PydanticCustomError("value_error", "{error}", {"error": error}), loc=(), input=None)
+            for error in errors])
 
 
 def refuse_if(condition: object, key: str | tuple[str | int, ...], message: str) -> None:

@@ -11,10 +11,7 @@ from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
-
-from seq2seq.recipe.base_section import CombinationError
+from seq2seq.recipe.base_section import CombinationError, raise_all
 from seq2seq.recipe.directions import directions_of
 
 _INTRODUCTION = """# Settings that do not work together
@@ -67,7 +64,8 @@ def _changed(key: str) -> Feature:
 
 @dataclass(frozen=True)
 class Combination:
-    """Two settings that do not work together. Errors are reported at the key of the first one.
+    """Two settings that do not work together. Errors are reported at the key of the first one; if the recipe does not
+    set it, at the key of the second one.
 
     reason: clause that follows `because`.
     """
@@ -77,10 +75,16 @@ class Combination:
     reason: str
 
     @property
-    def message(self) -> str:
-        """Error message, which follows the key of the first setting."""
-        value = self.first.name.removeprefix(self.first.key).removeprefix(": ")
-        return f"{value} does not work with {self.second.name}, because {self.reason}. Change one of the two.".lstrip()
+    def error(self) -> CombinationError:
+        """Error at the key of the first setting. Its `other` is the error at the key of the second one."""
+        error = CombinationError(self.first.key, self._message(self.first, self.second))
+        error.other = CombinationError(self.second.key, self._message(self.second, self.first))
+        return error
+
+    def _message(self, one: Feature, other: Feature) -> str:
+        """Return the error message that follows the key of `one`."""
+        value = one.name.removeprefix(one.key).removeprefix(": ")
+        return f"{value} does not work with {other.name}, because {self.reason}. Change one of the two.".lstrip()
 
 
 RNN, POINTER = _is("model.type", "rnn"), _is("model.type", "pointer")
@@ -191,14 +195,16 @@ COMBINATIONS = (
 def refuse_combinations(combinations: Iterable[Combination], sections: Mapping[str, Any]) -> None:
     """Raise ValidationError if settings do not work together, with one error for each combination.
 
-    sections: sections of a recipe by key; the combinations use no other sections.
+    sections: valid sections of a recipe by key. Combinations with a key of another section are not checked.
     """
     recipe = SimpleNamespace(**sections)
-    errors = [InitErrorDetails(type=PydanticCustomError("value_error", "{error}", {
-        "error": CombinationError(combination.first.key, combination.message)}), loc=(), input=None)
-        for combination in combinations if combination.first.used(recipe) and combination.second.used(recipe)]
-    if errors:
-        raise ValidationError.from_exception_data("recipe", errors)
+
+    def used(feature: Feature) -> object:
+        section = feature.key.partition(".")[0]
+        return {section, *(["languages"] if section == "data" else [])} <= sections.keys() and feature.used(recipe)
+
+    raise_all([combination.error for combination in combinations
+               if used(combination.first) and used(combination.second)])
 
 
 def combinations_page() -> str:

@@ -106,7 +106,8 @@ class Corpus(Section):
     header: bool = False
     """True if the first line of a .tsv or .csv contains the column names. If false, columns are numbered from 1."""
     markup: bool = False
-    """Keep inline markup such as `<b>` in the text of a .tmx. If false, the markup is removed."""
+    """Keep inline markup such as `<b>` in the text of a .tmx. If false, markup that separates words, such as a line
+    break, becomes a space, and all other markup is removed."""
     hub: str | None = None
     """Name of a data set on the Hugging Face hub. `source` and `target` are then the names of two columns, or two keys
     inside the column `translation`."""
@@ -129,7 +130,7 @@ class Corpus(Section):
     `>>en<<` (Johnson et al. 2017, arXiv:1611.04558)."""
     document: PathOrColumn = None
     """Table column that identifies the document of each pair. A document ends where the value changes, and at an empty
-    line. Not set: a document ends only at an empty line."""
+    line, which is an empty pair. Not set: a document ends only at an empty line."""
     tag: str | None = None
     """Text to add before each source sentence, so that the model can distinguish this corpus from others: `<BT>` for
     back-translated text (Caswell et al. 2019). If the training corpora have several target languages, the tag must

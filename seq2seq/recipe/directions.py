@@ -5,7 +5,7 @@ The method is from Johnson et al. 2017 (arXiv:1611.04558). The tokens have the s
 
 from typing import Any
 
-from seq2seq.recipe.base_section import refuse_if
+from seq2seq.recipe.base_section import SectionsError, collecting, refuse_if
 from seq2seq.recipe.data_section import Corpus, Data, Languages
 from seq2seq.recipe.task import TRANSLATION
 
@@ -58,8 +58,9 @@ def with_language_tokens(recipe: dict[str, Any]) -> dict[str, Any]:
         **({"test": {name: tagged(corpus) for name, corpus in test.items()}} if isinstance(test, dict) else {})}}
 
 
-def check_directions(recipe: Any) -> None:
-    """Raise RecipeValueError if directions, tags or document context do not fit the other keys. recipe: a `Recipe`."""
+def check_directions(recipe: Any, errors: list[SectionsError]) -> None:
+    """Append an error for each corpus whose languages or tag do not fit the other keys, and for `languages`. recipe: a
+    `Recipe`."""
     data, languages, task = recipe.data, recipe.languages, recipe.task
     tokens = language_tokens(data, languages)
 
@@ -74,6 +75,8 @@ def check_directions(recipe: Any) -> None:
                   f"have several target languages, so that the tag must begin with the language token {token}")
 
     for key, corpus in data.corpora_with_keys():
-        check(key, corpus)
-    refuse_if(tokens and language_token(languages.target) not in tokens, "languages.target",
-              f"no training corpus has this target language; the corpora have the tokens {' and '.join(tokens)}")
+        with collecting(errors):
+            check(key, corpus)
+    with collecting(errors):
+        refuse_if(tokens and language_token(languages.target) not in tokens, "languages.target",
+                  f"no training corpus has this target language; the corpora have the tokens {' and '.join(tokens)}")

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
 from seq2seq.languages import code_for
-from seq2seq.recipe.base_section import CombinationError, RecipeValueError, Section
+from seq2seq.recipe.base_section import CombinationError, RecipeValueError, Section, SectionsError
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.schema import Recipe
@@ -43,8 +43,9 @@ _PATTERNS = {
 
 
 def explain(error: ValidationError, document: Document, prefix: Key = ()) -> Iterator[Diagnostic]:
-    """Yield a diagnostic, with its location in the document, for each of pydantic's errors. prefix: key put before the
-    key of each error, such as `training.teachers` for errors in the recipe of the teachers."""
+    """Yield a diagnostic, with its location in the document, for each of pydantic's errors. prefix: key whose section
+    overrides other keys, such as `training.teachers` for errors in the recipe of the teachers. It is put before the key
+    of an error if the user wrote the key there."""
     for detail in error.errors(include_url=False):
         key: Key = detail["loc"]
         if detail["type"] == "too_short" and detail["input"]:
@@ -54,7 +55,11 @@ def explain(error: ValidationError, document: Document, prefix: Key = ()) -> Ite
             if isinstance(cause.__cause__, ValidationError):
                 yield from explain(cause.__cause__, document, cause.key)
                 continue
-            key = cause.key if isinstance(cause, CombinationError) else key + cause.key
+            key = cause.key if isinstance(cause, SectionsError) else key + cause.key
+            if isinstance(cause, CombinationError) and cause.other and not prefix and not _is_written(
+                    document.value, key) and _is_written(document.value, cause.other.key):
+                yield document.diagnostic(cause.other.key, str(cause.other), True)
+                continue
         if key[-1] == "[key]":
             key = key[:-1]
         elif detail["type"] == "missing" and isinstance(key[-1], int):
@@ -62,7 +67,13 @@ def explain(error: ValidationError, document: Document, prefix: Key = ()) -> Ite
             detail["type"] = "too_few"
         if key[:3] == ("data", "valid", 0) and isinstance(_value_at(document.value, ("data", "valid")), dict):
             key = (*key[:2], *key[3:])                                          # one corpus instead of a list
-        yield document.diagnostic(prefix + key, _text(detail, key, document.value), detail["type"] == "value_error")
+        text = _text(detail, key, document.value)
+        if prefix and _is_written(document.value, prefix + key):
+            key = prefix + key
+        elif prefix:
+            text = (f"{text.rstrip('.')}. This is about the teachers, which have the keys of "
+                    f"{'.'.join(map(str, prefix))}.model.")
+        yield document.diagnostic(key, text, detail["type"] == "value_error")
 
 
 def decoding_with(decoding: DecodingSection, options: Mapping[str, object],
@@ -202,6 +213,15 @@ def _documentation(key: Key) -> str:
     section = section_at(key[:-1])
     entry = section.model_fields.get(str(key[-1])) if section else None
     return (entry.description or "").replace("\n", " ") if entry else ""
+
+
+def _is_written(value: Any, key: Key) -> bool:
+    """Return True if a recipe has a value at this key. value: the unvalidated values."""
+    for step in key:
+        if not isinstance(value, dict) or step not in value:
+            return False
+        value = value[step]
+    return True
 
 
 def _value_at(value: Any, key: Key) -> Any:

@@ -8,7 +8,7 @@ from seq2seq.recipe.schema import Recipe
 
 MAY_CHANGE_ON_RESUME = (
     "name", "license", "expected", "metrics", "decoding", "data.test", "training.max_steps",
-    "training.validate_every", "training.valid_sentences", "training.early_stopping", "training.keep_checkpoints",
+    "training.validate_every", "training.early_stopping", "training.keep_checkpoints",
     "training.checkpoint_minutes", "training.average", "training.divergence", "training.log_every",
     "training.device", "training.threads")
 """Keys and sections that may change when a run is resumed, because they concern its length, checkpoints, evaluation,

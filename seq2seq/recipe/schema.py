@@ -5,13 +5,21 @@ Each default and its documentation are defined only once, in the section of the 
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
 
 from seq2seq.errors import OptionError
 from seq2seq.languages import same_code
-from seq2seq.recipe.base_section import RecipeValueError, Section, refuse_if
+from seq2seq.recipe.base_section import (
+    RecipeValueError,
+    Section,
+    SectionsError,
+    collecting,
+    raise_all,
+    refuse_if,
+)
 from seq2seq.recipe.combinations import COMBINATIONS, refuse_combinations
 from seq2seq.recipe.data_section import Corpus, Data, Languages, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
@@ -38,6 +46,37 @@ def _dependent_defaults(model: Any, metrics: Any) -> dict[str, dict[str, Any]]:
     if model.get("copy") is True:
         defaults.setdefault("training", {})["label_smoothing"] = 0.0
     return defaults
+
+
+def _check_metrics(recipe: Any, errors: list[SectionsError]) -> None:
+    """Append an error for each metric that is not for the task. recipe: `task`, and the sections that have no errors.
+    """
+    for metric in getattr(recipe, "metrics", None) or ():
+        with collecting(errors):
+            refuse_if(metric not in recipe.task.metrics, "metrics", f"'{metric}' is not for model.type: "
+                      f"{recipe.model.type}; expected some of {', '.join(recipe.task.metrics)}")
+    with collecting(errors):
+        best = recipe.training.best_metric if hasattr(recipe, "training") else "loss"
+        refuse_if(not recipe.task.has_source and best not in ("loss", "perplexity"), "training.best_metric",
+                  f"'{best}' is a metric of translations; for a language model, write loss or perplexity, or leave "
+                  "this key out.")
+
+
+def _check_sides(recipe: Any, errors: list[SectionsError]) -> None:
+    """Append an error for each language or corpus whose sides do not fit the task. recipe: as in `_check_metrics`."""
+    monolingual = not recipe.task.has_source
+    with collecting(errors):
+        refuse_if(not monolingual and recipe.languages.source is None, "languages.source",
+                  f"missing. {Languages.model_fields['source'].description}")
+        refuse_if(monolingual and recipe.languages.source is not None, "languages.source",
+                  "a language model has only a `target` language; leave this key out")
+    for key, corpus in recipe.data.corpora_with_keys():
+        with collecting(errors):
+            refuse_if(monolingual and corpus.text is None, ("data", *key),
+                      "a language model reads monolingual text: set `text` instead of `source` and `target`")
+            refuse_if(not monolingual and corpus.text is not None, ("data", *key, "text"),
+                      f"a model of type {recipe.model.type} needs `source` and `target`; `text` is only for "
+                      "model.type: language_model")
 
 
 class Recipe(Section):
@@ -105,45 +144,43 @@ class Recipe(Section):
     @classmethod
     def _refuse_combinations(cls, decoding: DecodingSection, info: ValidationInfo) -> DecodingSection:
         """Check the combinations with the last of the sections, so that errors in other keys are reported, too."""
-        sections = {**info.data, "decoding": decoding}
-        if {"languages", "data", "tokenizer", "model", "training"} <= sections.keys():
-            refuse_combinations(COMBINATIONS, sections)
+        refuse_combinations(COMBINATIONS, {**info.data, "decoding": decoding})
         return decoding
 
     @field_validator("expected")
     @classmethod
-    def _check_expected_scores(
+    def _check_several_sections(
         cls, expected: dict[str, dict[Metric, tuple[float, float]]], info: ValidationInfo
     ) -> dict[str, dict[Metric, tuple[float, float]]]:
-        data: Data | None = info.data.get("data")
-        model: ModelSection | None = info.data.get("model")
+        """Check the rules that involve several sections with the last key, so that errors in other keys are reported,
+        too. A rule is skipped if one of its sections has errors."""
+        recipe = SimpleNamespace(**info.data)
+        errors: list[SectionsError] = []
+        if "model" in info.data:
+            recipe.task = recipe.model.task
+            _check_metrics(recipe, errors)
+        if {"languages", "data", "model"} <= info.data.keys():
+            _check_sides(recipe, errors)
+            check_directions(recipe, errors)
         for name, ranges in expected.items():
-            refuse_if(data and name not in data.test, name, f"data.test has no '{name}'; it has "
-                      f"{', '.join(data.test) or 'no test sets' if data else ''}")
+            with collecting(errors):
+                known = recipe.data.test if "data" in info.data else {name: None}
+                refuse_if(name not in known, f"expected.{name}", f"data.test has no '{name}'; it has "
+                          f"{', '.join(known) or 'no test sets'}")
             for metric, (low, high) in ranges.items():
-                measures = info.data.get("metrics") or (model.task.default_metrics if model else (metric,))
-                key = f"{name}.{metric}"
-                refuse_if(metric not in measures, key, f"not in the metrics of this recipe: {', '.join(measures)}")
-                refuse_if(low > high, key, f"the lowest score must be first, found [{low}, {high}]")
+                defaults = recipe.task.default_metrics if "model" in info.data else (metric,)
+                measures = info.data.get("metrics") or defaults
+                key = f"expected.{name}.{metric}"
+                with collecting(errors):
+                    refuse_if(metric not in measures, key, f"not in the metrics of this recipe: {', '.join(measures)}")
+                with collecting(errors):
+                    refuse_if(low > high, key, f"the lowest score must be first, found [{low}, {high}]")
+        raise_all(errors)
         return expected
 
     @model_validator(mode="after")
-    def _check_languages_and_sides(self) -> "Recipe":
-        """Check the rules that involve the task or several sections and have no field validator."""
-        monolingual = not self.task.has_source
-        refuse_if(not monolingual and self.languages.source is None, "languages.source",
-                  f"missing. {Languages.model_fields['source'].description}")
-        refuse_if(monolingual and self.languages.source is not None, "languages.source",
-                  "a language model has only a `target` language; leave this key out")
-        for key, corpus in self.data.corpora_with_keys():
-            refuse_if(monolingual and corpus.text is None, ("data", *key),
-                      "a language model reads monolingual text: set `text` instead of `source` and `target`")
-            refuse_if(not monolingual and corpus.text is not None, ("data", *key, "text"),
-                      f"a model of type {self.model.type} needs `source` and `target`; `text` is only for model.type: "
-                      "language_model")
-        for metric in self.metrics or ():
-            refuse_if(metric not in self.task.metrics, "metrics", f"'{metric}' is not for model.type: "
-                      f"{self.model.type}; expected some of {', '.join(self.task.metrics)}")
+    def _check_teachers(self) -> "Recipe":
+        """Check the recipe of the teachers, after this recipe has been found to be valid."""
         if self.training.teachers.count:
             type = str(self.training.teachers.model.get("type", self.model.type))
             refuse_if("base" in self.training.teachers.model, "training.teachers.model.base", "write its keys instead")
@@ -155,10 +192,6 @@ class Recipe(Section):
                     "training": self.training.model_dump() | {"teachers": {"count": 0}}})
             except ValidationError as error:
                 raise RecipeValueError("training.teachers", "no recipe for the teachers") from error
-        check_directions(self)
-        refuse_if(monolingual and self.training.best_metric not in ("loss", "perplexity"), "training.best_metric",
-                  f"'{self.training.best_metric}' is a metric of translations; for a language model, write loss or "
-                  "perplexity, or leave this key out.")
         return self
 
     def __eq__(self, other: object) -> bool:

@@ -106,7 +106,8 @@ class TrainingSection(Section):
     early_stopping: NonNegativeInt = 0
     """Stop after this number of consecutive validations without improvement, not counting scores of 0. 0: never."""
     keep_checkpoints: PositiveInt = 3
-    """Number of most recent checkpoints to keep."""
+    """Number of most recent validated checkpoints to keep. Up to two newer ones, saved between validations, stay, too,
+    so that the training can resume from them."""
     checkpoint_minutes: Annotated[float, Field(ge=0, le=2)] = 2.0
     """Minutes between checkpoints. A crash loses at most this work, and a running validation. 0: after each step."""
     average: Average = Average()

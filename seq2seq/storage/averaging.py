@@ -16,13 +16,16 @@ from seq2seq.storage.atomic import current_path
 from seq2seq.storage.checkpoints import (
     BEST,
     RECIPE,
+    RECIPE_DIRECTORY,
     list_checkpoints,
     load_bundle,
     load_checkpoint,
     save_bundle,
     step_of,
+    validated_checkpoints,
 )
 from seq2seq.storage.directories import read_file
+from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.storage.links import DamagedError, refuse_links
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
@@ -36,8 +39,8 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     If the checkpoints contain moving averages of the weights, the mean of the moving averages is written instead.
 
     Args:
-        paths: a run directory, or checkpoints of one run.
-        last: number of the run's newest checkpoints to average; None: all.
+        paths: a run directory, or checkpoints of one run. Of a run, only checkpoints saved at a validation are used.
+        last: number of the run's newest validated checkpoints to average; None: all.
     Returns:
         The steps that were averaged.
     Raises:
@@ -128,7 +131,9 @@ def average_intact(checkpoints: Sequence[Path]) -> tuple[dict[str, Tensor], int]
 
 
 def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
-    """Yield the checkpoints among `paths`, and the newest `last` checkpoints (None: all) of each run among `paths`."""
+    """Yield the checkpoints among `paths`, and the newest `last` validated checkpoints (None: all) of each run among
+    `paths`. Between validations, checkpoints are saved by the clock, so that the newest ones may be a few steps apart.
+    """
     for path in paths:
         path = path.resolve()
         if re.fullmatch(r"step-\d+", path.name):
@@ -137,10 +142,15 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
                                 "run, or leave out --last.")
             yield path
             continue
-        checkpoints = list_checkpoints(path)
-        if not checkpoints:
+        if not list_checkpoints(path):
+            if (found := foreign_model(path)) is not None:
+                raise CheckpointError(f"{path} is {found} Only checkpoints of a run can be averaged.")
             raise CheckpointError(f"{path} is neither a run with checkpoints nor a checkpoint. Name a run such as "
                                   "runs/NAME, or checkpoints such as runs/NAME/checkpoints/step-00001000.")
+        checkpoints = validated_checkpoints(path)
+        if not checkpoints:
+            raise CheckpointError(f"no checkpoint of {path} was saved at a validation. Continue the training to its "
+                                  f"first validation, or name checkpoints, such as {list_checkpoints(path)[-1]}.")
         yield from checkpoints if last is None else checkpoints[-last:]
 
 
@@ -155,15 +165,14 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    If the run has a best bundle, return its recipe, corpus counts, number of parameters and alignment settings. The
-    paths in this recipe are as the user wrote them. Without a best bundle, return the run directory's recipe and empty
-    metadata.
+    If the run has a best bundle, return its recipe, corpus counts, number of parameters, alignment settings and the
+    directory of its recipe file. The paths in this recipe are as the user wrote them, relative to that directory.
+    Without a best bundle, return the run directory's recipe and empty metadata.
     """
     if (best_path := current_path(run / BEST)).is_dir():
         best = load_bundle(best_path)
-        kept = ("corpora", "characters", "parameters", "alignment")
-        metadata: dict[str, Any] = {key: best.metadata[key] for key in kept if key in best.metadata}
-        return best.recipe_text, metadata
+        kept = ("corpora", "characters", "parameters", "alignment", RECIPE_DIRECTORY)
+        return best.recipe_text, {key: best.metadata[key] for key in kept if key in best.metadata}
     try:
         return read_file(run / RECIPE).decode(), {}
     except UnicodeDecodeError as error:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError
-from seq2seq.recipe import load_recipe, parse_recipe
+from seq2seq.recipe import Recipe, load_recipe, parse_recipe
 from seq2seq.storage.atomic import (
     cannot_save,
     current_path,
@@ -45,6 +45,7 @@ from seq2seq.storage.directories import (
     verify,
     write_tensors,
 )
+from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.storage.links import RUN_DIRECTORIES, DamagedError, path_inside
 from seq2seq.storage.model_card import Sizes, is_own_card, model_card
 
@@ -56,6 +57,12 @@ MODEL = "model.safetensors"
 STATE = "state.safetensors"
 RECIPE = "recipe.yaml"
 README = "README.md"
+RECIPE_DIRECTORY = "recipe_directory"
+"""Field of a bundle's metadata: directory of the recipe file of its training, which finds the corpora of a bundle that
+is not in its run. Another machine ignores it."""
+VALIDATED = "validated"
+"""Field of a checkpoint's `info`: True if the checkpoint was saved at a validation, False if it was saved by the clock
+or because of a signal."""
 TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabulary.json")
 RENAME_SECONDS = 1
 """Maximum time between the two renames with which a running training replaces its best model."""
@@ -118,6 +125,16 @@ def list_checkpoints(run: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return sorted((path for path in directory.iterdir() if re.fullmatch(r"step-\d{8,}", path.name)), key=step_of)
+
+
+def validated_checkpoints(run: Path) -> list[Path]:
+    """Return the paths of the checkpoints of a run that were saved at a validation, the oldest first.
+
+    Raises:
+        CheckpointError: a checkpoint is damaged.
+    """
+    return [path for path in list_checkpoints(run)
+            if read_metadata(path, "checkpoint", required=(MODEL, STATE))["info"].get(VALIDATED)]
 
 
 def step_of(checkpoint: Path) -> int:
@@ -323,14 +340,26 @@ def _card(directory: Path, metadata: Mapping[str, Any]) -> bytes | None:
         return None
 
 
-def recipe_path(bundle: Path) -> Path:
-    """Return the path of the recipe in which evaluation looks up the corpora of a bundle.
+def recipes_with_corpora(bundle: Path) -> list[Recipe]:
+    """Return the recipe of a bundle, once for each directory that the paths of its corpora may be relative to; first
+    the recipe with the largest number of corpus files that exist.
 
-    For the best bundle of a run, this is the recipe in the run directory, because this recipe contains absolute paths.
-    The bundle's own recipe has the paths as the user wrote them, relative to the original recipe file.
+    For the best bundle of a run, this is the recipe in the run directory, which contains absolute paths. The recipe of
+    any other bundle has the paths as the user wrote them. They are relative to the directory of the original recipe
+    file, which the metadata of the bundle names, or to the bundle.
     """
     bundle = bundle.absolute()
-    return path_inside(bundle.parent if is_best_of_run(bundle) else bundle, RECIPE)
+    is_best = is_best_of_run(bundle)
+    recipes = [load_recipe(path_inside(bundle.parent if is_best else bundle, RECIPE), check_files=False)]
+    if not is_best and isinstance(directory := bundle_metadata(bundle).get(RECIPE_DIRECTORY), str):
+        recipes.append(recipes[0].with_directory(Path(directory)))
+    return sorted(recipes, key=lambda recipe: -sum(
+        path.is_file() for corpus in recipe.resolve().data.corpora() for path in corpus.paths))
+
+
+def recipe_with_corpora(bundle: Path) -> Recipe:
+    """Return the first of `recipes_with_corpora`."""
+    return recipes_with_corpora(bundle)[0]
 
 
 def is_best_of_run(bundle: Path) -> bool:
@@ -356,6 +385,8 @@ def resolve_model_path(path: Path) -> Path:
         raise CheckpointError(f"{path} does not exist. {expected}")
     if path.exists() and not path.is_dir():
         raise _no_model(path, expected)
+    if (found := foreign_model(path)) is not None:
+        raise CheckpointError(f"{path} is {found}")
     if kind_of(path) == "checkpoint":
         raise CheckpointError(
             f"{path} is a checkpoint, from which training resumes. Name the run, {path.parent.parent}, "
@@ -367,7 +398,7 @@ def resolve_model_path(path: Path) -> Path:
     if (path / CHECKPOINTS).is_dir():
         raise CheckpointError(
             f"{path} is a run without {BEST}/, which is written at the first validation. Continue the training, "
-            "or make a bundle of its checkpoints with `seq2seq average`."
+            "or make a bundle of one of its checkpoints with `seq2seq average CHECKPOINT`."
         )
     names = sorted(entry.name for entry in current_path(path).iterdir())
     contents = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if names else "nothing"
@@ -404,6 +435,8 @@ def _no_model(path: Path, expected: str) -> CheckpointError:
             return CheckpointError(f"{path} is a recipe, and its run, {run}, contains no model yet. Train the model "
                                    f"first (seq2seq train {shlex.quote(str(path))}). If you trained it with --run-dir, "
                                    "name that directory.")
+    if path.is_file() and (found := foreign_model(path)) is not None:
+        return CheckpointError(f"{path} is {found} {expected}")
     return CheckpointError(f"{path} is a file. {expected}")
 
 

@@ -22,7 +22,16 @@ from seq2seq.inference.load_model import stored_weights
 from seq2seq.recipe import Recipe
 from seq2seq.signals import Stopped, stopping_by_signal
 from seq2seq.storage.averaging import average_intact
-from seq2seq.storage.checkpoints import BEST, list_checkpoints, prune_checkpoints, save_bundle, save_checkpoint, step_of
+from seq2seq.storage.checkpoints import (
+    BEST,
+    RECIPE_DIRECTORY,
+    VALIDATED,
+    list_checkpoints,
+    prune_checkpoints,
+    save_bundle,
+    save_checkpoint,
+    step_of,
+)
 from seq2seq.storage.run_directory import Log, NoLog
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -35,6 +44,10 @@ from seq2seq.training.step_results import StepResult, StepResults
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, ValidationResult
 from seq2seq.translation.translator import Translator
+
+KEPT_TO_RESUME = 2
+"""Number of the newest checkpoints to keep, whether they were saved at a validation or not: the training resumes from
+the second one if the first one is damaged."""
 
 
 @dataclass
@@ -230,6 +243,7 @@ class TrainingLoop:
             return
         weights = {name: weight.cpu() for name, weight in stored_weights(self.step.model).items()}
         metadata = {"step": self.state.step, "parameters": self.parameters,
+                    RECIPE_DIRECTORY: str(self.recipe.directory),
                     "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts,
                     "characters": self.prepared.characters}
         save_bundle(self.run / BEST, weights, self.recipe_text, self.tokenizers.files(), metadata)
@@ -245,12 +259,15 @@ class TrainingLoop:
         log.flush()                                                     # the checkpoint stores the length of the log
         self.state.logged = log.records
         weights = {name: weight.cpu() for name, weight in stored_weights(self.step.model).items()}
-        info = {"progress": asdict(self.state), "data": self.prepared.fingerprint, "precision": str(self.step.dtype),
+        info = {"progress": asdict(self.state), VALIDATED: self.state.validated(), "data": self.prepared.fingerprint,
+                "validation": self.validation.fingerprint, "precision": str(self.step.dtype),
                 "tokenizer": checksums_of(self.tokenizers)}
         save_checkpoint(self.run, self.state.step, weights, self.step.state(), info)
         # If there are checkpoints of later steps, they are damaged: the run did not resume from them. Delete them.
         steps = [step for step in map(step_of, list_checkpoints(self.run)) if step <= self.state.step]
-        newest = steps[-self.section.keep_checkpoints:]
+        validated = {int(step) for step, _ in self.state.validations}
+        newest = [*steps[-min(KEPT_TO_RESUME, self.section.keep_checkpoints):],
+                  *[step for step in steps if step in validated][-self.section.keep_checkpoints:]]
         averaged = self.state.steps_to_average(self.section.average, self.section.best_metric)
         fallbacks = {self.state.good_step, self.state.candidate_step}
         prune_checkpoints(self.run, {*newest, *averaged, *(fallbacks if self.section.divergence != "stop" else ())})

@@ -215,7 +215,7 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
                         noise=TokenNoise.for_training(recipe, tokenizers), group=group)
     state, checkpoint = TrainState(), newest_checkpoint(run)
     if checkpoint is not None:
-        _require_same_data(checkpoint, tokenizers, prepared, run)
+        _require_same_data(checkpoint, tokenizers, prepared, validation, run)
         step.restore(checkpoint.model, checkpoint.state)
         if checkpoint.info["precision"] != str(dtype):
             before, now = (str(each).removeprefix("torch.") for each in (checkpoint.info["precision"], dtype))
@@ -235,14 +235,20 @@ def _prepare(text: TrainingText, tokenizers: Tokenizers, run: Path, group: Proce
     return prepared or prepare(*arguments, name)
 
 
-def _require_same_data(checkpoint: Checkpoint, tokenizers: Tokenizers, prepared: Prepared, run: Path) -> None:
-    """Raise CheckpointError if a checkpoint was trained with other tokenizers or on other text."""
+def _require_same_data(checkpoint: Checkpoint, tokenizers: Tokenizers, prepared: Prepared, validation: Validation,
+                       run: Path) -> None:
+    """Raise CheckpointError if a checkpoint was trained with other tokenizers or on other text, or validated on other
+    text."""
     if checkpoint.info["tokenizer"] != checksums_of(tokenizers):
         raise CheckpointError(f"{checkpoint.path} was trained with another tokenizer: {run / 'tokenizer'} has changed "
                               "since. Restore that directory, or train from the beginning with --restart.")
     if checkpoint.info["data"] != prepared.fingerprint:
         raise CheckpointError(f"{checkpoint.path} was trained on other text: a file or a model of data.train has "
                               "changed since. Restore it, or train from the beginning with --restart.")
+    if checkpoint.info["validation"] != validation.fingerprint:
+        raise CheckpointError(f"{checkpoint.path} was validated on other text: a file of data.valid has changed since, "
+                              "so that older and newer scores cannot be compared to choose the best model. Restore it, "
+                              "or train from the beginning with --restart.")
 
 
 # End

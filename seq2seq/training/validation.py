@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from collections.abc import Sequence
@@ -58,7 +59,10 @@ class ValidationResult:
 
 
 class Validation:
-    """Validation set, which is read and tokenised once, at the start of the training."""
+    """Validation set, which is read and tokenised once, at the start of the training.
+
+    fingerprint: sha256 of its text. Scores of different text cannot be compared to choose the best model.
+    """
 
     def __init__(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         """Read and tokenise the set.
@@ -72,6 +76,8 @@ class Validation:
                       [(source, target) for _, source, target in read_pairs(recipe, spec)])
                      for name, spec in zip(_names(recipe), recipe.data.valid, strict=True)]
         self.pairs = [pair for _, _, pairs in self.sets for pair in pairs]
+        self.fingerprint = hashlib.sha256("".join(
+            f"{as_line(source)}\t{target}\n" for source, target in self.pairs).encode()).hexdigest()
         encode, encode_targets = (partial(side.encode, threads=torch.get_num_threads())
                                   for side in (tokenizers.source, tokenizers.target))
         texts = [source for source, _ in self.pairs]

@@ -256,7 +256,7 @@ def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
                 raise UserError(f"{part} contains the unfinished output of an earlier run. Delete it to start again.")
             file.truncate(0)
         try:
-            output = Output(file, str(path), part=None if special else part)
+            output = Output(file, str(path), special and file.isatty(), None if special else part)
             yield output
             file.close()                                                        # may report a full disk
             if output.part:

@@ -23,6 +23,7 @@ from seq2seq.storage.locks import lock_run
 from seq2seq.storage.run_directory import check_and_store_recipe
 from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import train_tokenizers
+from seq2seq.training.step import TrainingStep
 
 RECIPE = """\
 name: tiny
@@ -34,7 +35,7 @@ data:
   cleaning: {max_characters: 50}
 tokenizer: {vocab_size: 283}
 model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7}
-training: {batch_tokens: 11, max_steps: 130, precision: fp32}
+training: {batch_tokens: 11, warmup_steps: 7, max_steps: 130, precision: fp32}
 """
 TEXTS = {
     "train": ["ein Hund|a dog", "|a cat", "eine Katze|a cat", "x" * 51 + "|y", "der Hund läuft|the dog runs", "a|"],
@@ -398,3 +399,97 @@ def test_checks_ignore_the_tag(directory):
                      for tag in ("", ", tag: <2en>"))
     assert tagged.findings == plain.findings and tagged.findings["empty"].count == 2
     assert tagged.counts.dropped == plain.counts.dropped
+
+
+# Advice
+
+
+def about(warnings: list[str], *words: str) -> list[str]:
+    return [warning for warning in warnings if all(word in warning for word in words)]
+
+
+FAULTY = {"remove_duplicates=true": ("repeat an earlier pair", "ein Hund|a dog"),
+          "remove_identical=true": ("the same text", "taxi|taxi"),
+          "remove_damaged=true": ("are damaged", "ein H\ufffdnd|a dog"),
+          "min_number_agreement=0.7": ("number in digits", "7 Hunde|11 dogs")}
+
+
+@pytest.mark.parametrize("key", FAULTY)
+def test_cleaning_is_recommended_only_where_it_helps(directory, key):
+    name = key.partition("=")[0]
+    words, pair = FAULTY[key]
+    faulty = [*[pair] * 7, *TEXTS["train"]]
+    write(directory, "train", faulty)
+    write(directory, "test", faulty)
+    train, test = about(checked().warnings, words)
+    assert train.startswith("train") and f"data.cleaning.{name}" in train
+    assert test.startswith("test") and "data.cleaning" not in test
+    cleaned = checked(f"data.cleaning.{key}", "data.test={}").warnings          # nothing remains
+    assert not about(cleaned, name) and not about(cleaned, words)
+
+
+def test_what_remains_after_cleaning_is_warned_of_without_the_key_that_is_set(directory):
+    write(directory, "train", ["7 8 Hunde|7 11 dogs"] * 7 + TEXTS["train"])
+    warning, = about(checked("data.cleaning.min_number_agreement=0.4").warnings, "number in digits")
+    assert "7 (lines 1, 2, 3, 4, 5, …)" in warning and "data.cleaning" not in warning
+    report = checked("data.cleaning.remove_duplicates=true")
+    assert report.corpora[0].findings["duplicate"].count == 6 and "duplicate" not in report.corpora[0].remaining
+    assert not about(report.warnings, "repeat")
+
+
+def test_pairs_that_cleaning_drops_are_not_called_misaligned_or_of_the_other_side(directory, monkeypatch):
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)
+    train = [f"der Hund {number} läuft schnell nach Hause|the dog {number} runs home quickly" for number in range(520)]
+    swapped = ["|".join(reversed(pair.split("|"))) for pair in train[:30]]
+    write(directory, "train", train + swapped)
+    warning, = about(checked("data.cleaning.max_characters=99").warnings, "train", "other side", "source of")
+    assert "data.cleaning.language: sides" in warning
+    assert not about(checked("data.cleaning.max_characters=99", "data.cleaning.language=sides").warnings, "other side")
+
+
+def test_a_language_name_is_warned_of_once_at_the_key_that_gives_it(directory):
+    warning, = about(checked("data.test.first.languages={source: german, target: en}").warnings, "not a language code")
+    assert warning.startswith("data.test.first.languages.source: ")
+    assert len(about(checked("languages.source=german").warnings, "not a language code")) == 1
+
+
+@pytest.mark.parametrize(("settings", "key"), [
+    (["training.warmup_steps=131"], "training.warmup_steps"), (["training.warmup_steps=130"], "training.warmup_steps"),
+    (["training.teachers={count: 1, max_steps: 5}"], "training.warmup_steps"),
+    (["training.validate_every=131"], "training.validate_every"),
+    (["training.validate_every=65", "training.early_stopping=2"], "training.early_stopping"),
+    (["training.validate_every=65", "training.average={kind: best, count: 3}"], "training.average.count"),
+    (["training.bidirectional_epochs=100"], "training.bidirectional_epochs"),
+    (["data.train=[{source: train.de, target: train.en}]", "data.temperature=2"], "data.temperature")])
+def test_a_key_that_can_have_no_effect_is_named(directory, settings, key):
+    warnings = checked(*settings).warnings
+    assert len(about(warnings, f"{key}: ")) == 1
+    assert not about(checked("training.warmup_steps=129").warnings, "effect")
+    assert len(set(warnings)) == len(warnings)
+
+
+def test_filters_of_pairs_have_no_effect_on_a_language_model(directory):
+    settings = ["data={train: [{text: train.en}], valid: {text: valid.en}}", "languages={target: en}",
+                "model={type: language_model, d_model: 12, num_heads: 2, decoder_layers: 1}", "training.warmup_steps=3"]
+    assert len(about(checked(*settings, "data.cleaning.max_length_ratio=2").warnings, "max_length_ratio")) == 1
+    assert not about(checked(*settings, "data.cleaning.max_characters=20").warnings, "data.cleaning.")
+
+
+def test_the_time_of_slow_steps_is_the_median_of_several_with_the_threads_of_the_training(directory, monkeypatch):
+    measuring = importlib.import_module("seq2seq.check.measure")
+    monkeypatch.setattr(measuring, "SECONDS", 0)
+    threads, update = [], TrainingStep.update
+
+    def counted(self, *arguments):
+        threads.append(torch.get_num_threads())
+        return update(self, *arguments)
+
+    monkeypatch.setattr(TrainingStep, "update", counted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        report = check_recipe(load_recipe("recipe.yaml", ["training.threads=2"]), Path("run"), measured=True)
+    finally:
+        torch.set_num_threads(before)
+    assert report.measured["steps"] == measuring.MIN_REPORTED == 3
+    assert threads == [2] * measuring.MIN_STEPS

@@ -26,7 +26,7 @@ data:
   valid: {source: valid.xx, target: valid.yy}
 tokenizer: {vocab_size: 300}
 model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7}
-training: {batch_tokens: 211, max_steps: 13, precision: fp32}
+training: {batch_tokens: 211, warmup_steps: 3, max_steps: 13, precision: fp32}
 """
 PAIRS = 1201
 VALID = 67

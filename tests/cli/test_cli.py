@@ -498,7 +498,7 @@ def test_files_of_evaluate_are_read_like_corpora(run, directory, others):
 
 
 def test_the_average_of_a_run_is_the_mean_of_its_newest_checkpoints(run, directory):
-    save_run(directory / "runs/tiny", [5, 7, 11])
+    save_run(directory / "runs/tiny", [5, 7, 11], between=[6, 8, 9, 10, 12])
     assert run("average", "runs/tiny", "--last", 2, "--output", "mean").code == 0
     bundle = load_bundle(directory / "mean")
     first, second = random_weights(7), random_weights(11)

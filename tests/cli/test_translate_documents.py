@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import pty
 import re
 import zipfile
 from pathlib import Path
@@ -34,6 +36,34 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def translator(model):
     return Translator.load(model, precision="fp32", threads=1)
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.pptx", "a.txt"])
+@pytest.mark.parametrize("place", ["screen", "/dev/tty", "pipe", "file"])
+def test_a_binary_document_is_written_to_a_file_or_pipe_but_not_to_a_terminal(model, tmp_path, monkeypatch, capfdbinary,
+                                                                               name, place):
+    """Under `script`, /dev/tty would be a terminal, too."""
+    if name == "a.docx":
+        document = docx.Document()
+        document.add_paragraph("ein Hund")
+        document.save(tmp_path / name)
+    elif name == "a.pptx":
+        slides = pptx.Presentation()
+        slides.slides.add_slide(slides.slide_layouts[0]).shapes.title.text = "ein Hund"
+        slides.save(tmp_path / name)
+    else:
+        (tmp_path / name).write_text("ein Hund\n")
+    keyboard, screen = pty.openpty()
+    arguments = ["translate", str(model), str(tmp_path / name), "--precision", "fp32", "--threads", "1"]
+    arguments += {"/dev/tty": ["-o", os.ttyname(screen)], "file": ["-o", str(tmp_path / "out")]}.get(place, [])
+    with open(screen, "w") as stdout:
+        if place == "screen":
+            monkeypatch.setattr("sys.stdout", stdout)
+        code = main(arguments)
+    os.close(keyboard)
+    assert code == (2 if name != "a.txt" and place in ("screen", "/dev/tty") else 0)
+    if place == "pipe":
+        assert capfdbinary.readouterr().out.startswith(b"PK") == (name != "a.txt")
 
 
 @pytest.fixture

@@ -301,7 +301,7 @@ def test_output_of_the_python_csv_module_is_read_unchanged(tmp_path_factory, row
 
 
 @pytest.mark.parametrize("line", ['"ein', '"ein Hund","a', '"ein" Hund,a dog', 'ein Hund,a "dog"', 'ein Hund, "a dog"',
-                                  "ein Hund,yes, a dog", "ein Hund", ""])
+                                  "ein Hund,yes, a dog", "ein Hund"])
 def test_mistakes_in_csv_are_named_by_line(tmp_path, line):
     write(tmp_path / "a.csv", f'"x","y, z"\n{line}\nx,y\n')
     with pytest.raises(CorpusError, match="a.csv:2:"):
@@ -328,8 +328,9 @@ def test_line_ends_inside_a_field_become_spaces_and_are_counted(tmp_path):
     assert counts.inner_newlines == 3
 
 
-@pytest.mark.parametrize("line", ['{"de": "x"', "", "[" * 100_000, '["x", "y"]', "null", '{"de": "x", "fr": "y"}',
+@pytest.mark.parametrize("line", ['{"de": "x"', "[" * 100_000, '["x", "y"]', "null", '{"de": "x", "fr": "y"}',
                                   '{"translation": {"de": "x", "fr": "y"}}', '{"translation": "x"}',
+                                  '{"translation": []}', '{"translation": {"de": 1, "en": "y"}}', "{}",
                                   '{"de": "x", "en": 7}', '{"de": ["x"], "en": "y"}',
                                   r'{"de": "x", "en": "y \ud83d"}'], ids=lambda line: line[:30])
 def test_mistakes_in_jsonl_are_named_by_line(tmp_path, line):
@@ -341,6 +342,47 @@ def test_mistakes_in_jsonl_are_named_by_line(tmp_path, line):
 def test_null_is_an_empty_text_and_both_halves_of_a_pair_are_a_character(tmp_path):
     write(tmp_path / "a.jsonl", r'{"de": null, "en": "\ud83d\ude00"}')
     assert pairs_of(tmp_path, file="a.jsonl", **KEYS) == [(1, "", "\U0001f600")]
+
+
+@pytest.mark.parametrize("record", [{"translation": None}, {"translation": {"de": None, "en": None}},
+                                    {"de": None, "en": None}])
+def test_a_record_without_text_is_a_blank_line(tmp_path, record):
+    write(tmp_path / "a.jsonl", "".join(json.dumps(one) + "\n" for one in (TRANSLATIONS[0], record, TRANSLATIONS[1])))
+    assert pairs_of(tmp_path, file="a.jsonl", **KEYS) == [FIRST_PAIRS[0], (2, "", ""), (3, "eine Katze", "a cat")]
+    counts = Counts()
+    spec = Corpus(file="a.jsonl", **KEYS)
+    assert [number for number, *_ in clean(read_corpus(spec, tmp_path, counts), Cleaning(), counts)] == [1, 3]
+    assert (counts.dropped, counts.examples) == ({"empty": 1}, {"empty": 2})
+
+
+TABLES = {"a.tsv": "1\tein Hund\ta dog\n{blank}\n\n2\teine Katze\ta cat\n\n",
+          "a.csv": '"1",ein Hund,a dog\n{blank}\n\n2,eine Katze,a cat\n\n',
+          "a.jsonl": '{{"1": "1", "2": "ein Hund", "3": "a dog"}}\n{blank}\n\n'
+                     '{{"1": "2", "2": "eine Katze", "3": "a cat"}}\n\n'}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("blank", ["", "\r", " ", "\u3000"])
+def test_a_blank_line_of_a_table_is_an_empty_pair_and_ends_a_document(tmp_path, name, blank):
+    write(tmp_path / name, TABLES[name].format(blank=blank))
+    columns = {"source": "2", "target": "3"} if "json" in name else {"source": 2, "target": 3}
+    assert [(line, source, target) for line, source, target in pairs_of(tmp_path, file=name, **columns)] == [
+        (1, "ein Hund", "a dog"), (2, "", ""), (3, "", ""), (4, "eine Katze", "a cat"), (5, "", "")]
+    sources = [source for _, source, _ in read_corpus(Corpus(file=name, **columns), tmp_path, context=2)]
+    assert [source.context for source in sources if source.text] == [(), ()]
+
+
+@pytest.mark.parametrize("name, line", [("a.tsv", "1\t2\t3"), ("a.csv", "1,2,3")])
+def test_blank_lines_before_a_table_do_not_change_its_columns(tmp_path, name, line):
+    write(tmp_path / name, f"\ufeff\n\n{line}\n{line[:3]}\n{line}\n" if name == "a.tsv" else f"\n\n{line}\n{line}\n")
+    assert pairs_of(tmp_path, file=name)[2] == (3, "1", "2")
+    (tmp_path / "recipe.yaml").write_text(json.dumps({
+        "name": "x", "languages": {"source": "en", "target": "de"},
+        "data": {"train": [{"file": name}], "valid": {"file": name, "source": 1, "target": 2}}}))
+    assert len(list(first_line_warnings(load_recipe(tmp_path / "recipe.yaml")))) == 1
+    write(tmp_path / name, f"\n{line}\n{line}{line[1:]}\n")
+    with pytest.raises(CorpusError, match=f"{name}:3:"):
+        pairs_of(tmp_path, file=name)
 
 
 # Parquet and the hub
@@ -373,8 +415,8 @@ def test_parquet_has_columns_or_translations(tmp_path, parquet):
     counts = Counts()
     assert pairs_of(tmp_path, counts, file="a.parquet", **KEYS) == [*FIRST_PAIRS, (3, "", "x y")]
     assert counts.inner_newlines == 1
-    parquet("b", translation=TRANSLATIONS)
-    assert pairs_of(tmp_path, file="b.parquet", **KEYS) == FIRST_PAIRS
+    parquet("b", translation=[*TRANSLATIONS, None])
+    assert pairs_of(tmp_path, file="b.parquet", **KEYS) == [*FIRST_PAIRS, (3, "", "")]
     assert pairs_of(tmp_path, file="b.parquet", limit=1, **KEYS) == FIRST_PAIRS[:1]
 
 
@@ -457,6 +499,16 @@ def test_a_translation_memory_gives_its_units_and_empty_text_for_what_is_lacking
     assert pairs_of(tmp_path, file=name, source="de", target="en", markup=True)[0][1] == "ein <b>Hund"
     assert pairs_of(tmp_path, file=name, text="en") == [(1, "", "a dog"), (2, "", "a cat")]
     assert pairs_of(tmp_path, file=name, source="ger", target="eng", limit=1) == FIRST_PAIRS[:1]
+
+
+def test_a_forbidden_character_of_a_translation_memory_is_counted_with_its_line(tmp_path):
+    write(tmp_path / "memory.tmx", TMX.replace("a cat", "a c&#1;t\x02"))
+    counts = Counts()
+    assert pairs_of(tmp_path, counts, file="memory.tmx", text="en")[1] == (2, "", "a c\ufffdt\ufffd")
+    assert (counts.forbidden_characters, counts.first_forbidden, len(counts.repairs())) == (2, 4, 2)
+    spec = Corpus(file="memory.tmx", text="en")
+    kept = list(clean(read_corpus(spec, tmp_path), Cleaning(remove_damaged=True), counts, sides=1))
+    assert len(kept) == 1 and counts.dropped == {"damaged": 1}
 
 
 def test_the_languages_of_a_translation_memory_are_the_recipes(tmp_path):

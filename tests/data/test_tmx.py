@@ -1,5 +1,6 @@
 """Translation memories: units, languages, markup, and invalid files."""
 
+import re
 import tracemalloc
 
 import pytest
@@ -44,7 +45,7 @@ class Deferring:
 
 def test_no_unit_is_lost_that_the_parser_returns_at_the_end(monkeypatch):
     create = tmx.expat.ParserCreate
-    monkeypatch.setattr(tmx.expat, "ParserCreate", lambda: Deferring(create()))
+    monkeypatch.setattr(tmx.expat, "ParserCreate", lambda encoding: Deferring(create(encoding)))
     assert read(HEAD + unit(en="A dog", de="Hund") + TAIL) == [("A dog", "Hund")]
 
 
@@ -115,10 +116,78 @@ def test_a_file_that_is_not_a_translation_memory_is_refused_with_its_line(data, 
         list(read_units([data], "memory.tmx", ["en"]))
 
 
-@pytest.mark.parametrize("encoding", ["shift_jis", "nonsense"])
+@pytest.mark.parametrize("encoding", ["nonsense", "zip", "undefined"])
 def test_an_encoding_that_cannot_be_read_is_an_error(encoding):
     with pytest.raises(CorpusError):
         read(HEAD.replace("UTF-8", encoding) + TAIL)
+
+
+@pytest.mark.parametrize("declared, written", [
+    ("UTF-8", "utf-8-sig"), ("UTF-16", "utf-16"), ("UTF-16", "utf-16-le"), ("UTF-16", "utf-16-be"),
+    ("ISO-8859-1", "latin-1"), ("windows-1252", "cp1252"), ("utf-16", "utf-8"), ("UTF-8", "utf-16")])
+@pytest.mark.parametrize("block", [1, 7, 10**6])
+def test_a_file_is_read_in_its_encoding(declared, written, block):
+    """.NET writes utf-16 in the declaration of files in UTF-8."""
+    data = (HEAD.replace("UTF-8", declared) + unit(en="Käse — ü".replace("— ", "" if written == "latin-1" else "— "),
+                                                   de="x") * 2 + TAIL).encode(written)
+    blocks = (data[at:at + block] for at in range(0, len(data), block))
+    assert [text[:4] for text, in read_units(blocks, "memory.tmx", ["en"])] == ["Käse"] * 2
+
+
+def test_text_in_another_encoding_is_refused_with_its_line():
+    data = (HEAD + unit(en="Kase") + unit(en="Käse") + TAIL).encode("latin-1")
+    for block in (7, 10**6):
+        with pytest.raises(CorpusError, match="memory.tmx:6:"):
+            list(read_units((data[at:at + block] for at in range(0, len(data), block)), "memory.tmx", ["en"]))
+
+
+@pytest.mark.parametrize("code, separates", [
+    ("<ph>&lt;br/&gt;</ph>", True), ("<ph>&lt;br&gt;</ph>", True), ("<ph>&lt;/p&gt;&lt;p class='x'&gt;</ph>", True),
+    ('<ph type="lb"/>', True), ('<ph type="x-lb">x</ph>', True), ("<ut>{\\line }</ut>", True),
+    ("<ut>\\tab </ut>", True),
+    ("<ph>&lt;br0/&gt;</ph>", True), ("<ph>&lt;w:br/&gt;</ph>", True), ("<it>&#10;</it>", True), ("<ph>\\n</ph>", True),
+    ("<ph>&#9;</ph>", True), ("<ph>&amp;nbsp;</ph>", True), ("<ph> </ph>", True), ("<ph><![CDATA[<BR />]]></ph>", True),
+    ("<bpt i='1'>&lt;li&gt;</bpt>", True), ("<ph>{tab}</ph>", True), ("<ph>&amp;#10;</ph>", True),
+    ("<ph>&amp;#65;</ph>", False),
+    ("<ph>&lt;b&gt;</ph>", False), ("<ph>{0}</ph>", False), ("<ph x='1'/>", False), ("<bpt>&lt;broad&gt;</bpt>", False),
+    ("<ph>&lt;img src='br'/&gt;</ph>", False), ("<ph>%p</ph>", False), ("<ph>{p}</ph>", False),
+    ("<ut>{\\b </ut>", False), ("<!-- <br/> -->", False), ("<?br?>", False), ("<hi></hi>", False)])
+def test_a_native_code_is_a_space_where_it_separates_words_and_nothing_elsewhere(code, separates):
+    space = " " * separates
+    assert read(HEAD + unit(de=f"eins{code}Zeile") + TAIL, "de") == [(f"eins{space}Zeile",)]
+    assert read(HEAD + unit(de=f"eins {code} Zeile{code}") + TAIL, "de") == [(f"eins{space or '  '}Zeile",)]
+    assert read(HEAD + unit(de=f"{code}{code}Wort{code}{code}Wort") + TAIL, "de") == [(f"Wort{space}Wort",)]
+
+
+def test_the_layout_of_the_file_is_no_text():
+    lines = "\n      Press\n      <bpt>&lt;b&gt;</bpt>\n\t  Enter  twice\r\n    "
+    assert read(HEAD + unit(en=lines) + TAIL, "en") == [("Press\nEnter  twice",)]
+    assert read(HEAD + unit(en=" a  b ") + unit(en="\n  \n") + TAIL, "en") == [(" a  b ",), ("",)]
+    assert read(HEAD + unit(en="a&#10;b") + TAIL, "en") == [("a\nb",)]
+
+
+@pytest.mark.parametrize("element", ["tmx", "tu", "tuv", "seg"])
+def test_preserved_space_is_text(element):
+    body = HEAD.partition("?>")[2] + unit(en="\n a\n  b<ph>&lt;br&gt;</ph> c") + TAIL
+    text = re.sub(f"<{element}([ >])", rf'<{element} xml:space="preserve"\1', body)
+    assert read(text, "en") == [("\n a\n  b c",)]
+    assert read(text.replace("preserve", "default"), "en") == [("a\nb c",)]
+
+
+@pytest.mark.parametrize("written", ["\x01", "&#x1;", "&#01;", "\x00", "&#xFFFF;", "&#xD83D;", "&#x110000;", "\ufffe"])
+@pytest.mark.parametrize("block", [1, 7, 10**6])
+def test_a_character_that_xml_forbids_is_replaced_and_reported_and_the_file_is_read(written, block):
+    text = HEAD + unit(en="good") + unit(en=f"a {written}b", de=f"{written}") + unit(en="fine &#65;&#x42;") + TAIL
+    lines: list[int] = []
+    assert read(text, "en", block=block, on_forbidden=lines.append) == [("good",), ("a \ufffdb",), ("fine AB",)]
+    assert lines == [6, 6]
+
+
+def test_a_truncated_file_is_refused_with_the_line_of_its_end():
+    text = HEAD + unit(en="one") + unit(en="two &#x1;") + unit(en="three")
+    for end in (len(text) - 8, len(text)):
+        with pytest.raises(CorpusError, match=r"memory.tmx:[78]:"):
+            read(text[:end], "en")
 
 
 def test_many_units_take_no_more_memory_than_a_thousand():

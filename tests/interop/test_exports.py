@@ -12,6 +12,7 @@ from seq2seq.interop.exporting import Difference, Parity, Tolerance, compare, de
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import parse_recipe
 from seq2seq.storage.checkpoints import load_bundle
+from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.scoring import PairScore, pair_scores
 from seq2seq.translation.translator import Translator
@@ -55,12 +56,14 @@ def assert_equal_results(parity):
 def test_ctranslate2_gives_the_translations_and_scores_of_the_original(kind, tmp_path):
     path = make_bundle(tmp_path / "ours", **(POST | PRE)[kind])
     assert_equal_results(ctranslate2.export_model(path, tmp_path / "theirs"))
+    assert foreign_model(tmp_path / "theirs") and not foreign_model(path)
 
 
 @each(*POST)
 def test_transformers_gives_the_translations_and_scores_of_the_original(kind, tmp_path):
     path = make_bundle(tmp_path / "ours", **(POST | PRE)[kind])
     assert_equal_results(huggingface_export.export_model(path, tmp_path / "theirs"))
+    assert foreign_model(tmp_path / "theirs")
     if "score" in POST[kind]:                                                   # folded into the projections
         return
     import_model(str(tmp_path / "theirs"), tmp_path / "again")

@@ -8,7 +8,7 @@ from seq2seq.check import CorpusReport, check_recipe
 from seq2seq.check.new_recipe import corpus_of, write_recipe
 from seq2seq.check.results import Finding, LineShift, PairReport
 from seq2seq.check.warnings import add_corpus_warnings
-from seq2seq.recipe import load_recipe
+from seq2seq.recipe import Cleaning, load_recipe
 
 MESSAGES = Catalogue("check")
 RECIPE = """\
@@ -20,7 +20,7 @@ data:
   test: {first: {source: test.de, target: test.en}}
 tokenizer: {vocab_size: 283}
 model: {d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7}
-training: {batch_tokens: 11, max_steps: 13, precision: fp32}
+training: {batch_tokens: 11, warmup_steps: 3, max_steps: 13, precision: fp32}
 """
 TEXTS = {"train": "ein Hund|a dog\neine Katze|a cat\nder Hund läuft|the dog runs\n",
          "valid": "eine Katze läuft|a cat runs\n", "test": "ein Hund läuft|a dog runs\n"}
@@ -68,6 +68,17 @@ recipe("a vocabulary that is too large", "tokenizer.vocab_size=999")
 recipe("a vocabulary that is too small", "tokenizer.vocab_size=262")
 recipe("a weight that leaves nothing of an epoch", "data.train.0.weight=1.0e-6")
 recipe("a weight that makes an epoch too long", "data.train.0.weight=1.0e+9")
+recipe("duplicates that cleaning keeps", train="ein Hund|a dog\n" * 4 + TEXTS["train"])
+recipe("duplicates that cleaning drops", "data.cleaning.remove_duplicates=true",
+       train="ein Hund|a dog\n" * 4 + TEXTS["train"])
+recipe("numbers that differ after cleaning", "data.cleaning.min_number_agreement=0.4",
+       train="7 8 Hunde|7 11 dogs\n" * 3 + TEXTS["train"])
+recipe("a test set with faults", test="a dog|a dog\n" * 4 + "7 HÃ¼nde|11 dogs\n" * 3)
+recipe("warm-up longer than the training", "training.warmup_steps=14")
+recipe("validation intervals longer than the training", "training.validate_every=14", "training.early_stopping=1",
+       "training.average={kind: last, count: 2}")
+recipe("exchanged sides in all epochs", "training.bidirectional_epochs=1000")
+recipe("temperature of one corpus", "data.temperature=2")
 recipe("teachers", "training.teachers.count=2")
 
 
@@ -96,7 +107,7 @@ def judged(name, role="train", **results):
     def case(folder):
         warnings = []
         report = CorpusReport(role, "a.de", pairs=100, lines=100, judgement=PairReport(pairs=100, **results))
-        add_corpus_warnings(report, None, set(), warnings)
+        add_corpus_warnings(report, Cleaning(), None, set(), warnings)
         return "\n".join(warnings)
 
     MESSAGES.add(name, case)

@@ -64,7 +64,8 @@ OTHERS = [
     "evaluate --hypothesis latin --reference two", "evaluate --hypothesis two --baseline latin --reference two",
     "evaluate model", "evaluate --hypothesis two --reference two --glossary phrases",
     "average runs/tiny/checkpoints/step-00000005 --last 1 -o x", "average runs/tiny -o model",
-    "average runs/tiny -o runs/tiny", "average runs/tiny runs/other -o x", "average model -o x",
+    "average runs/tiny -o runs/tiny", "average runs/begun -o x",
+    "average runs/tiny runs/other -o x", "average model -o x",
     "train recipe.yaml --run-dir file", "train recipe.yaml --run-dir file/run --restart",
     "check recipe.yaml --run-dir file", "train recipe.yaml --device tpu --run-dir x",
     "export model --to huggingface --quantization int8 -o x",
@@ -84,6 +85,7 @@ def files() -> TemporaryDirectory:
     save_model(place / "strange_speaker", 2, LANGUAGE_MODEL, other)
     for run in ("tiny", "other"):
         save_run(place / "runs" / run, [5])
+    save_run(place / "runs/begun", [], between=[3, 4])
     shutil.copytree(place / "model", place / "runs/trained/best")
     (place / "runs/trained/recipe.yaml").write_text(RECIPE)
     write_recipe(place)

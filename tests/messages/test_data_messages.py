@@ -44,6 +44,8 @@ def memory(name, text, **options):
 corpus("no file", {"a.en": "x"}, **FILES)
 corpus("no compressed file", {"a.en": "x"}, source="a.de.gz", target="a.en")
 corpus("bytes that are not UTF-8", {"a.de": "x\nläuft\n".encode("latin1"), "a.en": "x\nx\n"}, **FILES)
+memory("another encoding", HEAD.encode() + unit(de="Käse", en="cheese").encode("latin1"))
+memory("an encoding that is none", HEAD.replace("<tmx", '<?xml version="1.0" encoding="zip"?><tmx'))
 corpus("UTF-16", {"a.de": "x\n".encode("utf-16"), "a.en": "x\n"}, **FILES)
 corpus("a long line", {"a.de": "x\nxxxxxxxx\n", "a.en": "x\nx\n"}, **FILES, max_line_bytes=7)
 for form, packed in (("gzip", gzip.compress(b"x")), ("Zstandard", zstandard.compress(b"x")),

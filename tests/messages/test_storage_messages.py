@@ -1,8 +1,10 @@
 """Messages about checkpoints, bundles, runs and locks that cannot be read or written."""
 
 import errno
+import io
 import json
 import os
+import zipfile
 from pathlib import Path
 
 import torch
@@ -46,6 +48,47 @@ def link(path: Path, target: str = "/etc/hostname") -> Path:
 
 def flip(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2] + b"~~")
+
+
+# Models of other programs
+
+
+def model_files(name, files, function=resolve_model_path):
+    """Add a case: a directory that contains these files, or one file of this name."""
+    def case(folder):
+        (folder / "model").mkdir()
+        for file, contents in files.items():
+            path = folder / "model" / file
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+        function(folder / "model" / next(iter(files)) if len(files) == 1 and name.startswith("a file") else
+                 folder / "model")
+
+    catalogue.add(name, case)
+
+
+def argos_package():
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("de_en/metadata.json", "{}")
+        archive.writestr("de_en/model/model.bin", "x")
+    return data.getvalue()
+
+
+EXPORTS = {
+    "CTranslate2": {"model.bin": "x", "config.json": "{}", "shared_vocabulary.json": "[]", "parity.json": "{}"},
+    "transformers": {"config.json": '{"model_type": "marian"}', "model.safetensors": "x", "source.spm": "x"},
+    "another model of transformers": {"config.json": '{"model_type": "m2m_100"}', "model.safetensors": "x"},
+    "Argos Translate": {"metadata.json": '{"from_code": "de", "to_code": "en"}', "model/model.bin": "x"},
+    "Marian": {"model.npz": "x", "decoder.yml": "x"}, "ONNX": {"encoder.onnx": b"x"}, "PyTorch": {"model.pt": "x"},
+    "the tokenizer of a run": {"metadata.json": '{"kind": "tokenizer"}'}}
+for kind, files in EXPORTS.items():
+    model_files(f"a directory of {kind}", files)
+model_files("an average of CTranslate2", EXPORTS["CTranslate2"], lambda path: average_checkpoints([path], path / "out"))
+for kind, files in {"Argos Translate": {"de_en.argosmodel": argos_package()}, "ONNX": {"model.onnx": b"\x08\0"},
+                    "a tokenizer": {"source.spm": b"\0"}, "text": {"test.de": "ein Hund\n"},
+                    "bytes": {"data": b"\0\x01"}}.items():
+    model_files(f"a file of {kind}", files)
 
 
 # Checkpoints

@@ -73,6 +73,14 @@ def other_text(folder):
 
 
 @CATALOGUE
+def other_validation_text(folder):
+    copy_finished_run(folder)
+    lines = (folder / "valid.en").read_text().splitlines()
+    (folder / "valid.en").write_text("\n".join(["cat cat cat", *lines[1:]]) + "\n")
+    training(folder, "training.max_steps=12")
+
+
+@CATALOGUE
 def a_model_to_start_from_that_has_other_shapes(folder):
     run = copy_finished_run(folder)
     text = "\n".join(line for line in (folder / "recipe.yaml").read_text().splitlines()

@@ -137,7 +137,7 @@ def refused_by_table(recipe: dict) -> set[str]:
 
 def test_each_combination_of_the_table_refuses_a_pair_of_features():
     refused = set().union(*(refused_by_table(recipe_with(*pair)) for pair in PAIRS))
-    assert refused == {f"{each.first.key}: {each.message}" for each in (*COMBINATIONS, *IN_DECODING)}
+    assert refused == {f"{each.first.key}: {each.error}" for each in (*COMBINATIONS, *IN_DECODING)}
 
 
 def test_a_single_feature_is_accepted():

@@ -15,10 +15,18 @@ import torch
 from toy import copy_finished_run
 from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same, train_steps
 
-from seq2seq.errors import CheckpointError, RecipeError, UserError
+from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
+from seq2seq.evaluation.recipe_tests import recipe_with_tests, tests_of
 from seq2seq.recipe import Average, load_recipe
 from seq2seq.signals import Stopped
-from seq2seq.storage.checkpoints import list_checkpoints, load_bundle, newest_checkpoint
+from seq2seq.storage.averaging import average_checkpoints
+from seq2seq.storage.checkpoints import (
+    list_checkpoints,
+    load_bundle,
+    newest_checkpoint,
+    step_of,
+    validated_checkpoints,
+)
 from seq2seq.tokenizers import vocabulary_size
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training import run as run_module
@@ -104,11 +112,11 @@ def test_validation_and_test_scores_say_their_precision(finished):
     assert metadata["validation"]["bleu"]["precision"] == metadata["test"]["small"]["bleu"]["precision"] == "fp32"
 
 
-def test_the_validation_sentences_that_are_translated_are_spread_over_the_corpus(recipe, folder, run, monkeypatch):
+def test_the_validation_sentences_that_are_translated_are_spread_over_the_corpus(recipe, folder, monkeypatch):
     scored, score_pairs = [], validation.score_pairs
     monkeypatch.setattr(validation, "score_pairs", lambda translator, pairs, *others: (
         scored.append([(source.text, target) for source, target in pairs]), score_pairs(translator, pairs, *others))[1])
-    train(recipe("training.max_steps=12", "training.valid_sentences=3"), run)
+    train(recipe("training.max_steps=1", "training.valid_sentences=3", "data.test={}"), folder / "new")
     pairs = list(zip(*((folder / f"valid.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
     assert scored == [[pairs[0], pairs[len(pairs) // 3], pairs[2 * len(pairs) // 3]]]
 
@@ -496,7 +504,57 @@ def test_an_average_that_is_no_better_does_not_replace_the_best_model(recipe, tm
 def test_only_the_newest_checkpoints_stay_and_a_damaged_one_is_none(recipe, run):
     (run / "checkpoints" / "step-00000011" / "model.safetensors").write_bytes(b"damaged")
     train(recipe("training.max_steps=13", "training.keep_checkpoints=2", "training.checkpoint_minutes=0"), run)
-    assert [path.name for path in list_checkpoints(run)] == ["step-00000012", "step-00000013"]
+    assert list(map(step_of, list_checkpoints(run))) == [10, 12, 13]            # step 10 was validated
+    assert list(map(step_of, validated_checkpoints(run))) == [10, 13]
+
+
+def test_checkpoints_that_the_clock_saves_do_not_displace_validated_ones(recipe, folder, monkeypatch):
+    run = folder / "new"
+    train(recipe("training.checkpoint_minutes=0", "training.keep_checkpoints=3", "training.validate_every=4"), run)
+    assert list(map(step_of, list_checkpoints(run))) == [4, 8, 10, 11]
+    assert average_checkpoints([run], folder / "average", last=2) == [8, 11]
+    interrupting(monkeypatch, 2, press_ctrl_c)
+    with pytest.raises(Stopped):
+        train(recipe(), folder / "short")
+    with pytest.raises(CheckpointError):                                        # nothing was validated
+        average_checkpoints([folder / "short"], folder / "nothing")
+
+
+@pytest.mark.parametrize("change", ["text", "side", "order", "setting"])
+def test_validation_text_that_has_changed_does_not_choose_the_best_model(recipe, folder, run, change):
+    """Scores of different text cannot be compared."""
+    lines = (folder / "valid.de").read_text().splitlines(keepends=True)
+    sources = (folder / "valid.en").read_text().splitlines(keepends=True)
+    settings = ["training.valid_sentences=3"] if change == "setting" else []
+    if change == "text":
+        (folder / "valid.de").write_text("".join([*lines[:-1], "eins\n"]))
+    elif change == "side":
+        (folder / "valid.en").write_text("".join([*sources[:-1], "one\n"]))
+    elif change == "order":
+        (folder / "valid.de").write_text("".join(lines[::-1]))
+        (folder / "valid.en").write_text("".join(sources[::-1]))
+    with pytest.raises(UserError):
+        train(recipe("training.max_steps=12", *settings), run)
+    (folder / "valid.de").write_text("".join(lines))
+    (folder / "valid.en").write_text("".join(sources))
+    train(recipe("training.max_steps=12", "data.test={}"), run)
+
+
+def test_a_model_that_was_averaged_or_copied_finds_its_test_sets(recipe, folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    train(recipe("training.max_steps=2", "training.validate_every=1"), folder / "new")
+    average_checkpoints([folder / "new"], elsewhere / "average")
+    shutil.copytree(folder / "new" / "best", elsewhere / "copy")
+    average_checkpoints([folder / "new"], folder / "average")
+    for model in (elsewhere / "average", elsewhere / "copy", folder / "average", folder / "new" / "best"):
+        test, = tests_of(recipe_with_tests(model))
+        assert test.references == (folder / "valid.de").read_text().splitlines()
+    for name in ("valid.en", "valid.de"):                                       # the model is published with its text
+        shutil.move(folder / name, elsewhere / "copy" / name)
+    assert recipe_with_tests(elsewhere / "copy").directory == elsewhere / "copy"
+    with pytest.raises(CorpusError) as error:
+        recipe_with_tests(elsewhere / "average")
+    assert all(str(place / "valid.de") in str(error.value) for place in (folder, elsewhere / "average"))
 
 
 def test_a_score_outside_the_expected_range_is_a_warning(recipe, run, capsys):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from seq2seq.data.tmx import separates_words
 from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.spans import is_text, replace_spans, trim
 from seq2seq.documents.xml_tokens import XmlToken
@@ -101,8 +102,9 @@ class XliffDocument:
             key = attributes.get("startRef", attributes.get("id", ""))
         if name == "mrk" and (attributes.get("mtype") == "protected" or attributes.get("translate") == "no"):
             return "whole", ""
-        if roles.get(name) == "whole" and (attributes.get("ctype") == "lb" or attributes.get("subType") == "xlf:lb" or
-                                           "\n" in (attributes.get("equiv"), attributes.get("equiv-text"))):
+        code = attributes.get("equiv", attributes.get("equiv-text", ""))
+        if roles.get(name) == "whole" and (attributes.get("subType") == "xlf:lb" or
+                                           separates_words(code, attributes.get("ctype", ""))):
             return "break", ""
         return roles.get(name, "element"), f"{name[1:]} {key}"
 

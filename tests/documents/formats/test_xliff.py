@@ -8,6 +8,7 @@ from property_checks import few_and_many
 from test_round_trips import XLIFF_1
 from unchanged_documents import unchanged, upper
 
+from seq2seq.documents.formats.tmx import TmxDocument
 from seq2seq.documents.formats.xliff import XliffDocument
 from seq2seq.documents.xml_tokens import escape_xml
 
@@ -17,6 +18,23 @@ def test_native_codes_are_tags():
     kinds = [(tag.position, tag.kind, tag.pair) for tag in document.blocks[4].tags]
     assert kinds == [(0, "open", 0), (4, "close", 0), (6, "open", 2), (13, "close", 2), (13, "alone", None)]
     assert document.blocks[4].tags[0].raw == '<bpt id="1">&lt;b&gt;</bpt>'
+
+
+@pytest.mark.parametrize("code, kind", [
+    ("<ph id='1'>&lt;br/&gt;</ph>", "break"), ("<x id='1' ctype='lb'/>", "break"),
+    ("<x id='1' ctype='x-br'/>", "break"),
+    ("<x id='1' equiv-text='&lt;br /&gt;'/>", "break"), ("<it id='1'>\\line </it>", "break"),
+    ("<ph id='1'>{0}</ph>", "alone"), ("<x id='1' equiv-text='&lt;b&gt;'/>", "alone"),
+    ("<mrk mtype='protected'>a\nb</mrk>", "alone")])
+@pytest.mark.parametrize("form", [
+    "<xliff version='1.2'><trans-unit><source>eins{}Zeile</source></trans-unit></xliff>",
+    "<tmx><body><tu><tuv xml:lang='de'><seg>eins{}Zeile</seg></tuv></tu></body></tmx>"])
+def test_a_native_code_that_separates_words_is_a_line_break(form, code, kind):
+    is_xliff = "xliff" in form
+    if is_xliff or "<ph" in code or "<it" in code:
+        text = form.format(code).encode()
+        block, = (XliffDocument(text) if is_xliff else TmxDocument(text, "de")).blocks
+        assert [tag.kind for tag in block.tags] == [kind]
 
 
 def test_a_document_with_a_prefix_gets_targets_with_the_prefix():
