@@ -68,7 +68,7 @@ class ProtectedTranslator:
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
         """Return the best translations of each line; see `Translator.translate`."""
         marked = []
-        for request in number_sources(lines, self.translator.context):
+        for request in map(self.translator.directions.source, number_sources(lines, self.translator.context)):
             forced = "\n".join((request.prefix, *request.required, *decoding.get("require", ())))
             marked.append(_Line(request, self.glossary.find(request.text) if self.glossary else [],
                                 bool(self.placeholders.spans(request.text)), self.placeholders.counts(forced)))

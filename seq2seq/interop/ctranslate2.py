@@ -27,7 +27,6 @@ from seq2seq.interop.exporting import (
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.recipe import ModelSection, Recipe
-from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
@@ -210,7 +209,7 @@ source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name
 
 
 def encode(line):
-    return {token}source.encode({line}, out_type=str)
+    return {token}source.encode(line, out_type=str)
 
 
 def decode(pieces):
@@ -233,12 +232,9 @@ def usage(exportable: Exportable, quantization: str) -> str:
     marian = isinstance(tokenizers.source, MarianVocabulary)
     encode, imports = WITH_WORDS, ""
     if recipe.tokenizer.type != "words" or marian:
-        token = tokenizers.source.language if isinstance(tokenizers.source, MarianVocabulary) else ""
-        line = "line"
-        if recipe.language_tokens:
-            token, line = language_token(recipe.languages.target), '" " + line'      # as in `Vocabulary.encode`
+        token = tokenizers.source.language_token(recipe.languages.target)
         encode = WITH_SENTENCEPIECE.format(
-            files=repr((files[0], files[min(1, len(files) - 1)])), token=f"[{token!r}] + " if token else "", line=line,
+            files=repr((files[0], files[min(1, len(files) - 1)])), token=f"[{token!r}] + " if token else "",
             spaces='.replace("\\u2581", " ").strip()' if marian else "")
         imports = "\nimport sentencepiece"
     return USAGE.format(

@@ -13,8 +13,8 @@ import numpy as np
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
+from seq2seq.languages import same_code
 from seq2seq.tokenizers.context import as_text
-from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.source import Source
 
 UNKNOWN_ID = 0
@@ -28,27 +28,50 @@ _CONTROLS = frozenset(map(chr, CONTROL_CHARACTERS))
 
 
 def as_line(line: str | Source) -> str:
-    """Return a source as a line of text, the form that vocabularies encode: language token, context, tag, text."""
+    """Return a source as a line of text, the form that vocabularies encode: context, tag, text."""
     if isinstance(line, str):
         return line
     context = "" if line.context is None else as_text(line.context)
-    return f"{line.language and f'{line.language} '}{context}{line.tag and f'{line.tag} '}{line.text}"
+    return f"{context}{line.tag and f'{line.tag} '}{line.text}"
 
 
 class Vocabulary(ABC):
-    """Mapping from text to ids and back. A line may begin with a language token, which becomes one id.
+    """Mapping from text to ids and back.
+
+    The ids of a source begin with the language token of its language, if the vocabulary has one. No text yields this
+    id: `>>de<<` in the text becomes the pieces of its characters.
 
     model: bytes that determine the vocabulary. Vocabularies with the same bytes encode every text in the same way.
-    language: language token that is added to every line without a language token; None: add no token.
     """
 
     model: bytes
-    language: str | None = None
 
     @property
     @abstractmethod
     def vocab_size(self) -> int:
         """Number of ids, including the symbols."""
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """Id of the language token of each language that has one, by the language's code."""
+        return {}
+
+    def language_id(self, code: str) -> int | None:
+        """Return the id of the token of a language; None if the vocabulary has no token for it."""
+        if code not in self._language_ids:
+            self._language_ids[code] = next((self.languages[one] for one in self.languages if same_code(one, code)),
+                                            None)
+        return self._language_ids[code]
+
+    def language_token(self, code: str) -> str:
+        """Return the token of a language, such as `>>de<<`; "" if the vocabulary has none for it."""
+        token = self.language_id(code)
+        return "" if token is None else self.pieces([token])[0]
+
+    @cached_property
+    def _language_ids(self) -> dict[str, int | None]:
+        """Results of `language_id`, also for other forms of a code."""
+        return {"": None, **self.languages}
 
     @cached_property
     def never_generated_ids(self) -> list[int]:
@@ -71,18 +94,10 @@ class Vocabulary(ABC):
         """Return True if both vocabularies assign the same ids to the same pieces."""
         return self.model == other.model
 
-    def has_piece(self, text: str) -> bool:
-        """Return True if the text is a piece of the vocabulary."""
-        return self.piece_id(text) is not None
-
-    @abstractmethod
-    def piece_id(self, piece: str) -> int | None:
-        """Return the id of a piece; None if the vocabulary does not contain the piece."""
-
     def encode(self, lines: Sequence[str | Source], threads: int = 1) -> list[list[int]]:
         """Return the ids of each line, without START_ID and END_ID."""
-        tokens, texts = self._split(lines)
-        return [token + ids for token, ids in zip(tokens, self._encode(texts, threads), strict=True)]
+        encoded = self._encode(list(map(as_line, lines)), threads)
+        return [token + ids for token, ids in zip(self._tokens(lines), encoded, strict=True)]
 
     def sample(self, lines: Sequence[str | Source], alpha: float, seed: int) -> list[list[int]]:
         """Encode with subword sampling. The same arguments give the same ids in every process.
@@ -91,46 +106,34 @@ class Vocabulary(ABC):
             alpha: for a unigram model, the exponent of the segmentations' probabilities (Kudo 2018, arXiv:1804.10959);
                 for a BPE model, the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
-        tokens, texts = self._split(lines)
-        return [token + ids for token, ids in zip(tokens, self._sample(texts, alpha, seed), strict=True)]
+        sampled = self._sample(list(map(as_line, lines)), alpha, seed)
+        return [token + ids for token, ids in zip(self._tokens(lines), sampled, strict=True)]
 
     def spans(self, lines: Sequence[str | Source]) -> list[list[tuple[int, int]]]:
         """Return, for each piece that `encode` returns, the span (begin, end) of its characters in the line.
 
         Three kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, all
-        byte pieces of a character except the last one, and the token `language`, which is not in the line.
+        byte pieces of a character except the last one, and the language token, which is not in the line.
         """
-        tokens, texts = self._split(lines)
-        begins = [len(as_line(line)) - len(text) for line, text in zip(lines, texts, strict=True)]
-        return [[(0, begin)] * len(token) + [(begin + first, begin + last) for first, last in spans]
-                for begin, token, spans in zip(begins, tokens, self._spans(texts), strict=True)]
+        spans = self._spans(list(map(as_line, lines)))
+        return [[(0, 0)] * len(token) + pieces for token, pieces in zip(self._tokens(lines), spans, strict=True)]
 
-    def _split(self, lines: Sequence[str | Source]) -> tuple[list[list[int]], list[str]]:
-        """Return two lists: the language token of each line, as [id] or [], and the lines without these tokens. A
-        Marian model in Hugging Face format also encodes the token and the rest of the line separately."""
-        texts = list(map(as_line, lines))
-        tokens: list[list[int]] = []
-        default = None if self.language is None else self.piece_id(self.language)
-        for index, text in enumerate(texts):
-            match = LANGUAGE_TOKEN.match(text)
-            token = self.piece_id(match[0]) if match else None
-            if match and token is not None:
-                texts[index] = text[match.end():]
-            token = default if token is None else token
-            tokens.append([] if token is None else [token])
-        return tokens, texts
+    def _tokens(self, lines: Sequence[str | Source]) -> list[list[int]]:
+        """Return the language token of each line, as [id] or []."""
+        return [[] if isinstance(line, str) or (token := self.language_id(line.language)) is None else [token]
+                for line in lines]
 
     @abstractmethod
     def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:
-        """Return the ids of each text without language token."""
+        """Return the ids of each text."""
 
     @abstractmethod
     def _sample(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Return sampled ids of each text without language token."""
+        """Return sampled ids of each text."""
 
     @abstractmethod
     def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Return the spans of the pieces of each text without language token."""
+        """Return the spans of the pieces of each text."""
 
     @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
