@@ -122,9 +122,10 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     system = System(path.absolute().name if path.absolute().name != "best" else path.absolute().parent.name, path,
                     recipe=recipe, run=path if bundle.parent == path else None, metadata=bundle_metadata(bundle),
                     hashes=hashes, megabytes=megabytes, precision=translator.precision, device=str(translator.device))
-    translator.translate(tests[0].sources_for(translator.context)[:200])        # libraries allocate memory at first use
-    memory = _reset_peak_memory(translator.device)
     directed = {test.name: translator.into(test.languages[1]) for test in tests}
+    first = tests[0]
+    directed[first.name].translate(first.sources_for(translator.context)[:200])   # libraries allocate at first use
+    memory = _reset_peak_memory(translator.device)
     for test in tests:
         sources = test.sources_for(translator.context)
         began = time.perf_counter()

@@ -209,7 +209,7 @@ source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name
 
 
 def encode(line):
-    return {token}source.encode(line, out_type=str)
+    return {token}source.encode({line}, out_type=str)
 
 
 def decode(pieces):
@@ -233,8 +233,9 @@ def usage(exportable: Exportable, quantization: str) -> str:
     encode, imports = WITH_WORDS, ""
     if recipe.tokenizer.type != "words" or marian:
         token = tokenizers.source.language_token(recipe.languages.target)
+        line = '" " + line' if token else "line"                                # as in `Vocabulary.encode`
         encode = WITH_SENTENCEPIECE.format(
-            files=repr((files[0], files[min(1, len(files) - 1)])), token=f"[{token!r}] + " if token else "",
+            files=repr((files[0], files[min(1, len(files) - 1)])), token=f"[{token!r}] + " if token else "", line=line,
             spaces='.replace("\\u2581", " ").strip()' if marian else "")
         imports = "\nimport sentencepiece"
     return USAGE.format(

@@ -279,10 +279,10 @@ def _directions(vocabulary: Vocabulary, tokenizer_config: Mapping[str, Any], req
     token. requested: value of --target-language. source, target: see `_languages`.
     """
     if not vocabulary.languages:
-        only = Languages(source=source, target=target)
+        only = Languages.model_construct(source=source, target=target)          # `parse_recipe` checks the codes
         return only, [only]
     listed = tokenizer_config.get("directions") or [(source, code) for code in vocabulary.languages]
-    directions = [Languages(source=each, target=code) for each, code in listed]
+    directions = [Languages.model_construct(source=str(each), target=str(code)) for each, code in listed]
     try:
         return direction_into(target, directions), directions
     except OptionError:                                                         # such as `roa`, a group of languages

@@ -96,8 +96,8 @@ class Vocabulary(ABC):
 
     def encode(self, lines: Sequence[str | Source], threads: int = 1) -> list[list[int]]:
         """Return the ids of each line, without START_ID and END_ID."""
-        encoded = self._encode(list(map(as_line, lines)), threads)
-        return [token + ids for token, ids in zip(self._tokens(lines), encoded, strict=True)]
+        tokens, texts = self._split(lines)
+        return [token + ids for token, ids in zip(tokens, self._encode(texts, threads), strict=True)]
 
     def sample(self, lines: Sequence[str | Source], alpha: float, seed: int) -> list[list[int]]:
         """Encode with subword sampling. The same arguments give the same ids in every process.
@@ -106,8 +106,8 @@ class Vocabulary(ABC):
             alpha: for a unigram model, the exponent of the segmentations' probabilities (Kudo 2018, arXiv:1804.10959);
                 for a BPE model, the probability of dropping a merge (Provilkov et al. 2020, arXiv:1910.13267).
         """
-        sampled = self._sample(list(map(as_line, lines)), alpha, seed)
-        return [token + ids for token, ids in zip(self._tokens(lines), sampled, strict=True)]
+        tokens, texts = self._split(lines)
+        return [token + ids for token, ids in zip(tokens, self._sample(texts, alpha, seed), strict=True)]
 
     def spans(self, lines: Sequence[str | Source]) -> list[list[tuple[int, int]]]:
         """Return, for each piece that `encode` returns, the span (begin, end) of its characters in the line.
@@ -115,13 +115,17 @@ class Vocabulary(ABC):
         Three kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, all
         byte pieces of a character except the last one, and the language token, which is not in the line.
         """
-        spans = self._spans(list(map(as_line, lines)))
-        return [[(0, 0)] * len(token) + pieces for token, pieces in zip(self._tokens(lines), spans, strict=True)]
+        tokens, texts = self._split(lines)
+        return [[(0, 0), *((max(0, begin - 1), max(0, end - 1)) for begin, end in spans)] if token else spans
+                for token, spans in zip(tokens, self._spans(texts), strict=True)]
 
-    def _tokens(self, lines: Sequence[str | Source]) -> list[list[int]]:
-        """Return the language token of each line, as [id] or []."""
-        return [[] if isinstance(line, str) or (token := self.language_id(line.language)) is None else [token]
-                for line in lines]
+    def _split(self, lines: Sequence[str | Source]) -> tuple[list[list[int]], list[str]]:
+        """Return two lists: the language token of each line, as [id] or [], and the texts of the lines. After a token,
+        the text begins with a space, because transformers so encodes `>>de<< text` with an export of this package."""
+        tokens = [[] if isinstance(line, str) or (token := self.language_id(line.language)) is None else [token]
+                  for line in lines]
+        return tokens, [f" {as_line(line)}" if token else as_line(line)
+                        for token, line in zip(tokens, lines, strict=True)]
 
     @abstractmethod
     def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:

@@ -16,7 +16,7 @@ from seq2seq.data.preparation import (
 )
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.errors import CorpusError
-from seq2seq.recipe import Languages, Recipe, TokenizerSection
+from seq2seq.recipe import Recipe, TokenizerSection
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, train_tokenizers
 
 WORDS = ["Hund", "Katze", "läuft", "schläft", "groß", "klein", "dog", "cat", "runs", "sleeps", "big", "small"]

@@ -14,10 +14,14 @@ from seq2seq.documents.glossary import Glossary, occurrences
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.errors import RequestError
+from seq2seq.recipe import Languages
+from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.sources import number_sources
 from seq2seq.translation.translator import Translation
 from seq2seq.translation.word_confidence import Word
+
+ENGLISH_TO_GERMAN = Languages(source="en", target="de")
 
 
 @dataclass
@@ -27,6 +31,7 @@ class Model:
     function: object
     can_require: bool = True
     context: int = 0
+    directions: Directions = Directions(ENGLISH_TO_GERMAN, (ENGLISH_TO_GERMAN,), ())
     asked: list = field(default_factory=list)
 
     def translate(self, lines, *, progress=None, **decoding):

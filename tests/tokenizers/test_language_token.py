@@ -69,8 +69,11 @@ def test_no_text_yields_the_id_of_a_language_token(section):
     if section.type != "words":
         assert vocabulary.decode(vocabulary.encode(texts)) == texts
     with_language = [Source(text, language="la") for text in texts]
-    assert vocabulary.encode(with_language) == [[vocabulary.languages["la"], *ids] for ids in vocabulary.encode(texts)]
-    assert vocabulary.spans(with_language) == [[(0, 0), *spans] for spans in vocabulary.spans(texts)]
+    assert vocabulary.encode(with_language) == [
+        [vocabulary.languages["la"], *ids] for ids in vocabulary.encode([f" {text}" for text in texts])]
+    for text, spans in zip(texts, vocabulary.spans(with_language), strict=True):
+        assert spans[0] == (0, 0)
+        assert "".join(text[begin:end] for begin, end in spans).replace(" ", "") == text.replace(" ", "")
     assert vocabulary.encode([Source("one", language="xh")]) == vocabulary.encode(["one"])
     assert tokens <= set(vocabulary.never_generated_ids)
     assert vocabulary.decode([[vocabulary.languages["la"], *vocabulary.encode(["one"])[0]]]) == ["one"]

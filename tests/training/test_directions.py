@@ -10,18 +10,21 @@ from typer.testing import CliRunner
 from seq2seq.cli import app
 from seq2seq.data.corpus import read_pairs
 from seq2seq.data.preparation import TrainingText, make_tokenizers
-from seq2seq.errors import OptionError, RecipeError
+from seq2seq.errors import OptionError, RecipeError, TokenizerError
 from seq2seq.evaluation.systems import read_system, read_tests
 from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.inference.load_model import read_model
 from seq2seq.interop import ctranslate2, huggingface_export
+from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import load_recipe
 from seq2seq.serve.models import Models
+from seq2seq.tokenizers.source import Source
 from seq2seq.training.run import start_training, train
 from seq2seq.training.synthetic_text import training_text
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator, directions_of_model
+from seq2seq.translation.worker_processes import TranslatorPool
 
 DIRECTIONS = """
   train:
@@ -239,6 +242,60 @@ def test_an_export_translates_in_all_directions(folder, tmp_path, export):
     lines = [f"{token}{line}\n" for token in ("", ">>la<< ", ">>en<< ") for line in LINES]
     (tmp_path / "lines").write_text("".join(lines))
     export(run, tmp_path / "export", source=tmp_path / "lines")
+
+
+@pytest.mark.slow
+def test_an_imported_export_has_the_same_directions(folder, tmp_path):
+    run = folder / "longer"
+    if not run.exists():
+        settings = ["training.max_steps=300", "model.d_model=32", "training.validate_every=300"]
+        train(load_recipe(folder / "recipe.yaml", settings), run)
+    huggingface_export.export_model(run, tmp_path / "export")
+    import_model(str(tmp_path / "export"), tmp_path / "imported")
+    import_model(str(tmp_path / "export"), tmp_path / "latin", target_language="la")
+    ours, again = Translator.load(run), Translator.load(tmp_path / "imported")
+    assert again.directions == ours.directions
+    assert Translator.load(tmp_path / "latin").directions.chosen == ours.into("la").languages
+    for target in ("de", "en", "la"):
+        assert again.into(target).encode(LINES) == ours.into(target).encode(LINES)
+        assert texts(again.into(target)) == texts(ours.into(target))
+
+
+@pytest.mark.slow
+def test_workers_translate_into_the_language_of_each_line(folder):
+    lines = [f"{token}{line}" for token in ("", ">>la<< ", ">>en<< ") for line in LINES]
+    expected = texts(Translator.load(folder / "run", "cpu", "fp32"), lines)
+    with TranslatorPool(folder / "run", 2, "cpu", "fp32") as pool:
+        assert texts(pool, lines) == expected
+    with TranslatorPool(folder / "run", 2, "cpu", "fp32", target_language="la") as pool:
+        assert texts(pool, LINES) == expected[2:4]
+
+
+def test_lines_of_several_languages_are_translated_as_each_of_them_alone(folder):
+    translator = Translator.load(folder / "run", "cpu", "fp32")
+    lines = [Source(line, language=language) for line in LINES for language in ("la", "", "en", "deu")]
+    progress = []
+    found = translator.translate(lines, n_best=2, progress=progress.append)
+    alone = [translator.translate([line], n_best=2)[0] for line in lines]
+    assert [[one.text for one in n_best] for n_best in found] == [[one.text for one in n_best] for n_best in alone]
+    assert sum(progress) == len(lines)
+
+
+def test_fine_tuning_and_ensembles_need_the_languages_of_the_model(folder, tmp_path):
+    one = RECIPE.replace("tokenizer: {vocab_size: 300}", "").replace("languages: {source: en, target: de}",
+                                                                     "languages: {source: en, target: xh}")
+    (folder / "one.yaml").write_text(one.replace("training:", "training:\n  start_from: run/best"))
+    with pytest.raises(TokenizerError, match="language tokens for de, en, la, but not for xh"):
+        start_training(load_recipe(folder / "one.yaml"), tmp_path / "run")
+    (folder / "one.yaml").write_text(RECIPE.replace("{vocab_size: 300}", "{taken_from: run/best}").replace(
+        "training:", "training:\n  bidirectional_epochs: 1"))
+    with pytest.raises(TokenizerError, match="bidirectional_epochs"):
+        start_training(load_recipe(folder / "one.yaml"), tmp_path / "both")
+    (folder / "one.yaml").write_text(RECIPE.replace("{vocab_size: 300}", "{taken_from: run/best}"))
+    train(load_recipe(folder / "one.yaml", ["training.max_steps=1"]), folder / "german")
+    assert Translator.load(folder / "run", ensemble=[folder / "german"]).directions.tokens
+    with pytest.raises(OptionError, match="german translates into de, not into la"):
+        Translator.load(folder / "run", ensemble=[folder / "german"], target_language="la")
 
 
 def test_a_server_offers_every_direction_of_a_model(folder):
