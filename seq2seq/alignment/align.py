@@ -14,6 +14,7 @@ from seq2seq.data.alignment_links import AlignmentSettings, Link, extract_links,
 from seq2seq.data.line_splitting import Span, alignment_units, word_spans
 from seq2seq.model.attention import CrossAttention
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
 from seq2seq.translation.scoring import scorable_pairs
 from seq2seq.translation.translator import ReportProgress, Translator
@@ -54,12 +55,15 @@ def align(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: Ali
 def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], aligner: AlignmentSettings
                  ) -> list[np.ndarray | None]:
     """Return the attention between the units (see `line_splitting.alignment_units`) of each pair, with shape (target
-    units, source units). For a pair that is too long for the model, return None."""
-    accepted = set(scorable_pairs(translator, pairs))
-    indices = [index for index, pair in enumerate(pairs) if tuple(pair) in accepted]
+    units, source units). For a pair that is too long for the model, return None. A language token in a source is text.
+    """
+    language = translator.languages.target
+    texts = [(Source(source, language=language), target) for source, target in pairs]
+    accepted = set(scorable_pairs(translator, texts))
+    indices = [index for index, pair in enumerate(texts) if pair in accepted]
     weights: list[np.ndarray | None] = [None] * len(pairs)
     layer, aligner = _one_layer(translator, aligner)
-    for index, pair in compute_pair_attention(translator, [pairs[index] for index in indices], ["cross"], layer):
+    for index, pair in compute_pair_attention(translator, [texts[index] for index in indices], ["cross"], layer):
         units = attention_between(pair, aligner, alignment_units(pair.source.text), alignment_units(pair.target.text))
         weights[indices[index]] = units[:, :-1]
     return weights

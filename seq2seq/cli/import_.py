@@ -37,8 +37,8 @@ def import_(
     source_language: Annotated[str | None, typer.Option(
         metavar="CODE", help="Source language.", show_default="from the model's files or name")] = None,
     target_language: Annotated[str | None, typer.Option(
-        metavar="CODE", help="Target language. If the model has several target languages, this option selects one: "
-        "fra selects the token >>fra<<.", show_default="from the model's files or name")] = None,
+        metavar="CODE", help="Target language. If the model has several, this is the one that it translates into by "
+        "default.", show_default="from the model's files or name")] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Convert a model of another toolkit to a bundle, which can be used and fine-tuned like any other bundle."""
@@ -49,9 +49,10 @@ def import_(
     require_code("--source-language", source_language)
     require_code("--target-language", target_language)
     imported = import_model(model, output, source_language, target_language)
-    console.print_message(f"imported {imported.parameters:,} parameters, {imported.source} to {imported.target}")
-    if imported.languages and imported.token is None:
-        tokens = ", ".join(imported.languages[:8]) + (", …" if len(imported.languages) > 8 else "")
-        console.print_message(f"the model translates into {len(imported.languages)} languages: begin each line with "
-                              f"one of {tokens}, or import the model again with --target-language")
+    chosen = imported.chosen
+    console.print_message(f"imported {imported.parameters:,} parameters, {chosen.source} to {chosen.target}")
+    if len(imported.targets) > 1:
+        targets = ", ".join(imported.targets[:8]) + (", …" if len(imported.targets) > 8 else "")
+        console.print_message(f"the model translates into {len(imported.targets)} languages ({targets}): choose one "
+                              f"with translate --target-language; the default is {chosen.target}")
     console.print_message(f"translate with: seq2seq translate {shlex.quote(str(output))} FILE")

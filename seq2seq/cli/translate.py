@@ -230,9 +230,11 @@ def translate(
                                   or decoding.safety_net and recipe.task.target_is_text)
         if lines.live:
             console.print_message("Type a line and press Enter; Ctrl-D ends the input.")
-        sources = stop.interruptible(constrained_sources(lines, prefixes, phrases, translator.context))
+        language = recipe.languages.target if divided else ""                   # language tokens in a document are text
+        sources = stop.interruptible(constrained_sources(lines, prefixes, phrases, translator.context, language))
         stop.message = how_to_resume(unfinished)
-        warnings = _Warnings(lines.name, divided.places if divided else None, recipe.language_tokens)
+        warnings = _Warnings(lines.name, divided.places if divided else None,
+                             () if divided else translator.directions.codes)
         blocks = unfinished.pending(growing_blocks(sources, 1 if lines.live else BLOCK_LINES * workers))
 
         def output_of(line: Line, n_best: Sequence[Translation]) -> str:
@@ -422,10 +424,10 @@ class _Warnings:
     """Warnings about translated lines. The first warnings of each kind are printed on standard error, all others are
     only counted."""
 
-    def __init__(self, name: str, places: Sequence[str] | None = None, language_tokens: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, places: Sequence[str] | None = None, codes: Sequence[str] = ()) -> None:
         """name: name of the input. places: place of each sentence of a document; None if the input is lines.
-        language_tokens: tokens of the model's target languages, such as `>>de<<`; () if there is only one language."""
-        self.language_tokens, self.places = language_tokens, None if places is None else list(places)
+        codes: languages whose tokens a line may begin with."""
+        self.codes, self.places = codes, None if places is None else list(places)
         self.language = LineWarnings(name, "lines begin with the token of another language", places)
         self.long = LineWarnings(name, "lines were translated in parts, too", places)
         self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", self.places)
@@ -436,12 +438,13 @@ class _Warnings:
 
     def check(self, line: Line, best: Translation) -> None:
         """Print or count the warnings about the translation of a line."""
-        from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
+        from seq2seq.recipe.directions import language_token
+        from seq2seq.tokenizers.language_token import split_language_token
 
-        token = LANGUAGE_TOKEN.match(line.text) if self.language_tokens else None
-        if token and token[0] not in self.language_tokens:
-            self.language.warn(line.number, f"{token[0]} is not a target language of the model, which has "
-                               f"{', '.join(self.language_tokens)}; it was translated as text")
+        code = split_language_token(line.text)[0] if self.codes else ""
+        if code and code not in self.codes:
+            self.language.warn(line.number, f"{language_token(code)} is not a target language of the model, which has "
+                               f"{', '.join(map(language_token, self.codes))}; it was translated as text")
         if best.parts > 1:
             reason = "" if best.retried else "too long for the model; "        # a retry also divides lines that fit
             self.long.warn(line.number, f"{reason}translated in {best.parts:,} parts, which are joined")

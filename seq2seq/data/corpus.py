@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from glob import has_magic
 from itertools import islice
@@ -20,7 +20,6 @@ from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.files import BLOCK_BYTES, MAX_LINE_BYTES, UTF16_MARKS, NotJson, bounded_lines, opened, parse_json
 from seq2seq.tokenizers.context import PreviousSentences
-from seq2seq.tokenizers.language_token import split_language_token
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.tokenizers.whole_words import position_fault
@@ -144,7 +143,8 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, conte
     """
     if spec.uses_recipe_languages:
         spec = spec.model_copy(update=recipe.languages_of(spec).model_dump())
-    pairs = read_corpus(spec, recipe.data_directory, counts, recipe.data.context if context is None else context)
+    pairs = read_corpus(spec, recipe.data_directory, counts, recipe.data.context if context is None else context,
+                        recipe.language_of(spec))
     if recipe.task.target_is_text:
         yield from pairs
         return
@@ -161,13 +161,15 @@ def validation_pairs(recipe: Recipe) -> Iterator[Pair]:
         yield from read_pairs(recipe, spec)
 
 
-def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, context: int = 0) -> Iterator[Pair]:
+def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, context: int = 0, language: str = "",
+                ) -> Iterator[Pair]:
     """Yield the pairs of a corpus in order.
 
     Args:
         spec: section of the recipe for this corpus. Paths in it are relative to `directory`.
         counts: updated with the number of lines read, and the numbers of characters removed or replaced.
         context: number of source sentences in the context of each source; 0: sources have no context.
+        language: see `Source.language`.
     Raises:
         CorpusError: a file or a column is missing, a file is not UTF-8, or files are not parallel. The message names
             the file and the line.
@@ -175,7 +177,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
     counts = Counts() if counts is None else counts
     rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory, counts)
     previous, document = PreviousSentences(context), ""
-    language, tag = language_and_tag(spec, context)
+    line = Source("", language=language, tag=spec.tag or "")
     for number, texts in islice(rows, spec.limit):
         counts.lines += 1
         if number == 1:
@@ -183,13 +185,7 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
             texts = tuple(text.removeprefix("\ufeff") for text in texts)
         *source, target = (_replace_line_breaks(text, counts) for text in texts[:len(spec.sides)])
         before, document = document, "".join(texts[len(spec.sides):])
-        yield number, previous.source(Source("".join(source), language=language, tag=tag), before != document), target
-
-
-def language_and_tag(spec: Corpus, context: int) -> tuple[str, str]:
-    """Return the language token and the rest of a corpus's tag. A model with context has no language tokens: there, a
-    tag that looks like one stands after the context, as any other tag."""
-    return ("", spec.tag or "") if context else split_language_token(spec.tag or "")
+        yield number, previous.source(replace(line, text="".join(source)), before != document), target
 
 
 def as_lines(pairs: Iterable[Pair]) -> Iterator[LinePair]:

@@ -18,12 +18,13 @@ import numpy as np
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.cleaning import clean
-from seq2seq.data.corpus import Counts, Pair, language_and_tag, read_pairs
+from seq2seq.data.corpus import Counts, Pair, read_pairs
 from seq2seq.data.modifiers import NOISE_CHARACTERS
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.files import parse_json
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
+from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
@@ -145,8 +146,8 @@ def make_tokenizers(text: TrainingText) -> Tokenizers:
     tokenizers = train_tokenizers(pairs, recipe.tokenizer, recipe.seed, target_positions=target_positions,
                                   sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)],
                                   symbols=[*([CONTEXT_SEPARATOR] if recipe.data.context else []),
-                                           *recipe.language_tokens, *(
-                                      TERM_MARKERS if recipe.data.augmentation.terms else ())])
+                                           *(TERM_MARKERS if recipe.data.augmentation.terms else ())],
+                                  languages=targets if len(targets := recipe.target_languages) > 1 else ())
     if recipe.tokenizer.vocab_size == "auto":
         console.print_message(f"tokenizer.vocab_size: auto chose {tokenizers.sizes} for this text")
     return tokenizers
@@ -174,10 +175,27 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     if recipe.data.context and tokenizers.source.encode([CONTEXT_SEPARATOR])[0][-1:] != [SEPARATOR_ID]:
         raise TokenizerError(f"the tokenizer of {model} has no piece {CONTEXT_SEPARATOR} for data.context. Take a "
                              "tokenizer that was trained with it, or let this recipe train one.")
-    if missing := [token for token in recipe.language_tokens if not tokenizers.source.has_piece(token)]:
-        raise TokenizerError(f"the tokenizer of {model} has no pieces {' and '.join(missing)} for the target "
-                             "languages. Take a tokenizer that was trained with them, or let this recipe train one.")
+    _require_language_tokens(recipe, tokenizers.source, model)
     return tokenizers
+
+
+def _require_language_tokens(recipe: Recipe, vocabulary: Vocabulary, model: Path) -> None:
+    """Raise TokenizerError if the recipe needs a language token that its tokenizer lacks. A model of a single target
+    language needs it only if it is fine-tuned from a model with language tokens. model: model of the tokenizer."""
+    if recipe.task is not TRANSLATION:
+        return
+    targets, known = recipe.target_languages, vocabulary.languages
+    missing = [target for target in targets if vocabulary.language_id(target) is None]
+    if missing and known and recipe.training.start_from is not None:
+        raise TokenizerError(f"the model {model} has language tokens for {', '.join(known)}, but not for "
+                             f"{' and '.join(missing)}. Write the code of the model in `languages`, or train a new "
+                             "model.")
+    if missing and len(targets) > 1:
+        raise TokenizerError(f"the tokenizer of {model} has no language tokens for {' and '.join(missing)}. Take a "
+                             "tokenizer that was trained with them, or let this recipe train one.")
+    if recipe.training.bidirectional_epochs and len(missing) < len(targets):
+        raise TokenizerError(f"the tokenizer of {model} has language tokens, and exchanged pairs would have them in "
+                             "the target. Leave training.bidirectional_epochs out, or take another tokenizer.")
 
 
 def prepare(text: TrainingText, tokenizers: Tokenizers, parent: Path, threads: int, prepared: str = "") -> Prepared:
@@ -224,9 +242,7 @@ def _content_key(text: TrainingText, tokenizers: Tokenizers) -> str:
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         recipe.keeps_training_text,                                             # if True, the text is stored, too
         *([recipe.data.context] if recipe.data.context else []),
-        recipe.languages.model_dump(),                                          # codes select the sides of a .tmx file
-        [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.languages else ("languages",)),
-                                   *(() if spec.document else ("document",))}),
+        [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.document else ("document",))}),
           file_states(spec.paths))                                              # reading will report missing files
          for spec in (corpus.resolve(recipe.data_directory, recipe.directory) for corpus in text.corpora)],
     ]
@@ -337,17 +353,17 @@ def stored_characters(model: Path, side: str) -> str:
 
 def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source, str]]:
     """Yield the pairs in the text files of a prepared corpus. They exist if `recipe.keeps_training_text` is true."""
-    tags = [language_and_tag(spec, text.recipe.data.context) for spec in text.corpora]
-    beginnings = [as_line(Source("", language=language, tag=tag)) for language, tag in tags]
+    languages = [text.recipe.language_of(spec) for spec in text.corpora]
+    tags = [spec.tag or "" for spec in text.corpora]
+    beginnings = [as_line(Source("", tag=tag)) for tag in tags]
     corpora = np.memmap(directory / "corpora", dtype=np.int64, mode="r")
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(open(directory / f"{side}.txt", encoding="utf-8", newline="\n")) for side in SIDES]
         for number, source, target in zip(corpora, *files, strict=True):
             line = source.removesuffix("\n")
             parsed = parse_context(line) if text.recipe.data.context else Source(line)
-            language, tag = tags[number]
-            yield (replace(parsed, text=parsed.text.removeprefix(beginnings[number]), language=language, tag=tag),
-                   target.removesuffix("\n"))
+            yield (replace(parsed, text=parsed.text.removeprefix(beginnings[number]), language=languages[number],
+                           tag=tags[number]), target.removesuffix("\n"))
 
 
 def _unique_label(label: str, taken: dict[str, Any]) -> str:

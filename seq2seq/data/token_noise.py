@@ -38,7 +38,7 @@ class TokenNoise:
         """Return the noise of a training."""
         return TokenNoise(tokenizers.source.vocab_size, tokenizers.target.vocab_size, recipe.training.word_dropout,
                           recipe.training.switch_out,
-                          tuple(ids[0] for ids in tokenizers.source.encode(recipe.language_tokens)))
+                          tuple(tokenizers.source.languages.values()))
 
     def apply(self, batch: Batch) -> Batch:
         """Return the batch with random changes, drawn from the default random number generator of torch."""

@@ -80,7 +80,7 @@ class ProtectedTranslator:
         marked = []
         forbidden = tuple(decoding.get("forbid", self.translator.decoding.forbid) or ())
         everywhere = decoding.get("require", self.translator.decoding.require)
-        for request in number_sources(lines, self.translator.context):
+        for request in map(self.translator.directions.source, number_sources(lines, self.translator.context)):
             terms = self.glossary.find(request.text) if self.glossary else []
             required = tuple(dict.fromkeys((*request.required, *(everywhere or ()))))
             forced = self.placeholders.counts("\n".join((request.prefix, *required)))

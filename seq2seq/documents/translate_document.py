@@ -20,6 +20,7 @@ from seq2seq.documents.registry import SUFFIXES, format_of, parse
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import DecodingOptions, Languages, Recipe, load_recipe
 from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
+from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 from seq2seq.translation.text_io import LineWarnings
 from seq2seq.translation.translator import ReportProgress, Translator
@@ -50,7 +51,8 @@ def translate_document(translator: Translator | TranslatorPool | ProtectedTransl
     safe = translator if isinstance(translator, ProtectedTranslator) else protected(translator, glossary, placeholders)
     languages = safe.translator.languages
     divided = divide_document(data, format, str(path), languages, safe.translator.context, safe.placeholders)
-    n_best = safe.translate(divided.sentences, progress=progress, **decoding)
+    sentences = [Source(sentence, language=languages.target) for sentence in divided.sentences]
+    n_best = safe.translate(sentences, progress=progress, **decoding)
     places = list(divided.places)
     warnings = LineWarnings(str(path), "translations have faults", places)
     for number, (best, *_) in enumerate(n_best, start=1):

@@ -9,17 +9,16 @@ from pathlib import Path
 from seq2seq.data.corpus import read_pairs
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Corpus, Recipe
-from seq2seq.recipe.directions import language_token
 from seq2seq.storage.checkpoints import recipes_with_corpora
 from seq2seq.tokenizers.context import parse_context
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
-from seq2seq.translation.translator import Translator
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """Test set. sources: source sentences; None if they are not known. Only those of files can contain contexts.
+    """Test set. sources: source sentences; None if they are not known. Only those of files can contain contexts and
+    language tokens.
     languages: codes of the source and target language. corpus: recipe and corpus of the test set; None for files."""
 
     __test__ = False                                                            # pytest must not collect this class
@@ -38,39 +37,20 @@ class TestSet:
     def sources_for(self, context: int) -> Sequence[str | Source]:
         """Return the sources for a model that reads `context` preceding sentences. The model itself adds the contexts
         to text in files."""
-        if self.corpus is None or not context:
+        if self.corpus is None:
             return self.sources or []
         return [source for _, source, _ in read_pairs(*self.corpus, context=context)]
 
 
 def tests_of(recipe: Recipe) -> list[TestSet]:
-    """Return the test sets of a recipe, without language tokens."""
+    """Return the test sets of a recipe."""
     found = []
-    for name, tagged in recipe.data.test.items():
-        spec, languages = without_language_token(tagged, recipe), recipe.languages_of(tagged)
+    for name, spec in recipe.data.test.items():
+        languages = recipe.languages_of(spec)
         pairs = [(source, target) for _, source, target in read_pairs(recipe, spec, context=0)]
         found.append(TestSet(name, [as_line(source) for source, _ in pairs], [target for _, target in pairs],
                              (languages.source or "", languages.target), (recipe, spec)))
     return found
-
-
-def without_language_token(spec: Corpus, recipe: Recipe) -> Corpus:
-    """Return a corpus of the recipe without the language token in its tag, which other models may not know. Translators
-    of `towards` add the token."""
-    if not recipe.language_tokens:
-        return spec
-    tag = (spec.tag or "").removeprefix(language_token(recipe.languages_of(spec).target)).strip()
-    return spec.model_copy(update={"tag": tag or None})
-
-
-def towards(translator: Translator, recipe: Recipe, target: str) -> Translator:
-    """Return a translator into a target language. A model with a single target language is returned unchanged. recipe:
-    recipe of the model.
-
-    Raises:
-        OptionError: the model has several target languages, and this language is none of them.
-    """
-    return translator.towards(recipe.into(target).languages) if recipe.language_tokens else translator
 
 
 def recipe_with_tests(bundle: Path) -> Recipe:

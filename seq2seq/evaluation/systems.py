@@ -24,7 +24,7 @@ from seq2seq.devices import return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.calibration import Calibration, fit
 from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
-from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of, towards
+from seq2seq.evaluation.recipe_tests import TestSet, recipe_with_tests, tests_of
 from seq2seq.evaluation.scores import corpus_scores, require_parallel
 from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import bundle_metadata, recipe_with_corpora, resolve_model_path
@@ -121,9 +121,10 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     system = System(path.absolute().name if path.absolute().name != "best" else path.absolute().parent.name, path,
                     recipe=recipe, run=path if bundle.parent == path else None, metadata=bundle_metadata(bundle),
                     hashes=hashes, megabytes=megabytes, precision=translator.precision, device=str(translator.device))
-    translator.translate((tests[0].sources or [])[:200])                        # libraries allocate memory at first use
+    directed = {test.name: translator.into(test.languages[1]) for test in tests}
+    first = tests[0]
+    directed[first.name].translate(first.sources_for(translator.context)[:200])   # libraries allocate at first use
     memory = _reset_peak_memory(translator.device)
-    directed = {test.name: towards(translator, recipe, test.languages[1]) for test in tests}
     for test in tests:
         sources = test.sources_for(translator.context)
         began = time.perf_counter()
@@ -232,8 +233,10 @@ def _confidence(translation: Translation) -> float:
 
 def _robustness(translator: Translator, test: TestSet, name: str) -> dict[str, float]:
     sources = list(map(as_line, test.sources_for(translator.context)))
+    language = test.languages[1] if test.corpus else ""                         # language tokens in a test set are text
     slices = robustness_slices(sources, test.references, test.languages)
-    return {slice: corpus_scores([best.text for best in _translate(translator, lines, f"{name}: {slice}")], [expected],
+    return {slice: corpus_scores([best.text for best in _translate(
+        translator, [Source(line, language=language) for line in lines], f"{name}: {slice}")], [expected],
                                  test.languages[1], ["bleu"])["bleu"].value
             for slice, (lines, expected) in slices.items()}
 

@@ -99,9 +99,9 @@ def export_model(path: Path, output: Path, quantization: str = "int8", splitter:
     packed = list(splitter_files(splitter))
     exportable = read_exportable(path, "argos", CTRANSLATE2_DECODING_KEYS)
     require_joint_sentencepiece(exportable.tokenizers)
-    if exportable.recipe.language_tokens:
-        raise FormatError("it has several target languages, and a package of Argos Translate has one direction. Export "
-                          "it to ctranslate2 or huggingface.")
+    if exportable.tokenizers.source.language_id(exportable.recipe.languages.target) is not None:
+        raise FormatError("each of its sources begins with a language token, which Argos Translate does not add. "
+                          "Export it to ctranslate2 or huggingface.")
     if exportable.recipe.data.context:
         raise FormatError("it reads preceding sentences (data.context), and Argos Translate translates each sentence "
                           "alone. Export it to ctranslate2.")

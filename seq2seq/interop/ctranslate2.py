@@ -27,7 +27,6 @@ from seq2seq.interop.exporting import (
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.recipe import ModelSection, Recipe
-from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Tokenizers, Vocabulary
@@ -233,10 +232,8 @@ def usage(exportable: Exportable, quantization: str) -> str:
     marian = isinstance(tokenizers.source, MarianVocabulary)
     encode, imports = WITH_WORDS, ""
     if recipe.tokenizer.type != "words" or marian:
-        token = tokenizers.source.language if isinstance(tokenizers.source, MarianVocabulary) else ""
-        line = "line"
-        if recipe.language_tokens:
-            token, line = language_token(recipe.languages.target), '" " + line'      # as in `Vocabulary.encode`
+        token = tokenizers.source.language_token(recipe.languages.target)
+        line = '" " + line' if token else "line"                                # as in `Vocabulary.encode`
         encode = WITH_SENTENCEPIECE.format(
             files=repr((files[0], files[min(1, len(files) - 1)])), token=f"[{token!r}] + " if token else "", line=line,
             spaces='.replace("\\u2581", " ").strip()' if marian else "")

@@ -28,14 +28,12 @@ from seq2seq.model.attention import CrossAttention
 from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
-from seq2seq.recipe.directions import language_token
 from seq2seq.storage.atomic import make_directories, recover, replace_directory
 from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_with_corpora, resolve_model_path
 from seq2seq.storage.directories import read_shapes
 from seq2seq.storage.model_card import Sizes, Usage, is_own_card, model_card
 from seq2seq.tokenizers.canonical_text import CODE, is_blank
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
-from seq2seq.tokenizers.language_token import with_language
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.tokenizers.vocabulary import as_line
@@ -252,9 +250,7 @@ def development_lines(recipe: Recipe, source: Path | None, max_lines: int) -> li
     if not lines:
         raise FormatError("an export is compared with the original on a development set, but this set has no lines. "
                           "Name a file of source lines with --source.")
-    tokens = recipe.language_tokens
-    return [with_language(line, tokens.__contains__, language_token(recipe.languages.target))
-            for line in lines] if tokens else lines
+    return lines
 
 
 def compare(ours: Translator, theirs: Exported, lines: Sequence[Source]) -> Parity:
@@ -262,7 +258,7 @@ def compare(ours: Translator, theirs: Exported, lines: Sequence[Source]) -> Pari
     lines are normalised before, because exports only have the normalisation of sentencepiece. Empty lines, and lines
     that are too long for the model, are left out."""
     longest = max(1, min(ours.max_pieces, 256))
-    lines = [replace(line, text=ours.tokenizers.source.normalized(line.text)) for line in lines]
+    lines = [replace(line, text=ours.tokenizers.source.normalized(line.text)) for line in map(ours.source, lines)]
     lines = [line for line, ids in zip(lines, ours.tokenizers.source.encode(lines), strict=True)
              if 0 < len(ids) <= ours.max_pieces]
     # Use only options that every library supports, and the same length limit for all lines.

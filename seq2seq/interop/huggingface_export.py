@@ -23,7 +23,6 @@ from seq2seq.interop.exporting import (
     write_checked_export,
 )
 from seq2seq.interop.marian import POSITIONS, marian_config, require_marian_support, weights_to_marian
-from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID, Vocabulary, Words
@@ -85,8 +84,7 @@ def export_model(path: Path, output: Path, source: Path | None = None, max_lines
     def write(directory: Path) -> None:
         write_tokenizer(exportable, directory)
         write_model(exportable, directory)
-        recipe = exportable.recipe
-        token = f"{language_token(recipe.languages.target)} " if recipe.language_tokens else _token(exportable)
+        token = _token(exportable.tokenizers.source, exportable.recipe.languages.target)
         write_card(directory, path, exportable, "transformers", USAGE.format(token=token),
                    directory / "model.safetensors", "float32")
 
@@ -132,6 +130,7 @@ def write_tokenizer(exportable: Exportable, directory: Path) -> None:
     unknown, start, end = tokenizers.source.pieces([UNKNOWN_ID, START_ID, END_ID])
     config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not tokenizers.joint,
               "source_lang": recipe.languages.source, "target_lang": recipe.languages.target,
+              **({"directions": [each.pair for each in recipe.directions]} if tokenizers.source.languages else {}),
               "model_max_length": recipe.model.max_positions,
               "unk_token": unknown, "eos_token": end, "pad_token": start}
     (directory / "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=2), encoding="utf-8")
@@ -141,10 +140,10 @@ def _ids(vocabulary: Vocabulary) -> dict[str, int]:
     return {piece: index for index, piece in enumerate(vocabulary.pieces(range(vocabulary.vocab_size)))}
 
 
-def _token(exportable: Exportable) -> str:
-    """Return the language token and a space, which must precede every source; "" if the model has no such token."""
-    source = exportable.tokenizers.source
-    return f"{source.language} " if isinstance(source, MarianVocabulary) and source.language else ""
+def _token(source: Vocabulary, language: str) -> str:
+    """Return the token of a language and a space, which must precede every source; "" if there is no such token."""
+    token = source.language_token(language)
+    return f"{token} " if token else ""
 
 
 class MarianTranslator:
@@ -154,7 +153,7 @@ class MarianTranslator:
         package = library()
         self.tokenizer = package.MarianTokenizer.from_pretrained(directory)
         self.model = package.MarianMTModel.from_pretrained(directory).eval()
-        self.token = _token(exportable)
+        self.source = exportable.tokenizers.source
 
     @torch.no_grad()
     def translate(self, lines: Sequence[Source], **decoding: Any) -> list[list[Translation]]:
@@ -190,7 +189,8 @@ class MarianTranslator:
         return scores
 
     def _encoded(self, lines: Sequence[Source]) -> Any:
-        return self.tokenizer([self.token + as_line(line) for line in lines], return_tensors="pt", padding=True)
+        texts = [_token(self.source, line.language) + as_line(line) for line in lines]
+        return self.tokenizer(texts, return_tensors="pt", padding=True)
 
 
 def _batches(lines: Sequence[Source]) -> list[list[int]]:

@@ -17,13 +17,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from seq2seq import console
-from seq2seq.errors import FormatError, RecipeError, TokenizerError
+from seq2seq.errors import FormatError, OptionError, RecipeError, TokenizerError
 from seq2seq.files import NotJson, parse_json
 from seq2seq.interop.marian import BIAS, model_section_from_config, weights_from_marian
-from seq2seq.recipe import ModelSection, parse_recipe
+from seq2seq.recipe import Languages, ModelSection, parse_recipe
+from seq2seq.recipe.directions import direction_into, targets_of
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
-from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
 from seq2seq.tokenizers.vocabulary import Vocabulary
@@ -47,16 +47,12 @@ HEADER = """\
 class Imported:
     """Summary of an import.
 
-    parameters: number of parameters. source, target: codes of the languages. languages: language tokens of a
-    multilingual model, such as >>fra<<; empty for other models. token: language token that is added to every source;
-    None if no token is added.
+    parameters: number of parameters. chosen: direction of lines that name no language. targets: target languages.
     """
 
     parameters: int
-    source: str
-    target: str
-    languages: list[str]
-    token: str | None
+    chosen: Languages
+    targets: list[str]
 
 
 def import_model(name: str, output: Path, source_language: str | None = None,
@@ -67,7 +63,7 @@ def import_model(name: str, output: Path, source_language: str | None = None,
         name: a directory, or the name of a model on the hub, such as Helsinki-NLP/opus-mt-de-en.
         output: the bundle to write.
         source_language, target_language: language codes. If None, the model's files or name decide. If the model
-            translates into several languages, `target_language` selects one, and its token is added to every source.
+            translates into several languages, `target_language` is the language of lines that name none.
     Raises:
         FormatError: there is no such model, its files are damaged, or seq2seq does not support the model.
     """
@@ -93,15 +89,16 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     config, tokenizer_config = _read_object(folder / CONFIG), _read_object(folder / TOKENIZER, missing={})
     theirs = _read_weights(folder)
     section = model_section_from_config(config, bool(theirs.get(BIAS, torch.zeros(1)).any()))
-    tokenizers, ids = _vocabularies(folder, config, tokenizer_config, target_language)
+    tokenizers, ids = _vocabularies(folder, config, tokenizer_config)
     weights = weights_from_marian(theirs, section, *ids)
-    source, target = _languages(name, tokenizer_config, source_language, target_language)
-    token = tokenizers.source.language if isinstance(tokenizers.source, MarianVocabulary) else None
+    chosen, directions = _directions(tokenizers.source, tokenizer_config, target_language,
+                                     *_languages(name, tokenizer_config, source_language, target_language))
     recipe = {
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(name).resolve().name).lstrip("_.-") or "imported",
-        "languages": {"source": source, "target": target},
-        "data": {"train": [{"source": f"train.{source}", "target": f"train.{target}"}],
-                 "valid": {"source": f"valid.{source}", "target": f"valid.{target}"},
+        "languages": chosen.model_dump(),
+        "data": {"train": [_corpus("train", each) | ({} if each == chosen else {"languages": each.model_dump()})
+                           for each in directions],
+                 "valid": _corpus("valid", chosen),
                  "cleaning": {"max_pieces": section.max_positions - 1}},
         "tokenizer": {"taken_from": ".", "joint": tokenizers.joint},
         "model": section.model_dump(exclude_defaults=True) | {"type": section.type},
@@ -110,8 +107,11 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     text = HEADER.format(name=name) + write_yaml(recipe)
     parse_recipe(text, folder / RECIPE, alone=True)
     parameters = sum(weight.numel() for weight in weights.values())
-    languages = tokenizers.source.languages if isinstance(tokenizers.source, MarianVocabulary) else []
-    return Imported(parameters, source, target, languages, token), weights, text, tokenizers.files()
+    return Imported(parameters, chosen, targets_of(directions)), weights, text, tokenizers.files()
+
+
+def _corpus(name: str, languages: Languages) -> dict[str, Any]:
+    return {"source": f"{name}.{languages.source}", "target": f"{name}.{languages.target}"}
 
 
 def local_folder(name: str) -> Path:
@@ -183,8 +183,8 @@ def _reason(error: Exception) -> str:
 # Vocabulary
 
 
-def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any],
-                  target_language: str | None) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
+def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]
+                  ) -> tuple[Tokenizers, tuple[list[int], list[int]]]:
     """Return the tokenizers, and two lists of Marian ids, for source and target.
 
     Element i of a list is the Marian id of the piece that has id i in this package.
@@ -220,9 +220,8 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
     new_ids = ({id: new_id for new_id, id in enumerate(order)} for order in ids)
     renumbered = [{name: new_id[id] for name, id in pieces.items()}
                   for pieces, new_id in zip((source, target), new_ids, strict=True)]
-    language = _language_token(target_language, source)
-    tokenizers = Tokenizers(*(_vocabulary(model, pieces, token, file) for model, pieces, token, file in
-                              zip(models, renumbered, (language, None), (SOURCE_MODEL, TARGET_MODEL), strict=True)))
+    tokenizers = Tokenizers(*(_vocabulary(model, pieces, file) for model, pieces, file in
+                              zip(models, renumbered, (SOURCE_MODEL, TARGET_MODEL), strict=True)))
     if models[0] == models[1] and isinstance(tokenizers.source, Tokenizer) and not separate:
         tokenizers = Tokenizers(tokenizers.source, tokenizers.source)
     return tokenizers, (ids[0], ids[1])
@@ -235,10 +234,10 @@ def _read_ids(path: Path) -> dict[str, int]:
     return ids
 
 
-def _vocabulary(model: bytes, ids: Mapping[str, int], language: str | None, where: str) -> Vocabulary:
+def _vocabulary(model: bytes, ids: Mapping[str, int], where: str) -> Vocabulary:
     """Return a `MarianVocabulary`. If `ids` equal the ids in the sentencepiece model, as in exports of this package,
     return a plain `Tokenizer` instead."""
-    vocabulary = MarianVocabulary(model, ids, language, where)
+    vocabulary = MarianVocabulary(model, ids, where)
     try:
         tokenizer = Tokenizer(model, where)
     except TokenizerError:
@@ -256,18 +255,6 @@ def _symbol(tokenizer_config: Mapping[str, Any], key: str, default: str) -> str:
     return piece
 
 
-def _language_token(language: str | None, source: Mapping[str, int]) -> str | None:
-    """Return the token of a language, such as >>fra<<; None if `language` is None or no piece is a language token."""
-    tokens = [name for name in source if LANGUAGE_TOKEN.fullmatch(name)]
-    if language is None or not tokens:
-        return None
-    token = f">>{language}<<"
-    if token not in tokens:
-        raise FormatError(f"it does not translate into '{language}'. Its target languages are "
-                          f"{', '.join(sorted(name[2:-2] for name in tokens))}.")
-    return token
-
-
 # The recipe
 
 
@@ -282,6 +269,27 @@ def _languages(name: str, tokenizer_config: Mapping[str, Any], source: str | Non
             raise FormatError(f"neither its files nor its name contain its languages. Add {option}, such as {option} "
                               "de.")
     return str(codes[0]), str(codes[1])
+
+
+def _directions(vocabulary: Vocabulary, tokenizer_config: Mapping[str, Any], requested: str | None, source: str,
+                target: str) -> tuple[Languages, list[Languages]]:
+    """Return the direction of lines that name no language, and all directions. Without language tokens, there is one.
+
+    Exports of this package list the directions. Other models translate from `source` into each language that has a
+    token. requested: value of --target-language. source, target: see `_languages`.
+    """
+    if not vocabulary.languages:
+        only = Languages.model_construct(source=source, target=target)          # `parse_recipe` checks the codes
+        return only, [only]
+    listed = tokenizer_config.get("directions") or [(source, code) for code in vocabulary.languages]
+    directions = [Languages.model_construct(source=str(each), target=str(code)) for each, code in listed]
+    try:
+        return direction_into(target, directions), directions
+    except OptionError:                                                         # such as `roa`, a group of languages
+        if requested is None:
+            return directions[0], directions
+        raise FormatError(f"it does not translate into '{requested}'. Its target languages are "
+                          f"{', '.join(sorted(targets_of(directions)))}.") from None
 
 
 def _decoding(folder: Path, config: Mapping[str, Any], section: ModelSection) -> dict[str, Any]:

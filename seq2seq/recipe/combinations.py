@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from seq2seq.recipe.base_section import CombinationError, raise_all
-from seq2seq.recipe.directions import directions_of
+from seq2seq.recipe.directions import directions_of, targets_of
 
 _INTRODUCTION = """# Settings that do not work together
 
@@ -99,7 +99,7 @@ CONTEXT = _on("data.context")
 SEVERAL_DIRECTIONS = Feature("several directions", "data.train",
                              lambda recipe: len(directions_of(recipe.data, recipe.languages)) > 1)
 TAGS = Feature("tags or several target languages", "data.train", lambda recipe: any(
-    corpus.tag for corpus in recipe.data.train))
+    corpus.tag for corpus in recipe.data.train) or len(targets_of(directions_of(recipe.data, recipe.languages))) > 1)
 AUGMENTATION, TERMS = _on("data.augmentation"), _on("data.augmentation.terms")
 TEACHERS = Feature("training.teachers", "training.teachers", attrgetter("training.teachers.count"))
 LABEL_SMOOTHING = _on("training.label_smoothing")

@@ -1,7 +1,7 @@
 """The `data` section of a recipe: corpora and their cleaning."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -133,8 +133,7 @@ class Corpus(Section):
     line, which is an empty pair. Not set: a document ends only at an empty line."""
     tag: str | None = None
     """Text to add before each source sentence, so that the model can distinguish this corpus from others: `<BT>` for
-    back-translated text (Caswell et al. 2019). If the training corpora have several target languages, the tag must
-    begin with the language token. The default tag is then the language token alone."""
+    back-translated text (Caswell et al. 2019). It stands after the language token, if there is one."""
     name: str | None = None
     """Name of the corpus in reports. Not set: the name of its file or data set."""
     license: OneLine | None = None
@@ -392,6 +391,12 @@ class Data(Section):
         dumped = [corpus.model_dump(mode=info.mode, exclude_none=info.exclude_none,
                                     exclude_defaults=info.exclude_defaults) for corpus in valid]
         return dumped[0] if len(dumped) == 1 else dumped
+
+    def with_corpora(self, change: Callable[[Corpus], Corpus]) -> "Data":
+        """Return a copy with changed corpora."""
+        return self.model_copy(update={
+            "train": tuple(map(change, self.train)), "valid": tuple(map(change, self.valid)),
+            "test": {name: change(corpus) for name, corpus in self.test.items()}})
 
     def corpora_with_keys(self) -> Iterator[tuple[tuple[str | int, ...], Corpus]]:
         """Yield (key relative to `data`, corpus) for all corpora: train, valid, test."""

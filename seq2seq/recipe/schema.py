@@ -8,10 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
-from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    SerializationInfo,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
-from seq2seq.errors import OptionError
-from seq2seq.languages import same_code
 from seq2seq.recipe.base_section import (
     RecipeValueError,
     Section,
@@ -23,7 +30,7 @@ from seq2seq.recipe.base_section import (
 from seq2seq.recipe.combinations import COMBINATIONS, refuse_combinations
 from seq2seq.recipe.data_section import Corpus, Data, Languages, OneLine
 from seq2seq.recipe.decoding_section import DecodingSection
-from seq2seq.recipe.directions import check_directions, directions_of, language_tokens, with_language_tokens
+from seq2seq.recipe.directions import check_directions, direction_into, directions_of, targets_of, with_languages
 from seq2seq.recipe.model_section import ModelSection
 from seq2seq.recipe.task import TASKS, TRANSLATION, Metric, Task
 from seq2seq.recipe.tokenizer_section import TokenizerSection
@@ -117,7 +124,22 @@ class Recipe(Section):
         defaults = _dependent_defaults(model, values.get("metrics")) if isinstance(values, dict) else {}
         filled = {section: keys | values.get(section, {}) for section, keys in defaults.items()
                   if isinstance(values.get(section, {}), dict)}
-        return with_language_tokens(values | filled) if isinstance(values, dict) else values
+        return values | filled if isinstance(values, dict) else values
+
+    @field_validator("data")
+    @classmethod
+    def _fill_in_languages(cls, data: Data, info: ValidationInfo) -> Data:
+        """Give every corpus its languages, so that nothing later depends on which direction `languages` names."""
+        languages: Languages | None = info.data.get("languages")
+        return with_languages(data, languages) if languages else data
+
+    @field_serializer("data")
+    def _as_written(self, data: Data, info: SerializationInfo) -> Any:
+        """Return the data without the languages that corpora share with the recipe."""
+        short = data.with_corpora(lambda corpus: corpus if corpus.languages != self.languages else
+                                  corpus.model_copy(update={"languages": None}))
+        return short.model_dump(mode=info.mode, exclude_none=info.exclude_none, exclude_defaults=info.exclude_defaults,
+                                exclude_unset=info.exclude_unset)
 
     @field_validator("model")
     @classmethod
@@ -214,9 +236,9 @@ class Recipe(Section):
         return directions_of(self.data, self.languages)
 
     @property
-    def language_tokens(self) -> list[str]:
-        """Tokens that sources begin with, such as `>>de<<`: one per target language; [] if there is only one."""
-        return language_tokens(self.data, self.languages)
+    def target_languages(self) -> list[str]:
+        """Distinct target languages of the directions. If there are several, the vocabulary needs a token of each."""
+        return targets_of(self.directions)
 
     def into(self, target_language: str | None) -> "Recipe":
         """Return a copy whose `languages` are the first direction into `target_language`. For None, return `self`.
@@ -224,15 +246,20 @@ class Recipe(Section):
         Raises:
             OptionError: the model does not translate into this language.
         """
-        found = [each for each in (self.languages, *self.directions) if same_code(each.target, target_language or "")]
-        if target_language is not None and not found:
-            targets = dict.fromkeys(each.target for each in self.directions)
-            raise OptionError(f"this model translates into {' or '.join(targets)}, not into {target_language}")
-        return self.model_copy(update={"languages": found[0]}) if found else self
+        if target_language is None:
+            return self
+        return self.model_copy(update={"languages": direction_into(target_language, self.directions)})
 
     def languages_of(self, corpus: Corpus) -> Languages:
         """Return the languages of a corpus: its own, or those of the recipe."""
         return corpus.languages or self.languages
+
+    def language_of(self, corpus: Corpus) -> str:
+        """Return `Source.language` of the sources of a corpus: its target language. A model with a single target
+        language reads all corpora in this language; a model that does not translate has none ("")."""
+        if self.task is not TRANSLATION:
+            return ""
+        return self.languages_of(corpus).target if len(self.target_languages) > 1 else self.languages.target
 
     @property
     def teacher_model(self) -> ModelSection:

@@ -22,6 +22,7 @@ from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
+from seq2seq.tokenizers.source import as_source
 from seq2seq.translation.translator import Translator
 
 Fingerprint = tuple[int, int, int]
@@ -129,7 +130,9 @@ class Models:
 
         if (options := group.options) is None:
             return align(sentences)
-        sources = [replace(translator.source(sentence), number=0) for sentence in sentences]
+        # A language token in the text of a request is text.
+        sources = [replace(as_source(sentence), number=0, language=translator.languages.target)
+                   for sentence in sentences]
         decoding = _decoding(translator.decoding, self.machine, options)
         if not (decoding["safety_net"] or options.document or options.glossary):
             return translator.translate(sources, **decoding)

@@ -20,6 +20,7 @@ from seq2seq import __version__
 from seq2seq.errors import CheckpointError
 from seq2seq.languages import LANGUAGE_NAMES, language_name, subtags
 from seq2seq.recipe import Corpus, Recipe
+from seq2seq.recipe.directions import language_token
 from seq2seq.recipe.yaml_document import write_yaml
 
 MARK = "---\n# Written by seq2seq and renewed with the model. Remove this line to keep your changes.\n"
@@ -353,9 +354,9 @@ def _limits(recipe: Recipe, metadata: Mapping[str, Any], imported: Any, usage: U
         directions = [f"{_language(each.source)} to {_language(each.target)}" for each in recipe.directions]
         lines.append(f"{'One direction' if len(directions) == 1 else 'Directions'}: {', '.join(directions)}."
                      + (" A source begins with the token of its target language, such as "
-                        f"`{recipe.language_tokens[0]}`"
+                        f"`{language_token(recipe.languages.target)}`"
                         + (f"; without it, the target is {_language(target)}." if usage.library == "seq2seq" else ".")
-                        if recipe.language_tokens else ""))
+                        if len(recipe.target_languages) > 1 else ""))
     lines.append(f"Up to {recipe.data.context} sentences before each sentence of a document are taken into account."
                  if recipe.data.context else "Each line is processed by itself, without the lines around it.")
     too_long = "`seq2seq translate` splits longer lines" if recipe.task.target_is_text else "longer lines are an error"

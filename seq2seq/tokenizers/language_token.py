@@ -3,34 +3,68 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from seq2seq.tokenizers.source import Source
+from seq2seq.recipe.data_section import Languages
+from seq2seq.recipe.directions import direction_into, language_token, targets_of
+from seq2seq.tokenizers.source import Source, as_source
 
-LANGUAGE_TOKEN = re.compile(r">>.*?<<")
-"""Pattern of the language tokens."""
+LANGUAGE_TOKEN = re.compile(r">>([A-Za-z]{2,8}(?:[_-][A-Za-z0-9]{1,8})*)<<")
+"""Pattern of the language tokens. The group is the language code."""
 
 
 def split_language_token(line: str) -> tuple[str, str]:
-    """Return the language token that a line begins with, or "", and the line without it. White space before the token
-    is kept, unless nothing else remains."""
+    """Return the code of the language token that a line begins with, or "", and the line without the token. White space
+    before the token is kept, unless nothing else remains."""
     text = line.lstrip()
     match = LANGUAGE_TOKEN.match(text)
     if match is None:
         return "", line
     rest = text[match.end():].lstrip()
-    return match[0], rest and line[:len(line) - len(text)] + rest
+    return match[1], rest and line[:len(line) - len(text)] + rest
 
 
-def with_language(source: Source, is_piece: Callable[[str], bool], default: str = "") -> Source:
-    """Return a source with its language: the given one, or the token that its text begins with, or `default`.
+@dataclass(frozen=True)
+class Directions:
+    """Directions of a model, which decide about the language of each source.
 
-    is_piece: function that returns True if a token is a piece of the vocabulary. Other tokens are text.
+    chosen: direction of sources that name no language. all: all directions. codes: target languages that the vocabulary
+    has tokens for. A line may begin with one of these tokens; a token of another language is text.
     """
-    if source.language:
-        return source
-    token, text = split_language_token(source.text)
-    if token and is_piece(token):
-        return replace(source, text=text, language=token)
-    return replace(source, language=default) if default else source
+
+    chosen: Languages
+    all: tuple[Languages, ...]
+    codes: tuple[str, ...]
+
+    @property
+    def tokens(self) -> list[str]:
+        """Language tokens that a line may begin with."""
+        return list(map(language_token, self.codes))
+
+    def into(self, target: str) -> Directions:
+        """Return the directions with another target language. If there is only one, it is kept, whatever its name.
+
+        Raises:
+            OptionError: there are several target languages, and this language is none of them.
+        """
+        if target == self.chosen.target or len(targets_of(self.all)) == 1:
+            return self
+        return replace(self, chosen=direction_into(target, self.all))
+
+    def source(self, line: str | Source) -> Source:
+        """Return a line with its target language: the given one, or that of the language token at the beginning of its
+        text, which is removed, or that of the chosen direction. Without tokens, no line has a language.
+
+        Raises:
+            OptionError: the model does not translate into the given language.
+        """
+        source, target = as_source(line), self.chosen.target
+        if not self.codes:
+            return replace(source, language="") if source.language else source
+        if source.language:
+            target = self.into(source.language).chosen.target
+        elif source.text.lstrip().startswith(">>"):
+            code, text = split_language_token(source.text)
+            if code in self.codes:
+                return replace(source, text=text, language=code)
+        return source if target == source.language else replace(source, language=target)

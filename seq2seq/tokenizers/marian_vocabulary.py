@@ -38,24 +38,20 @@ class MarianVocabulary(Vocabulary):
     ids 0, 1 and 2.
     """
 
-    def __init__(self, model: bytes, ids: Mapping[str, int], language: str | None = None,
-                 where: str = "the tokenizer") -> None:
+    def __init__(self, model: bytes, ids: Mapping[str, int], where: str = "the tokenizer") -> None:
         """Load the sentencepiece model from its bytes. where: name of the model in error messages.
 
         Raises:
-            TokenizerError: the model is damaged, the ids have gaps or are fewer than 3, or `language` has no id.
+            TokenizerError: the model is damaged, the ids have gaps or are fewer than 3.
         """
         self._processor = load_processor(model, where)
         self._names = sorted(ids, key=lambda piece: ids[piece])
         if [ids[name] for name in self._names] != list(range(len(ids))) or len(ids) <= END_ID:
             raise TokenizerError(f"{where}: the ids of the pieces are not the numbers from 0 to {len(ids) - 1:,}. "
                                  "Import the model again.")
-        if language is not None and language not in ids:
-            raise TokenizerError(f"{where}: the vocabulary does not contain the language token {language}. "
-                                 "Import the model again.")
-        self.sentencepiece, self.language, self.is_canonical = model, language, model.endswith(CANONICAL_MARK)
+        self.sentencepiece, self.is_canonical = model, model.endswith(CANONICAL_MARK)
         self.ids = {name: index for index, name in enumerate(self._names)}
-        self.model = json.dumps([self._names, language]).encode() + model
+        self.model = json.dumps(self._names).encode() + model
         self._unknown = self._processor.unk_id()
         pieces = (self._processor.id_to_piece(index) for index in range(self._processor.vocab_size()))
         self._id_of = np.array([ids.get(piece, UNKNOWN_ID) for piece in pieces], np.int64)  # by sentencepiece's id
@@ -64,10 +60,9 @@ class MarianVocabulary(Vocabulary):
     def vocab_size(self) -> int:
         return len(self._names)
 
-    @property
-    def languages(self) -> list[str]:
-        """Language tokens that a text may begin with, such as `>>fra<<`."""
-        return [name for name in self._names if LANGUAGE_TOKEN.fullmatch(name)]
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        return {match[1]: index for name, index in self.ids.items() if (match := LANGUAGE_TOKEN.fullmatch(name))}
 
     def shares_ids_with(self, other: Vocabulary) -> bool:
         return isinstance(other, MarianVocabulary) and self.ids == other.ids
@@ -76,9 +71,6 @@ class MarianVocabulary(Vocabulary):
     def piece_bytes(self) -> list[bytes]:
         return [b"" if index <= END_ID else bytes([int(name[1:-1], 16)]) if self._is_byte(name)
                 else name.replace(WORD_BOUNDARY, " ").encode() for index, name in enumerate(self._names)]
-
-    def piece_id(self, piece: str) -> int | None:
-        return self.ids.get(piece)
 
     def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:
         # A character that is unknown to this sentencepiece model may be a piece of the other language's model.
@@ -121,7 +113,7 @@ class MarianVocabulary(Vocabulary):
 def vocabulary_json(source: MarianVocabulary, target: MarianVocabulary) -> bytes:
     """Return the contents of vocabulary.json: the ids of the pieces of each language, or of both if they share ids."""
     ids = {"joint": source.ids} if source.ids == target.ids else {"source": source.ids, "target": target.ids}
-    return json.dumps({**ids, "language": source.language}, indent=1, ensure_ascii=False).encode()
+    return json.dumps(ids, indent=1, ensure_ascii=False).encode()
 
 
 def read_vocabularies(contents: bytes, models: tuple[bytes, bytes], where: str
@@ -136,8 +128,7 @@ def read_vocabularies(contents: bytes, models: tuple[bytes, bytes], where: str
         source, target = (saved["joint"],) * 2 if "joint" in saved else (saved["source"], saved["target"])
         if not all(isinstance(index, int) for ids in (source, target) for index in ids.values()):
             raise ValueError
-        return (MarianVocabulary(models[0], source, saved["language"], where),
-                MarianVocabulary(models[1], target, None, where))
+        return MarianVocabulary(models[0], source, where), MarianVocabulary(models[1], target, where)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TokenizerError(f"{where}/{VOCABULARY_FILE} is damaged. Copy the file again, or import the model "
                              "again.") from error

@@ -11,7 +11,8 @@ class Source:
 
     context: sentences before this line in the same document, oldest first, for a model with `data.context`; None: not
         given. In a call of `Translator.translate`, the lines before this line, back to a blank line, are then used.
-    language: language token, such as `>>de<<`, for a model with several target languages; "": not given.
+    language: code of the target language, for a model with several; "": not given. If it is given, a language token
+        such as `>>de<<` in the text is text.
     tag: tag of the line's corpus (`tag` in the recipe); "": none.
     prefix: text with which the translation must begin. required: phrases that the translation must contain, in addition
         to those of `decoding.require`.

@@ -17,6 +17,7 @@ import sentencepiece
 
 from seq2seq.errors import TokenizerError
 from seq2seq.files import regular_bytes
+from seq2seq.recipe.directions import language_token
 from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.marian_vocabulary import VOCABULARY_FILE, MarianVocabulary, read_vocabularies, vocabulary_json
@@ -78,9 +79,14 @@ class Tokenizer(Vocabulary):
         return self._processor.vocab_size()
 
     def _is_never_generated(self, index: int, text: str) -> bool:
-        # Other vocabularies do not exclude language tokens: Marian can generate those of its models.
-        return super()._is_never_generated(index, text) or bool(
-            LANGUAGE_TOKEN.fullmatch(self._processor.id_to_piece(index)))
+        # Marian vocabularies do not exclude language tokens, because Marian can generate those of its models.
+        return super()._is_never_generated(index, text) or index in self.languages.values()
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        # Sentencepiece never segments text into control symbols.
+        return {match[1]: index for index in range(self.vocab_size) if self._processor.is_control(index)
+                and (match := LANGUAGE_TOKEN.fullmatch(self._processor.id_to_piece(index)))}
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:
@@ -94,10 +100,6 @@ class Tokenizer(Vocabulary):
             else:
                 texts.append(piece.replace("\u2581", " ").encode())
         return texts
-
-    def piece_id(self, piece: str) -> int | None:
-        index = self._processor.piece_to_id(piece)
-        return None if index == UNKNOWN_ID else index
 
     def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:
         return encode_lines(self._processor, texts, num_threads=threads)
@@ -207,7 +209,7 @@ def _read(model: bytes, where: str) -> Vocabulary:
 
 def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection, seed: int,
                      target_positions: int | None = None, sides: Sequence[str] = SIDES,
-                     symbols: Sequence[str] = ()) -> Tokenizers:
+                     symbols: Sequence[str] = (), languages: Sequence[str] = ()) -> Tokenizers:
     """Train tokenizers on a random sample of at most `section.sample_lines` lines of parallel text, to limit memory.
 
     With `vocab_size: auto`, the function `vocabulary_size` chooses the size of a subword vocabulary from the length of
@@ -218,25 +220,28 @@ def train_tokenizers(pairs: Iterable[tuple[str, str]], section: TokenizerSection
             tokenizer is then trained. None for other models.
         sides: names of the two texts in error messages about separate vocabularies.
         symbols: texts that become pieces of a subword vocabulary even if they do not occur in the text.
+        languages: codes of the languages that get a language token.
     Raises:
         TokenizerError: there is no text, or the vocabulary size is too large for the text or too small for its
             characters. The message has one line for each side with an error.
     """
+    tokens = list(map(language_token, languages))
     characters = [0, 0]
     normalized = canonical if section.is_canonical else str.strip
     counted = _count_characters(((normalized(source), normalized(target)) for source, target in pairs), characters)
     sample = _reservoir_sample(counted, max(1, section.sample_lines // 2), random.Random(seed))
     if target_positions is not None:
-        return Tokenizers(_train([source for source, _ in sample], section, characters[0], symbols),
+        return Tokenizers(_train([source for source, _ in sample], section, characters[0], symbols, tokens),
                           position_vocabulary(target_positions))
     if section.joint:
-        joint = _train(list(chain.from_iterable(sample)), section, sum(characters), symbols)
+        joint = _train(list(chain.from_iterable(sample)), section, sum(characters), symbols, tokens)
         return Tokenizers(joint, joint)
     trained: list[Vocabulary] = []
     errors = []
     for side, name in enumerate(sides):
         try:
-            trained.append(_train([pair[side] for pair in sample], section, characters[side], symbols, f"{name} "))
+            trained.append(_train([pair[side] for pair in sample], section, characters[side], symbols, tokens,
+                                  f"{name} "))
         except TokenizerError as error:
             errors.append(str(error))
     if errors:                                                                  # one vocab_size must fit both sides
@@ -275,28 +280,28 @@ class _ImpossibleSize(TokenizerError):
 
 
 def _train(lines: Sequence[str], section: TokenizerSection, characters: int, symbols: Sequence[str],
-           side: str = "") -> Vocabulary:
+           tokens: Sequence[str], side: str = "") -> Vocabulary:
     """Train a vocabulary on sampled lines.
 
     Args:
         characters: number of characters in the whole text.
-        symbols: as in `train_tokenizers`.
+        symbols: as in `train_tokenizers`. tokens: language tokens.
         side: name of the text in error messages with a space after it, such as "source "; "" for a joint vocabulary.
     """
     if section.type == "words":
         size = MAX_WORDS if section.vocab_size == "auto" else section.vocab_size
-        return train_words(lines, size, section.is_canonical)
+        return train_words(lines, size, tokens, section.is_canonical)
     if section.vocab_size != "auto":
-        return _train_subwords(lines, section, section.vocab_size, symbols, side)
+        return _train_subwords(lines, section, section.vocab_size, symbols, tokens, side)
     # Training may fail because normalisation adds characters to the alphabet, or because a small text has too few
     # subwords. The loop then takes the smallest or largest possible size from sentencepiece's message and tries again.
-    alphabet, largest = _alphabet(lines, section.character_coverage) + len(symbols), None
+    alphabet, largest = _alphabet(lines, section.character_coverage) + len(symbols) + len(tokens), None
     while True:
         size = vocabulary_size(characters, alphabet)
         if largest is not None and size > largest:
             size = smaller_vocabulary_size(largest, alphabet)
         try:
-            return _train_subwords(lines, section, size, symbols, side)
+            return _train_subwords(lines, section, size, symbols, tokens, side)
         except _ImpossibleSize as error:
             if error.smallest is not None and error.smallest > RESERVED_PIECES + alphabet:
                 alphabet = error.smallest - RESERVED_PIECES
@@ -320,7 +325,7 @@ def _alphabet(lines: Iterable[str], coverage: float) -> int:
 
 
 def _train_subwords(lines: Sequence[str], section: TokenizerSection, size: int, symbols: Sequence[str],
-                    side: str) -> Tokenizer:
+                    tokens: Sequence[str], side: str) -> Tokenizer:
     writer = io.BytesIO()
     if section.type == "unigram" and MIN_LINES <= len(lines) <= MAX_LINES:
         lines = [*lines, *additional_lines(lines)]
@@ -335,6 +340,7 @@ def _train_subwords(lines: Sequence[str], section: TokenizerSection, size: int, 
             remove_extra_whitespaces=section.normalization == "nmt_nfkc",
             byte_fallback=True,
             user_defined_symbols=list(symbols),
+            control_symbols=list(tokens),
             split_digits=True,
             max_sentence_length=MAX_TRAINING_LINE_BYTES,
             unk_id=UNKNOWN_ID,

@@ -13,9 +13,9 @@ import numpy as np
 import sentencepiece
 
 from seq2seq.errors import TokenizerError
+from seq2seq.languages import same_code
 from seq2seq.tokenizers.canonical_text import canonical, canonical_origins
 from seq2seq.tokenizers.context import as_text
-from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.source import Source
 
 UNKNOWN_ID = 0
@@ -32,30 +32,53 @@ which sentencepiece ignores."""
 
 
 def as_line(line: str | Source) -> str:
-    """Return a source as a line of text, the form that vocabularies encode: language token, context, tag, text without
-    white space at its ends."""
+    """Return a source as a line of text, the form that vocabularies encode: context, tag, text without white space at
+    its ends."""
     if isinstance(line, str):
         return line
     context = "" if line.context is None else as_text(line.context)
-    return f"{line.language and f'{line.language} '}{context}{line.tag and f'{line.tag} '}{line.text.strip()}"
+    return f"{context}{line.tag and f'{line.tag} '}{line.text.strip()}"
 
 
 class Vocabulary(ABC):
-    """Mapping from text to ids and back. A line may begin with a language token, which becomes one id.
+    """Mapping from text to ids and back.
+
+    The ids of a source begin with the language token of its language, if the vocabulary has one. No text yields this
+    id: `>>de<<` in the text becomes the pieces of its characters.
 
     model: bytes that determine the vocabulary. Vocabularies with the same bytes encode every text in the same way.
-    language: language token that is added to every line without a language token; None: add no token.
     is_canonical: True if text is made canonical before it is encoded (see `canonical_text`).
     """
 
     model: bytes
-    language: str | None = None
     is_canonical: bool = False
 
     @property
     @abstractmethod
     def vocab_size(self) -> int:
         """Number of ids, including the symbols."""
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """Id of the language token of each language that has one, by the language's code."""
+        return {}
+
+    def language_id(self, code: str) -> int | None:
+        """Return the id of the token of a language; None if the vocabulary has no token for it."""
+        if code not in self._language_ids:
+            self._language_ids[code] = next((self.languages[one] for one in self.languages if same_code(one, code)),
+                                            None)
+        return self._language_ids[code]
+
+    def language_token(self, code: str) -> str:
+        """Return the token of a language, such as `>>de<<`; "" if the vocabulary has none for it."""
+        token = self.language_id(code)
+        return "" if token is None else self.pieces([token])[0]
+
+    @cached_property
+    def _language_ids(self) -> dict[str, int | None]:
+        """Results of `language_id`, also for other forms of a code."""
+        return {"": None, **self.languages}
 
     @cached_property
     def never_generated_ids(self) -> list[int]:
@@ -77,14 +100,6 @@ class Vocabulary(ABC):
     def shares_ids_with(self, other: Vocabulary) -> bool:
         """Return True if both vocabularies assign the same ids to the same pieces."""
         return self.model == other.model
-
-    def has_piece(self, text: str) -> bool:
-        """Return True if the text is a piece of the vocabulary."""
-        return self.piece_id(text) is not None
-
-    @abstractmethod
-    def piece_id(self, piece: str) -> int | None:
-        """Return the id of a piece; None if the vocabulary does not contain the piece."""
 
     def normalized(self, text: str) -> str:
         """Return a text as the model sees it, before the normalisation in sentencepiece: without white space at its
@@ -110,19 +125,19 @@ class Vocabulary(ABC):
         """Return, for each piece that `encode` returns, the span (begin, end) of its characters in the line.
 
         Three kinds of pieces have an empty span: a piece that is only the space which sentencepiece adds to a line, all
-        byte pieces of a character except the last one, and the token `language`, which is not in the line.
+        byte pieces of a character except the last one, and the language token, which is not in the line.
         """
         tokens, texts = self._split(lines)
-        return [self._spans_in(as_line(line), len(text), [(0, 0)] * len(token), spans)
-                for line, text, token, spans in zip(lines, texts, tokens, self._spans(texts), strict=True)]
+        found = []
+        for line, token, spans in zip(lines, tokens, self._spans(texts), strict=True):
+            if token:                                                           # the text begins with a space
+                spans = [(max(0, begin - 1), max(0, end - 1)) for begin, end in spans]
+            found.append([(0, 0)] * len(token) + self._spans_in(as_line(line), spans))
+        return found
 
-    def _spans_in(self, line: str, size: int, token: list[tuple[int, int]], spans: list[tuple[int, int]]
-                  ) -> list[tuple[int, int]]:
-        """Return spans in a line, given the spans in its normalised text of `size` characters, without language token.
-        token: [(0, 0)] if the line or the vocabulary has a language token, else []."""
+    def _spans_in(self, line: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return spans in a line, given the spans in its normalised text."""
         text = self.normalized(line)
-        begin = len(text) - size                                                # size of a token in the line
-        spans = [(0, begin) for _ in token] + [(begin + first, begin + last) for first, last in spans]
         if text == line:
             return spans
         margin = len(line) - len(line.lstrip())
@@ -133,31 +148,25 @@ class Vocabulary(ABC):
                 for first, last in spans]
 
     def _split(self, lines: Sequence[str | Source]) -> tuple[list[list[int]], list[str]]:
-        """Return two lists: the language token of each line, as [id] or [], and the normalised lines without tokens. A
-        Marian model in Hugging Face format also encodes the token and the rest of the line separately."""
+        """Return two lists: the language token of each line, as [id] or [], and the normalised texts of the lines.
+        After a token, the text begins with a space, because transformers so encodes `>>de<< text` with an export of
+        this package."""
+        tokens = [[] if isinstance(line, str) or (token := self.language_id(line.language)) is None else [token]
+                  for line in lines]
         texts = [self.normalized(as_line(line)) for line in lines]
-        tokens: list[list[int]] = []
-        default = None if self.language is None else self.piece_id(self.language)
-        for index, text in enumerate(texts):
-            match = LANGUAGE_TOKEN.match(text)
-            token = self.piece_id(match[0]) if match else None
-            if match and token is not None:
-                texts[index] = text[match.end():]
-            token = default if token is None else token
-            tokens.append([] if token is None else [token])
-        return tokens, texts
+        return tokens, [f" {text}" if token else text for token, text in zip(tokens, texts, strict=True)]
 
     @abstractmethod
     def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:
-        """Return the ids of each text without language token."""
+        """Return the ids of each text."""
 
     @abstractmethod
     def _sample(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Return sampled ids of each text without language token."""
+        """Return sampled ids of each text."""
 
     @abstractmethod
     def _spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Return the spans of the pieces of each text without language token."""
+        """Return the spans of the pieces of each text."""
 
     @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:

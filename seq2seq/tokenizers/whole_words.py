@@ -9,9 +9,12 @@ from functools import cached_property
 from itertools import chain
 
 from seq2seq.errors import TokenizerError
+from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.vocabulary import END_ID, UNKNOWN_ID, Vocabulary
 
 SYMBOLS = ("<unk>", "<s>", "</s>")
+TOKEN_MARK = " "
+"""Space before each language token in the list of words. No word of a text contains it."""
 HEADER = b"seq2seq words "
 CANONICAL = " canonical"
 
@@ -24,7 +27,8 @@ class Words(Vocabulary):
     """
 
     def __init__(self, words: Sequence[str], is_canonical: bool = False) -> None:
-        """words: words without white space or duplicates. Their ids follow the ids of the symbols."""
+        """words: words without white space or duplicates, and language tokens, each after TOKEN_MARK. Their ids follow
+        the ids of the symbols."""
         self.words, self.is_canonical = list(words), is_canonical
         first = f"{len(self.words)}{CANONICAL * is_canonical}"
         self.model = HEADER + "".join(f"{line}\n" for line in (first, *self.words)).encode()
@@ -53,11 +57,17 @@ class Words(Vocabulary):
         return END_ID + 1 + len(self.words)
 
     @cached_property
-    def piece_bytes(self) -> list[bytes]:
-        return [b""] * (END_ID + 1) + [f" {word}".encode() for word in self.words]
+    def languages(self) -> dict[str, int]:
+        return {match[1]: index for word, index in self._ids.items()
+                if word.startswith(TOKEN_MARK) and (match := LANGUAGE_TOKEN.fullmatch(word.removeprefix(TOKEN_MARK)))}
 
-    def piece_id(self, piece: str) -> int | None:
-        return self._ids.get(piece)
+    def _is_never_generated(self, index: int, text: str) -> bool:
+        return super()._is_never_generated(index, text) or index in self.languages.values()
+
+    @cached_property
+    def piece_bytes(self) -> list[bytes]:
+        return [b""] * (END_ID + 1) + [b"" if word.startswith(TOKEN_MARK) else f" {word}".encode()
+                                       for word in self.words]
 
     def _encode(self, texts: Sequence[str], threads: int) -> list[list[int]]:
         return [[self._ids.get(word, UNKNOWN_ID) for word in text.split()] for text in texts]
@@ -69,20 +79,23 @@ class Words(Vocabulary):
         return [[match.span() for match in re.finditer(r"\S+", text)] for text in texts]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each line, with `<unk>` for unknown words."""
-        return self.decode_pieces([self.pieces([index for index in line if index == UNKNOWN_ID or index > END_ID])
+        """Return the text of each line, with `<unk>` for unknown words, and without language tokens."""
+        symbols = {*range(END_ID + 1), *self.languages.values()} - {UNKNOWN_ID}
+        return self.decode_pieces([self.pieces([index for index in line if int(index) not in symbols])
                                    for line in ids])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        return [SYMBOLS[index] if index <= END_ID else f"\u2581{self.words[index - END_ID - 1]}"
+        return [SYMBOLS[index] if index <= END_ID else
+                f"\u2581{self.words[index - END_ID - 1]}".removeprefix(f"\u2581{TOKEN_MARK}")
                 for index in map(int, ids)]
 
     def decode_pieces(self, pieces: Sequence[Sequence[str]]) -> list[str]:
         return [" ".join(piece.removeprefix("\u2581") for piece in line) for line in pieces]
 
 
-def train_words(lines: Iterable[str], vocab_size: int, is_canonical: bool = False) -> Words:
-    """Return the vocabulary of the most frequent words of a text, with at most `vocab_size` ids, including symbols.
+def train_words(lines: Iterable[str], vocab_size: int, tokens: Sequence[str] = (), is_canonical: bool = False) -> Words:
+    """Return the vocabulary of the most frequent words of a text, with at most `vocab_size` ids, including symbols and
+    language tokens.
 
     Of equally frequent words, the words that occur first in the text are kept. is_canonical: see `Vocabulary`; the
     lines are then canonical.
@@ -93,7 +106,8 @@ def train_words(lines: Iterable[str], vocab_size: int, is_canonical: bool = Fals
     counts = Counter(chain.from_iterable(line.split() for line in lines))
     if not counts:
         raise TokenizerError("there is no text to train the tokenizer on. Check data.train and data.cleaning.")
-    return Words([word for word, _ in counts.most_common(vocab_size - END_ID - 1)], is_canonical)
+    words = [word for word, _ in counts.most_common(max(0, vocab_size - END_ID - 1 - len(tokens)))]
+    return Words([*(f"{TOKEN_MARK}{token}" for token in tokens), *words], is_canonical)
 
 
 def position_vocabulary(max_position: int) -> Words:

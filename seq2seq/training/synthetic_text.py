@@ -175,7 +175,7 @@ def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> st
         inputs: list[Any] = [crc32_of(text), text.stat().st_size, spec.limit, spec.samples]
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
-    inputs += _direction(spec, recipe) if len(recipe.directions) > 1 else ()
+    inputs += _direction(spec, recipe)
     for model in models:
         checksums = read_metadata(model, "bundle", required=())["sha256"]
         decoding = load_recipe(model / RECIPE, check_files=False).decoding.model_dump(mode="json")
@@ -198,7 +198,8 @@ def _translate(spec: Corpus, models: Sequence[Path], text: Path, translation: Pa
         unfinished.begin({"translation": translation.stem})                     # this name depends on all inputs
         total = sum(1 for _ in _lines(spec, text))
         # The context of a line and the lines of a block, which affect rounding, are the same whether resumed or not.
-        requests = number_sources(_lines(spec, text), translator.context)
+        language = translator.languages.target                                  # language tokens in the text are text
+        requests = number_sources((Source(line, language=language) for line in _lines(spec, text)), translator.context)
         pending = unfinished.pending(growing_blocks(requests, BLOCK_LINES))
         first = list(islice(pending, 1))                    # skips finished blocks, which would distort the rate
         skipped, blocks = unfinished.skipped_lines, chain(first, pending)

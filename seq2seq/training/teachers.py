@@ -55,7 +55,7 @@ def text_of_teachers(recipe: Recipe, run: Path) -> tuple[Corpus, ...]:
         f"translations of teacher {number}": (teacher,) for number, teacher in enumerate(teachers, 1)}
     return tuple(
         Corpus(source=str(path.absolute()), name=label if len(files) == 1 else f"{label} ({path.stem})",
-               languages=None if direction == recipe.languages else direction, weight=weight,
+               languages=direction, weight=weight,
                translated_by=translated_by, max_line_bytes=max(corpus.max_line_bytes for corpus in recipe.data.train))
         for (direction, weight), path in files.items() for label, translated_by in by_label.items())
 

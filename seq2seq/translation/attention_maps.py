@@ -66,7 +66,10 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | S
     for index, (line, source) in enumerate(zip(sides[0], sources, strict=True)):
         # The spans of a language token or an empty context that the translator adds are empty.
         added = len(as_line(source)) - len(line)
-        spans[0][index] = [(max(0, begin - added), max(0, end - added)) for begin, end in spans[0][index]]
+        shifted = [(max(0, begin - added), max(0, end - added)) for begin, end in spans[0][index]]
+        if added < 0:                                                           # the line begins with the token
+            shifted[0] = (0, len(line[:-added].rstrip()))
+        spans[0][index] = shifted
     corpus = EncodedCorpus(EncodedSide.from_lists(ids[0]), EncodedSide.from_lists(ids[1]))
 
     def tokenized(side: int, index: int) -> TokenizedLine:

@@ -40,17 +40,18 @@ def number_sources(lines: Iterable[str | Source], context: int = 0) -> Iterator[
     return (numbered(index, previous.source(line)) for index, line in enumerate(lines))
 
 
-def constrained_sources(lines: Input, prefixes: Input | None, phrases: Input | None, context: int = 0
-                        ) -> Iterator[tuple[Line, Source]]:
+def constrained_sources(lines: Input, prefixes: Input | None, phrases: Input | None, context: int = 0,
+                        language: str = "") -> Iterator[tuple[Line, Source]]:
     """Yield each of `lines` with its source. The prefix and the required phrases (separated by tabs) of the source
-    come from the lines with the same number in `prefixes` and `phrases`. context: see `number_sources`."""
+    come from the lines with the same number in `prefixes` and `phrases`. context: see `number_sources`. language: see
+    `Source.language`."""
     inputs = [text for text in (lines, prefixes, phrases) if text is not None]
 
     def pairs() -> Iterator[tuple[Line, Source]]:
         for line, *others in zip_parallel([text.name for text in inputs], *inputs):
             prefix = "" if prefixes is None else others[0].text
             required = "" if phrases is None else others[-1].text
-            yield line, Source(line.text, prefix=prefix,
+            yield line, Source(line.text, language=language, prefix=prefix,
                                required=tuple(phrase for phrase in required.split("\t") if phrase.strip()))
 
     with_line, with_source = tee(pairs())

@@ -26,12 +26,13 @@ from seq2seq.inference.load_model import read_model, require_same_context, requi
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, Task, decoding_with
-from seq2seq.recipe.directions import language_token
+from seq2seq.recipe.directions import direction_into
+from seq2seq.recipe.task import TRANSLATION
 from seq2seq.search.beam import NoHypothesis, search
 from seq2seq.tokenizers.context import parse_context, shortened
-from seq2seq.tokenizers.language_token import with_language
-from seq2seq.tokenizers.source import Source, as_source
-from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.tokenizers.language_token import Directions
+from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.tokenizer import Tokenizers, Vocabulary
 from seq2seq.translation.output_faults import FAULTS
 from seq2seq.translation.retry_faulty_lines import retry_faulty, retry_sentences
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
@@ -84,16 +85,17 @@ class Translator:
     >>> translator = Translator.load("runs/multi30k_de_en")
     >>> translator.translate(["Ein Hund läuft."])[0][0].text
 
-    decoding: default decoding options; a call can override them. max_pieces: maximum number of source pieces of a part;
+    directions: directions of the model, with the one of lines that name no language. decoding: default decoding
+    options; a call can override them. max_pieces: maximum number of source pieces of a part;
     a longer line is translated in several parts. device: device of the model. task: task of the model. context: number
     of previous sentences that the model reads with each line (`data.context`). engine: model that runs the search.
     other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
-    fusion. directory: path from which the model was loaded; None: it was not loaded from a file. language: language
-    token of lines that have none; "": none. characters: characters of the training sources; None: not known.
+    fusion. directory: path from which the model was loaded; None: it was not loaded from a file. characters: characters
+    of the training sources; None: not known.
     """
 
     tokenizers: Tokenizers
-    languages: Languages
+    directions: Directions
     decoding: DecodingSection
     max_pieces: int
     device: torch.device
@@ -103,8 +105,12 @@ class Translator:
     other_engines: tuple[Engine, ...] = ()
     language_model: Engine | None = None
     directory: Path | None = None
-    language: str = ""
     characters: frozenset[str] | None = None
+
+    @property
+    def languages(self) -> Languages:
+        """Direction of lines that name no language."""
+        return self.directions.chosen
 
     @property
     def precision(self) -> str:
@@ -157,6 +163,8 @@ class Translator:
             require_same_vocabulary(path, tokenizers.source, other_path, other.tokenizers.source)
             require_same_vocabulary(path, tokenizers.target, other_path, other.tokenizers.target)
             require_same_context(path, translator.context, other_path, other.context)
+            if translator.directions.codes or other.directions.codes:          # both read the same language token
+                direction_into(translator.languages.target, other.directions.all, str(other_path))
         if language_model is not None and fusion is not None:
             if language_model.task.has_source:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
@@ -172,15 +180,22 @@ class Translator:
     def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
                     precision: str = "auto") -> Translator:
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
-        translator = Translator(tokenizers, recipe.languages, recipe.decoding, recipe.max_input_pieces, device,
-                                recipe.task, recipe.data.context, load_engine(model, precision, device))
-        return translator.towards(recipe.languages) if recipe.language_tokens else translator
+        return Translator(tokenizers, directions_of_model(recipe, tokenizers.source), recipe.decoding,
+                          recipe.max_input_pieces, device, recipe.task, recipe.data.context,
+                          load_engine(model, precision, device))
 
     def towards(self, languages: Languages) -> Translator:
-        """Return a translator for another direction of the same model. If the model has language tokens, a source
-        without a language gets the token of the target language."""
-        token = language_token(languages.target)
-        return replace(self, languages=languages, language=token if self.tokenizers.source.has_piece(token) else "")
+        """Return a translator for another direction of the same model."""
+        return replace(self, directions=replace(self.directions, chosen=languages))
+
+    def into(self, target_language: str) -> Translator:
+        """Return a translator into a target language of the model. A model with a single target language is returned
+        unchanged.
+
+        Raises:
+            OptionError: the model has several target languages, and this language is none of them.
+        """
+        return replace(self, directions=self.directions.into(target_language))
 
     def translate(self, lines: Sequence[str | Source], *, progress: ReportProgress | None = None,
                   **decoding: Unpack[DecodingOptions]) -> list[list[Translation]]:
@@ -203,6 +218,8 @@ class Translator:
         """
         setup = self._search_setup(decoding)
         sources = list(map(self.source, number_sources(lines, self.context)))
+        if any(source.language not in ("", self.languages.target) for source in sources):
+            return self._translate_languages(sources, progress, decoding)
         if not self.context and any(source.context is not None for source in sources):
             raise OptionError("a line has a context, but the model was trained without data.context. Omit the context.")
         divided = self._divide(sources)
@@ -219,6 +236,17 @@ class Translator:
                     lambda sentences: retried(sentences, self.search_parts(sentences, setup)))
         remaining = iter(translations)
         return [self._join_parts(line, list(islice(remaining, len(line.texts))), setup) for line in divided]
+
+    def _translate_languages(self, sources: Sequence[Source], progress: ReportProgress | None,
+                             decoding: DecodingOptions) -> list[list[Translation]]:
+        """Translate sources with several target languages. Splitting, retries and joining depend on the language."""
+        found: dict[int, list[Translation]] = {}
+        for language in dict.fromkeys(source.language for source in sources):
+            indices = [index for index, source in enumerate(sources) if source.language == language]
+            translations = self.into(language).translate([sources[index] for index in indices], progress=progress,
+                                                         **decoding)
+            found.update(zip(indices, translations, strict=True))
+        return [found[index] for index in range(len(sources))]
 
     def translate_stream(self, lines: Iterable[str | Source], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
@@ -294,7 +322,7 @@ class Translator:
     def source(self, line: str | Source) -> Source:
         """Return a line as the model reads it. A language token or a context at the beginning of the text becomes a
         field of the source. A source without language gets that of the translator, one without context an empty one."""
-        source = with_language(as_source(line), self.tokenizers.source.has_piece, self.language)
+        source = self.directions.source(line)
         if not self.context:
             return source
         source = parse_context(source)
@@ -366,6 +394,13 @@ class Translator:
             faults=tuple(name for name in FAULTS if any(name in part.faults for part in parts)),
             retried=any(part.retried for part in parts),
             unseen=self.unseen(" ".join(line.texts)))
+
+
+def directions_of_model(recipe: Recipe, vocabulary: Vocabulary) -> Directions:
+    """Return the directions of a model. vocabulary: its source vocabulary."""
+    targets = recipe.target_languages if recipe.task is TRANSLATION else []
+    codes = [code for code in targets if vocabulary.language_id(code) is not None]
+    return Directions(recipe.languages, recipe.directions, tuple(codes))
 
 
 def translate_blocks(translate: Callable[[list[Source]], list[list[Translation]]], lines: Iterable[str | Source],

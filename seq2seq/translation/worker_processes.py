@@ -23,6 +23,7 @@ import torch
 from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
+from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.sources import equal_shares, number_sources
 from seq2seq.translation.translator import ReportProgress, Translation, Translator, translate_blocks
@@ -43,7 +44,7 @@ class TranslatorPool:
     decoding: DecodingSection
     precision: str
     device: str
-    languages: Languages
+    directions: Directions
     context: int
 
     def __init__(self, path: str | Path, workers: int, device: str = "auto", precision: str = "auto",
@@ -69,7 +70,7 @@ class TranslatorPool:
                 self.shared = loaded
                 self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads or 1))
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, str(loaded.device)
-                self.languages, self.context = loaded.languages, loaded.context
+                self.directions, self.context = loaded.directions, loaded.context
                 return
             precision = loaded.precision                                        # no int8; `load` has printed why
         self.processes: dict[Connection, SpawnProcess] = {}
@@ -87,7 +88,12 @@ class TranslatorPool:
         except BaseException:
             self.close()
             raise
-        self.decoding, self.precision, self.device, self.languages, self.context = ready[0]
+        self.decoding, self.precision, self.device, self.directions, self.context = ready[0]
+
+    @property
+    def languages(self) -> Languages:
+        """Direction of lines that name no language."""
+        return self.directions.chosen
 
     def translate_stream(self, lines: Iterable[str | Source], block_lines: int = 8192, *,
                          progress: ReportProgress | None = None, **decoding: Unpack[DecodingOptions]
@@ -201,7 +207,7 @@ def device_of_worker(worker: int, device: str) -> str:
 def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     """Load a model in a worker process, and translate the lines that arrive, until the parent process closes the pipe.
 
-    The first answer is ("ready", (decoding options, precision, device, languages, context)). Each message (lines,
+    The first answer is ("ready", (decoding options, precision, device, directions, context)). Each message (lines,
     decoding options) is answered by ("done", translations), or ("refused", error) if these lines are the cause of the
     error. During a translation, messages ("progress", number of lines) are sent. After any other failure, the answer is
     ("error", error).
@@ -212,7 +218,7 @@ def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         translator = Translator.load(**options)
-        pipe.send(("ready", (translator.decoding, translator.precision, str(translator.device), translator.languages,
+        pipe.send(("ready", (translator.decoding, translator.precision, str(translator.device), translator.directions,
                              translator.context)))
         while True:
             lines, decoding = pipe.recv()

@@ -16,7 +16,7 @@ from seq2seq.data.preparation import (
 )
 from seq2seq.data.resampled_epochs import ResampledEpochs
 from seq2seq.errors import CorpusError
-from seq2seq.recipe import Languages, Recipe, TokenizerSection
+from seq2seq.recipe import Recipe, TokenizerSection
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, train_tokenizers
 
 WORDS = ["Hund", "Katze", "läuft", "schläft", "groß", "klein", "dog", "cat", "runs", "sleeps", "big", "small"]
@@ -323,7 +323,8 @@ def test_cleaning_ignores_the_tag(recipe, tmp_path):
 
 
 def test_other_languages_are_prepared_anew_for_they_say_which_side_of_a_memory_is_which(recipe, tokenizers, tmp_path):
-    turned = recipe.model_copy(update={"languages": Languages(source="en", target="de")})
+    turned = Recipe.model_validate(recipe.model_dump() | {"languages": {"source": "en", "target": "de"}}
+                                   ).with_directory(recipe.directory)
     directories = {prepare(each, tokenizers, tmp_path / "prepared", threads=1).directory for each in (recipe, turned)}
     assert len(directories) == 2
 

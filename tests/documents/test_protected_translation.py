@@ -15,10 +15,13 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
+from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.sources import number_sources
 from seq2seq.translation.translator import Translation
 from seq2seq.translation.word_confidence import Word
+
+ENGLISH_TO_GERMAN = Languages(source="en", target="de")
 
 
 @dataclass
@@ -29,7 +32,8 @@ class Model:
     can_require: bool = True
     context: int = 0
     decoding: DecodingSection = DecodingSection(safety_net=False)
-    languages: Languages = Languages(source="en", target="nds")
+    languages: Languages = ENGLISH_TO_GERMAN
+    directions: Directions = Directions(ENGLISH_TO_GERMAN, (ENGLISH_TO_GERMAN,), ())
     asked: list = field(default_factory=list)
 
     def translate(self, lines, *, progress=None, **decoding):

@@ -236,7 +236,8 @@ def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
     test = {"flickr": Corpus(**files), "two_lines": Corpus(**files, limit=2)}
     recipe = SimpleNamespace(data=SimpleNamespace(test=test, context=0), data_directory=tmp_path,
                              measures=("bleu", "chrf"), task=TRANSLATION,
-                             languages_of=lambda corpus: Languages(source="de", target="en"))
+                             languages_of=lambda corpus: Languages(source="de", target="en"),
+                             language_of=lambda corpus: "en")
     scores = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe)
     wanted = {"language": "en", "metrics": ("bleu", "chrf"), "precision": "int8"}
     assert to_dict(scores["flickr"]) == to_dict(corpus_scores(ENGLISH, [REFERENCE], **wanted))

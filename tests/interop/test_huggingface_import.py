@@ -12,6 +12,7 @@ from seq2seq.errors import FormatError
 from seq2seq.interop.huggingface_import import import_model, local_folder
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
+from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 from seq2seq.translation.translator import Translator
 from tests.marian_models import ENGLISH, GERMAN, LINES, make, tokenizer_of
@@ -134,26 +135,27 @@ def multilingual(tmp_path_factory):
 def test_a_language_token_is_one_piece(multilingual):
     import_model(str(multilingual / "theirs"), multilingual / "ours")
     source = Translator.load(multilingual / "ours", "cpu", "fp32").tokenizers.source
-    line = ">>fra<< ein Hund"
-    expected = tokenizer_of(multilingual / "theirs")(line)["input_ids"]
+    line = Source("ein Hund", language="fra")
+    expected = tokenizer_of(multilingual / "theirs")(">>fra<< ein Hund")["input_ids"]
     (ids,), (spans,) = source.encode([line]), source.spans([line])
     assert source.pieces(ids)[0] == ">>fra<<" and len(ids) == len(expected) - 1
-    assert spans[0] == (0, 7) and len(spans) == len(ids)
-    assert source.pieces(source.encode([">>deu<< ein Hund"])[0])[0] != ">>deu<<"
+    assert spans[0] == (0, 0) and len(spans) == len(ids)
+    for text in (">>fra<< ein Hund", ">>deu<< ein Hund"):
+        assert not set(source.languages.values()) & set(source.encode([text])[0])
 
 
 def test_the_target_language_can_be_chosen_at_import(multilingual, capsys):
     arguments = ["import", "--from", "huggingface", str(multilingual / "theirs"), "--output"]
     assert main([*arguments, str(multilingual / "all"), "--overwrite"]) == 0
-    assert "begin each line with one of >>eng<<, >>fra<<" in capsys.readouterr().err
+    assert "2 languages (eng, fra)" in (said := capsys.readouterr().err) and "the default is eng" in said
     assert main([*arguments, str(multilingual / "french"), "--target-language", "fra"]) == 0
     assert main([*arguments, str(multilingual / "french")]) == 2
     assert "french is an existing bundle" in capsys.readouterr().err
     every, french = (Translator.load(multilingual / name, "cpu", "fp32") for name in ("all", "french"))
-    assert french.languages.target == "fra"
-    assert french.tokenizers.source.encode(["ein Hund"]) == every.tokenizers.source.encode([">>fra<< ein Hund"])
+    assert (every.languages.target, french.languages.target) == ("eng", "fra")
+    assert french.encode(["ein Hund"]) == every.encode([">>fra<< ein Hund"])
     # A language token in the line takes precedence.
-    assert french.tokenizers.source.encode([">>eng<< ein Hund"]) == every.tokenizers.source.encode([">>eng<< ein Hund"])
+    assert french.encode([">>eng<< ein Hund"]) == every.encode([">>eng<< ein Hund"]) == every.encode(["ein Hund"])
     translation = french.translate(["ein Hund"])[0][0]
     assert translation.text == every.translate([">>fra<< ein Hund"])[0][0].text
     assert main([*arguments, str(multilingual / "no"), "--target-language", "ita"]) == 2

@@ -71,8 +71,8 @@ NOT_TRAINED = {
 UNSUITABLE = {("pointer", "translated text")}
 """Pairs that need another model in `translated_by`."""
 FORMS_OF_CORPORA = {("pointer", "directions"), ("language model", "directions"), ("language model", "tag"),
-                    ("language model", "translated text"), ("directions", "tag")}
-"""Pairs that the rules about the form of a corpus and about language tokens refuse, not the table."""
+                    ("language model", "translated text")}
+"""Pairs that the rules about the form of a corpus refuse, not the table."""
 QUICK = {("rnn", "context"), ("hierarchical", "muon"), ("structured", "words"), ("terms", "subword sampling"),
          ("language model", "moving average"), ("copy", "accumulation")}
 

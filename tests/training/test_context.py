@@ -218,17 +218,19 @@ def test_each_of_two_systems_reads_its_own_context(folder):
 
     def load(path):
         texts = read.setdefault(path.name, [])
-        return SimpleNamespace(context=2 if path.name == "run" else 0, languages=SimpleNamespace(target="de"),
-                               precision="fp32", translate=lambda lines: texts.extend(lines) or [
-                                   [SimpleNamespace(text=f"eins {as_source(line).text}")] for line in lines])
+        one = SimpleNamespace(context=2 if path.name == "run" else 0, languages=SimpleNamespace(target="de"),
+                              precision="fp32", into=lambda target: one,
+                              translate=lambda lines: texts.extend(map(as_source, lines)) or [
+                                  [SimpleNamespace(text=f"eins {as_source(line).text}")] for line in lines])
+        return one
 
     compare_systems(folder / "run", folder / "run" / "best", None, [], None, load, samples=10)
     plain = (folder / "valid.en").read_text().splitlines()
-    assert read["best"] == plain
+    assert [(source.text, source.context) for source in read["best"]] == [(line, None) for line in plain]
     assert [source.text for source in read["run"]] == plain
     assert sum(source.context is not None for source in read["run"]) == 15
     test, = read_tests([folder / "run"], None, None, None)
-    assert (test.sources, test.sources_for(0), test.sources_for(2)) == (plain, plain, read["run"])
+    assert (test.sources, test.sources_for(0), test.sources_for(2)) == (plain, read["best"], read["run"])
 
 
 def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_path, monkeypatch):
@@ -239,7 +241,8 @@ def test_an_interrupted_back_translation_reads_the_same_contexts(folder, tmp_pat
         """Give the requests as translations."""
         return [[SimpleNamespace(text=f"{request.context} {request.text}")] for request in requests]
 
-    translator = SimpleNamespace(context=2, decoding=DecodingSection(), precision="fp32", translate=translate)
+    translator = SimpleNamespace(context=2, decoding=DecodingSection(), precision="fp32", translate=translate,
+                                 languages=SimpleNamespace(target="de"))
     spec = Corpus(source=str(tmp_path / "text"), translated_by=(str(folder / "run"),))
 
     def translation(name):

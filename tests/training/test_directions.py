@@ -9,19 +9,22 @@ from typer.testing import CliRunner
 
 from seq2seq.cli import app
 from seq2seq.data.corpus import read_pairs
-from seq2seq.errors import OptionError, RecipeError
+from seq2seq.data.preparation import TrainingText, make_tokenizers
+from seq2seq.errors import OptionError, RecipeError, TokenizerError
 from seq2seq.evaluation.systems import read_system, read_tests
 from seq2seq.evaluation.two_systems import compare_systems
 from seq2seq.inference.load_model import read_model
 from seq2seq.interop import ctranslate2, huggingface_export
-from seq2seq.recipe import Languages, load_recipe
+from seq2seq.interop.huggingface_import import import_model
+from seq2seq.recipe import load_recipe
 from seq2seq.serve.models import Models
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.run import start_training, train
 from seq2seq.training.synthetic_text import training_text
 from seq2seq.translation.attention_maps import compute_pair_attention
 from seq2seq.translation.scoring import pair_scores
-from seq2seq.translation.translator import Translator
+from seq2seq.translation.translator import Translator, directions_of_model
+from seq2seq.translation.worker_processes import TranslatorPool
 
 DIRECTIONS = """
   train:
@@ -64,16 +67,29 @@ def texts(translator, lines=LINES):
 
 def test_every_source_begins_with_the_token_of_its_target_language(folder):
     recipe = load_recipe(folder / "recipe.yaml")
-    assert [corpus.tag for corpus in recipe.data.train] == [">>de<<", ">>en<<", ">>la<<"]
-    assert [corpus.tag for corpus in recipe.data.valid] == [">>de<<", ">>en<<"]
-    assert recipe.data.test["de_la"].tag == ">>la<<"
     assert [each.pair for each in recipe.directions] == [("en", "de"), ("de", "en"), ("en", "la")]
     _, stored, tokenizers = read_model(folder / "run" / "best")
-    assert stored.data.train[1].tag == ">>en<<"
-    (ids,) = tokenizers.source.encode([">>la<< one"])
-    assert ">>la<<" in tokenizers.source.pieces(ids)
-    token = ids[tokenizers.source.pieces(ids).index(">>la<<")]
-    assert token in tokenizers.target.never_generated_ids
+    for one in (recipe, stored):
+        assert [corpus.languages.target for corpus in one.data.corpora()] == ["de", "en", "la", "de", "en", "de", "la"]
+    for corpus in recipe.data.corpora():
+        (_, source, _), *_ = read_pairs(recipe, corpus)
+        (ids,) = tokenizers.source.encode([source])
+        assert tokenizers.source.pieces(ids)[0] == f">>{corpus.languages.target}<<"
+        assert ids[0] in tokenizers.target.never_generated_ids
+
+
+def test_another_default_direction_does_not_change_the_languages_of_the_corpora(folder):
+    recipe = load_recipe(folder / "recipe.yaml")
+    for target in ("de", "en", "la", "deu"):
+        into = recipe.into(target)
+        assert into.languages.target == target[:2]
+        assert [corpus.languages for corpus in into.data.corpora()] == [
+            corpus.languages for corpus in recipe.data.corpora()]
+        assert set(into.directions) == set(recipe.directions)
+        assert type(recipe).model_validate(into.model_dump()) == into
+    # A stored recipe names the languages of a corpus only if they are not those of the recipe.
+    assert [corpus["languages"] for corpus in recipe.model_dump()["data"]["train"]] == [
+        None, {"source": "de", "target": "en"}, {"source": "en", "target": "la"}]
 
 
 def test_a_model_of_one_target_language_has_no_tokens(folder):
@@ -81,8 +97,10 @@ def test_a_model_of_one_target_language_has_no_tokens(folder):
         "\n  train: [{source: train.en, target: train.de}, {source: train.la, target: train.de, languages: "
         "{source: la, target: de}}]\n  valid: {source: valid.en, target: valid.de}\n"))
     recipe = load_recipe(folder / "one.yaml")
-    assert [corpus.tag for corpus in recipe.data.train] == [None, None] and recipe.language_tokens == []
-    assert len(recipe.directions) == 2
+    assert recipe.target_languages == ["de"] and len(recipe.directions) == 2
+    tokenizers = make_tokenizers(TrainingText.of(recipe))
+    assert tokenizers.source.languages == {}
+    assert directions_of_model(recipe, tokenizers.source).tokens == []
 
 
 def test_validation_and_tests_have_scores_of_each_direction(folder):
@@ -124,9 +142,6 @@ def test_an_added_token_has_empty_spans(folder):
         assert all(0 <= begin <= end <= len(side.text) for begin, end in side.spans)
         found = "".join(side.text[begin:end] for begin, end in side.spans)
         assert found.replace(" ", "") == side.text.replace(" ", "")
-    vocabulary = translator.tokenizers.source
-    assert vocabulary.sample([Source(line, language=">>la<<")], 0.1, 1) == vocabulary.sample([f">>la<< {line}"], 0.1, 1)
-    assert translator.towards(Languages(source="en", target="xh")).language == ""
 
 
 def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_path):
@@ -178,7 +193,6 @@ def test_scoring_and_rescoring_add_the_token_of_the_target_language(folder, tmp_
 
 @pytest.mark.slow
 def test_another_model_reads_the_same_test_sets_without_language_tokens(folder, tmp_path):
-    """The test set en_de has `>>de<<` as its tag. A model of one direction would read it as text."""
     (folder / "alone.yaml").write_text(RECIPE)
     train(load_recipe(folder / "alone.yaml", ["training.max_steps=1"]), folder / "alone")
     recipe = load_recipe(folder / "recipe.yaml")
@@ -230,6 +244,60 @@ def test_an_export_translates_in_all_directions(folder, tmp_path, export):
     export(run, tmp_path / "export", source=tmp_path / "lines")
 
 
+@pytest.mark.slow
+def test_an_imported_export_has_the_same_directions(folder, tmp_path):
+    run = folder / "longer"
+    if not run.exists():
+        settings = ["training.max_steps=300", "model.d_model=32", "training.validate_every=300"]
+        train(load_recipe(folder / "recipe.yaml", settings), run)
+    huggingface_export.export_model(run, tmp_path / "export")
+    import_model(str(tmp_path / "export"), tmp_path / "imported")
+    import_model(str(tmp_path / "export"), tmp_path / "latin", target_language="la")
+    ours, again = Translator.load(run), Translator.load(tmp_path / "imported")
+    assert again.directions == ours.directions
+    assert Translator.load(tmp_path / "latin").directions.chosen == ours.into("la").languages
+    for target in ("de", "en", "la"):
+        assert again.into(target).encode(LINES) == ours.into(target).encode(LINES)
+        assert texts(again.into(target)) == texts(ours.into(target))
+
+
+@pytest.mark.slow
+def test_workers_translate_into_the_language_of_each_line(folder):
+    lines = [f"{token}{line}" for token in ("", ">>la<< ", ">>en<< ") for line in LINES]
+    expected = texts(Translator.load(folder / "run", "cpu", "fp32"), lines)
+    with TranslatorPool(folder / "run", 2, "cpu", "fp32") as pool:
+        assert texts(pool, lines) == expected
+    with TranslatorPool(folder / "run", 2, "cpu", "fp32", target_language="la") as pool:
+        assert texts(pool, LINES) == expected[2:4]
+
+
+def test_lines_of_several_languages_are_translated_as_each_of_them_alone(folder):
+    translator = Translator.load(folder / "run", "cpu", "fp32")
+    lines = [Source(line, language=language) for line in LINES for language in ("la", "", "en", "deu")]
+    progress = []
+    found = translator.translate(lines, n_best=2, progress=progress.append)
+    alone = [translator.translate([line], n_best=2)[0] for line in lines]
+    assert [[one.text for one in n_best] for n_best in found] == [[one.text for one in n_best] for n_best in alone]
+    assert sum(progress) == len(lines)
+
+
+def test_fine_tuning_and_ensembles_need_the_languages_of_the_model(folder, tmp_path):
+    one = RECIPE.replace("tokenizer: {vocab_size: 300}", "").replace("languages: {source: en, target: de}",
+                                                                     "languages: {source: en, target: xh}")
+    (folder / "one.yaml").write_text(one.replace("training:", "training:\n  start_from: run/best"))
+    with pytest.raises(TokenizerError, match="language tokens for de, en, la, but not for xh"):
+        start_training(load_recipe(folder / "one.yaml"), tmp_path / "run")
+    (folder / "one.yaml").write_text(RECIPE.replace("{vocab_size: 300}", "{taken_from: run/best}").replace(
+        "training:", "training:\n  bidirectional_epochs: 1"))
+    with pytest.raises(TokenizerError, match="bidirectional_epochs"):
+        start_training(load_recipe(folder / "one.yaml"), tmp_path / "both")
+    (folder / "one.yaml").write_text(RECIPE.replace("{vocab_size: 300}", "{taken_from: run/best}"))
+    train(load_recipe(folder / "one.yaml", ["training.max_steps=1"]), folder / "german")
+    assert Translator.load(folder / "run", ensemble=[folder / "german"]).directions.tokens
+    with pytest.raises(OptionError, match="german translates into de, not into la"):
+        Translator.load(folder / "run", ensemble=[folder / "german"], target_language="la")
+
+
 def test_a_server_offers_every_direction_of_a_model(folder):
     models = Models.load([folder / "run"])
     assert set(models.directions.direct) == {("en", "de"), ("de", "en"), ("en", "la")}
@@ -239,8 +307,7 @@ def test_a_server_offers_every_direction_of_a_model(folder):
 def test_a_model_of_several_directions_generates_text_for_another(folder, tmp_path):
     (folder / "student.yaml").write_text(RECIPE.replace(
         "[{source: train.en, target: train.de}]", "[{source: train.en, target: train.de}, {source: valid.en, "
-        "translated_by: run, languages: {source: en, target: la}, tag: '>>la<<'}]").replace(
-        "source: train.en, target: train.de}", "source: train.en, target: train.de, tag: '>>de<<'}"))
+        "translated_by: run, languages: {source: en, target: la}}]"))
     start_training(load_recipe(folder / "student.yaml"), tmp_path / "run")
     written, = (tmp_path / "run" / "synthetic").glob("*.txt")
     lines = (folder / "valid.en").read_text().splitlines()
@@ -262,7 +329,9 @@ def test_a_model_of_several_directions_does_not_generate_text_in_another_one(fol
 
 
 @pytest.mark.parametrize(("old", "new", "key"), [
-    ("languages: {source: en, target: la}", "languages: {source: en, target: la}, tag: <BT>", "data.train.2.tag"),
+    ("languages: {source: en, target: la}", "languages: {source: en, target: la}, tag: '>>la<< <BT>'",
+     "data.train.2.tag"),
+    ("languages: {source: en, target: la}", "languages: {source: en, target: la}, tag: '>>en<<'", "data.train.2.tag"),
     ("languages: {source: de, target: la}", "languages: {source: de, target: xh}", "data.test.de_la"),
     ("languages: {source: de, target: en}", "languages: {target: en}", "data.train.1.languages"),
     ("languages: {source: de, target: en}", "languages: German", "data.train.1.languages"),
