@@ -51,12 +51,12 @@ def direction_into(target: str, directions: Sequence[Languages], model: str = "t
 
 
 def check_directions(recipe: Any, errors: list[SectionsError]) -> None:
-    """Append an error for each corpus whose languages or tag do not fit the other keys, and for `languages`. recipe: a
-    `Recipe`."""
-    targets = targets_of(recipe.directions)
+    """Append an error for each corpus whose languages or tag do not fit the other keys, and for `languages`. recipe: the
+    checked sections of a recipe."""
+    targets = targets_of(directions_of(recipe.data, recipe.languages))
     several = len(targets) > 1
     for key, corpus in recipe.data.corpora_with_keys():
-        languages = recipe.languages_of(corpus)
+        languages = corpus.languages or recipe.languages
         begins_with = [target for target in targets if (corpus.tag or "").startswith(language_token(target))]
         with collecting(errors):
             refuse_if(languages != recipe.languages and (recipe.task is not TRANSLATION or languages.source is None),
