@@ -22,7 +22,7 @@ from seq2seq.data.corpus import Counts, read_corpus
 from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
 from seq2seq.files import parse_json, regular_bytes
-from seq2seq.languages import same_code
+from seq2seq.languages import canonical, same_code
 from seq2seq.recipe import Corpus, DecodingSection, Recipe, load_recipe, parse_recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
@@ -175,7 +175,7 @@ def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> st
         inputs: list[Any] = [crc32_of(text), text.stat().st_size, spec.limit, spec.samples]
     except OSError as error:
         raise CorpusError(f"{text} cannot be read: {error.strerror or error}.") from error
-    inputs += _direction(spec, recipe)
+    inputs += map(canonical, _direction(spec, recipe))
     for model in models:
         checksums = read_metadata(model, "bundle", required=())["sha256"]
         decoding = load_recipe(model / RECIPE, check_files=False).decoding.model_dump(mode="json")

@@ -11,6 +11,7 @@ from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.documents.term_placement import TermPlacement, after_end, sentence_count
 from seq2seq.errors import RequestError
 from seq2seq.recipe import DecodingSection, Languages
+from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.sources import number_sources
 from seq2seq.translation.translator import Translation
@@ -46,6 +47,10 @@ class Model:
     context: int = 0
     decoding: DecodingSection = DecodingSection(safety_net=False)
     languages: Languages = Languages(source="de", target="en")
+
+    @property
+    def directions(self):
+        return Directions(self.languages, (self.languages,), ())
 
     def translate(self, lines, *, progress=None, **decoding):
         found = []

@@ -437,8 +437,8 @@ languages: {source: en, target: de}
 data:
   train:
   - {source: a, target: b}
-  - {source: a, target: b, languages: {source: en, target: fr}, tag: x}
-  - {source: a, target: b, languages: {source: en, target: fr}, tag: y}
+  - {source: a, target: b, languages: {source: en, target: fr}, tag: '>>fr<<'}
+  - {source: a, target: b, languages: {source: en, target: fr}, tag: '>>de<< y'}
   valid: {source: a, target: b}
 model:
   copy: true
@@ -481,6 +481,7 @@ def test_each_valid_section_is_checked_although_another_is_wrong():
     ("model: {type: rnn}", "15:training.guided_alignment"),
     ("model: {type: pointer}", "14:training.teachers.model.type"), ("max_steps: 0", "14:training.teachers.max_steps")])
 def test_errors_about_teachers_are_at_the_key_that_the_user_wrote(teachers, where):
-    text = FAULTS.partition("model:")[0].replace(", tag: x", "").replace(", tag: y", "").replace("fr}", "de}")
+    text = FAULTS.partition("model:")[0].replace(", tag: '>>fr<<'", "").replace(", tag: '>>de<< y'", "")
+    text = text.replace("fr}", "de}")
     text += "model:\n  d_model: 64\ndecoding:\n  beam_size: 2\ntraining:\n  teachers: {count: 1, " + teachers + "}\n"
     assert located(text + "  guided_alignment: 0.05\n") == {where}

@@ -70,7 +70,7 @@ def test_no_text_yields_the_id_of_a_language_token(section):
         assert vocabulary.decode(vocabulary.encode(texts)) == texts
     with_language = [Source(text, language="la") for text in texts]
     assert vocabulary.encode(with_language) == [
-        [vocabulary.languages["la"], *ids] for ids in vocabulary.encode([f" {text}" for text in texts])]
+        [vocabulary.languages["la"], *ids] for ids in vocabulary._encode([f" {text}" for text in texts], 1)]
     for text, spans in zip(texts, vocabulary.spans(with_language), strict=True):
         assert spans[0] == (0, 0)
         assert "".join(text[begin:end] for begin, end in spans).replace(" ", "") == text.replace(" ", "")

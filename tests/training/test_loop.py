@@ -16,7 +16,7 @@ from toy import copy_finished_run
 from trainings import die, final_weights, interrupting, logged, press_ctrl_c, same, train_steps
 
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
-from seq2seq.evaluation.recipe_tests import recipe_with_tests, tests_of
+from seq2seq.evaluation import recipe_tests
 from seq2seq.recipe import Average, load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.averaging import average_checkpoints
@@ -547,13 +547,13 @@ def test_a_model_that_was_averaged_or_copied_finds_its_test_sets(recipe, folder,
     shutil.copytree(folder / "new" / "best", elsewhere / "copy")
     average_checkpoints([folder / "new"], folder / "average")
     for model in (elsewhere / "average", elsewhere / "copy", folder / "average", folder / "new" / "best"):
-        test, = tests_of(recipe_with_tests(model))
+        test, = recipe_tests.tests_of(recipe_tests.recipe_with_tests(model))
         assert test.references == (folder / "valid.de").read_text().splitlines()
     for name in ("valid.en", "valid.de"):                                       # the model is published with its text
         shutil.move(folder / name, elsewhere / "copy" / name)
-    assert recipe_with_tests(elsewhere / "copy").directory == elsewhere / "copy"
+    assert recipe_tests.recipe_with_tests(elsewhere / "copy").directory == elsewhere / "copy"
     with pytest.raises(CorpusError) as error:
-        recipe_with_tests(elsewhere / "average")
+        recipe_tests.recipe_with_tests(elsewhere / "average")
     assert all(str(place / "valid.de") in str(error.value) for place in (folder, elsewhere / "average"))
 
 

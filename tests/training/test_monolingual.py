@@ -21,7 +21,7 @@ from seq2seq.data.corpus import Counts, as_lines, read_corpus
 from seq2seq.data.preparation import reuse_tokenizers
 from seq2seq.errors import CorpusError, RecipeError, TokenizerError, UserError
 from seq2seq.evaluation.scores import format_scores, perplexities
-from seq2seq.recipe import Cleaning, Corpus, load_recipe, parse_recipe
+from seq2seq.recipe import Cleaning, Corpus, Languages, load_recipe, parse_recipe
 from seq2seq.storage.checkpoints import load_bundle, newest_checkpoint
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -243,7 +243,7 @@ def test_perplexity_equals_a_direct_computation(translator):
 
 
 def test_the_words_of_a_language_without_spaces_are_characters_and_the_signature_says_so(translator):
-    thai = replace(translator, languages=translator.languages.model_copy(update={"target": "th"}))
+    thai = replace(translator, directions=replace(translator.directions, chosen=Languages(target="th")))
     found = perplexities(thai, [("", "The dog sleeps.")], ["word_perplexity"])["word_perplexity"]
     assert found.details["units"] == len("Thedogsleeps.") + 1 and found.signature == "unit:character|spaces:no|end:yes"
 

@@ -183,7 +183,7 @@ def test_a_model_of_another_direction_or_task_and_a_text_without_lines_are_refus
 def test_language_codes_may_be_written_differently(recipe, tmp_path, without_translator):
     expected = made(recipe(), tmp_path)
     without_translator()
-    assert made(recipe("languages={source: ger, target: eng}"), tmp_path) == expected
+    assert made(recipe("languages={source: ger, target: eng}"), tmp_path)[1] == expected[1]
 
 
 @pytest.mark.parametrize("name", ["mono[1]", "mono*"])

@@ -190,13 +190,20 @@ def test_check_accepts_a_teacher_that_is_added_while_the_others_translate(folder
 
 
 @pytest.mark.parametrize(("section", "key"), [
-    ("{count: 2, model: {d_modle: 32}}", "model.d_modle"), ("{count: 2, model: {d_model: 33}}", "model.num_heads"),
-    ("{count: 2, model: {type: [a]}}", "model.type"), ("{count: 2, model: {dropout: 2}}", "model.dropout"),
-    ("{count: 2, model: {base: small}}", "model.base"), ("{count: 2, model: {type: language_model}}", "model.type"),
-    ("{ensemble: false}", "count"), ("{max_steps: 5}", "count"), ("{model: {d_model: 32}}", "count"), ("{}", "count")])
+    ("{count: 2, model: {d_modle: 32}}", "training.teachers.model.d_modle"),
+    ("{count: 2, model: {d_model: 33}}", "model.num_heads"),
+    ("{count: 2, model: {type: [a]}}", "training.teachers.model.type"),
+    ("{count: 2, model: {dropout: 2}}", "training.teachers.model.dropout"),
+    ("{count: 2, model: {base: small}}", "training.teachers.model.base"),
+    ("{count: 2, model: {type: language_model}}", "training.teachers.model.type"),
+    ("{ensemble: false}", "training.teachers.count"),
+    ("{max_steps: 5}", "training.teachers.count"),
+    ("{model: {d_model: 32}}", "training.teachers.count"),
+    ("{}", "training.teachers.count"),
+])
 def test_keys_that_no_teacher_can_have_and_a_missing_number_are_errors_with_their_line(folder, section, key):
     (folder / "wrong.yaml").write_text(DISTILLED.replace("{count: 2, model: {d_model: 32}}", section))
-    with pytest.raises(RecipeError, match=rf"wrong.yaml:\d+: training.teachers.{key}: "):
+    with pytest.raises(RecipeError, match=rf"wrong.yaml:\d+: {key}: "):
         load_recipe(folder / "wrong.yaml")
 
 
