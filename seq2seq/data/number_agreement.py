@@ -42,12 +42,17 @@ _SEPARATORS = str.maketrans({**dict.fromkeys("\u00a0\u202f\u2009\u2007\u2008\u20
                              "\u202b": None, "\u202c": None, "\u2066": None, "\u2067": None, "\u2069": None})
 _WIDE_SEPARATOR = re.compile(r"(?<=[０-９])[，．](?=[０-９])")
 _OTHER_DIGIT = re.compile(r"(?![0-9])\d")
+# A word ends where the script changes: 5 kmです.
+_LETTERS = r"(?:[^\W\d_\u2e80-\uffff]+|[^\W\d_]+)"
 # What may follow a number: a sign, or up to three words.
-_AFTER = re.compile(r"[ -]?(?:(°\ ?[CF]?\b|[%‰°℃℉€$£¥₹₽₩₺¢]|[A-Z]{1,3}\$)|"
-                    r"([^\W\d_]+[²³23]?)(?:[ -]?([^\W\d_]+))?(?:[ -]([^\W\d_]+))?)")
+_AFTER = re.compile(r"[ -]?(?:(°\ ?[CF]?\b|[%‰°℃℉€$£¥₹₽₩₺¢]|[A-Z]{1,3}[$¥£])|"
+                    rf"({_LETTERS}(?:[²³23]|[⋅·]{_LETTERS})?)(?:[ -]?({_LETTERS}))?(?:[ -]({_LETTERS}))?)")
 _CLOCK = re.compile(r" ?(?:[ap]\.? ?m\b|o['’]clock|uhr\b|heures?\b|horas?\b|ore\b|h\b|"
                     r"[点點时時](?![间間])|시(?!간))", re.IGNORECASE)
-_SIGN_BEFORE = re.compile(r"(?:([A-Z]{1,3}\$|[%€$£¥₹₽₩₺])|\b([A-Z]{3})|(百分之|摄氏|华氏|yüzde)) ?$")
+_AM, _PM = frozenset({"am"}), frozenset({"pm"})
+_HALF_AFTER = re.compile(r" ?([ap])\.? ?m\b", re.IGNORECASE)
+_HALF_BEFORE = re.compile(r"(上午|早上|凌晨|午前)|(?:下午|晚上|傍晚|午後)")
+_SIGN_BEFORE = re.compile(r"(?:(?<![A-Za-z])([A-Z]{1,3}[$¥£]|[A-Z]{3})|([%€$£¥₹₽₩₺])|(百分之|摄氏|华氏|yüzde)) ?$")
 _SECOND_WORD = re.compile(r"\.? ([^\W\d_]+)")
 _LINK = re.compile(r" (?:de |of |di )?| ?d['’]|")
 
@@ -113,14 +118,18 @@ def numbers(text: str, language: str = "") -> list[Number]:
                 found[-1].keys = tuple(sums)
                 found[-1].units, found[-1].parts = number.units, ()
             else:
-                if not number.units and start:
-                    number.units = _unit_before(text[max(consumed, start - 8):start])
+                before = text[max(consumed, start - 8):start]
+                number.units = _unit_before(before) or number.units
+                if number.kind == "clock":
+                    number.units = _half_of_day(number, before, text[end - 6:end])
                 found.append(number)
             if number.parts and number.units:
                 number.parts[-1].units = number.units
             position = consumed = end
             joins = goes_on
         else:
+            if kind == "time":
+                number.units = _half_of_day(number, text[max(consumed, start - 8):start], text[position:position + 6])
             found.append(number)
             joins, consumed = False, position
     return found
@@ -192,6 +201,17 @@ def _clock(text: str, hour: str, minute: str) -> Number:
         return Number(text, (), parts=tuple(parts))
     time = f"{hours % 12}:{int(minute):02}"
     return Number(text, (f"t{time}", f"d{time}"), parts=tuple(parts))
+
+
+def _half_of_day(number: Number, before: str, after: str) -> frozenset[str]:
+    """Return the half of the day of a time, as a unit: before or after noon."""
+    hour = int(number.text[:2]) if number.text[:2].isdigit() else int(number.text[0])
+    if hour > 12 or not hour:
+        return _PM if hour else _AM
+    if match := _HALF_AFTER.search(after):
+        return _AM if match[1] in "aA" else _PM
+    match = _HALF_BEFORE.search(before) if hour < 12 else None
+    return NO_UNIT if not match else _AM if match[1] else _PM
 
 
 def _year(text: str) -> tuple[str, ...]:
@@ -287,8 +307,12 @@ def _read_after(number: Number, text: str, position: int, language: str) -> tupl
 
 def _read_after_spaceless(number: Number, text: str, position: int, language: str) -> tuple[int, bool]:
     goes_on = False
-    while text[position:position + 1] and text[position] in "多余餘来來个個":
+    while text[position:position + 1] and text[position] in "多余餘来來":
         position += 1
+    for size in range(9, 1, -1):                                                      # 千瓦 is a unit, 千 alone a multiplier
+        if units := unit(text[position:position + size]):
+            number.units = units
+            return position + size, False
     for size in (2, 1):
         if len(word := text[position:position + size]) == size and (powers := multiplier(word, language or "zh")):
             number.keys = _all_scaled(number.keys, powers[:1])
@@ -309,7 +333,7 @@ def _unit_before(text: str) -> frozenset[str]:
     if not match:
         return NO_UNIT
     sign = match[1] or match[2] or match[3]
-    return unit(sign) or (unit("$") if sign.endswith("$") else NO_UNIT)
+    return unit(sign) or unit(sign[-1] if sign[-1] in "$¥£" else "")
 
 
 def unmatched(source: Sequence[Number], target: Sequence[Number]) -> tuple[list[Number], list[Number]]:

@@ -6,122 +6,119 @@ Unknown words are not an error: a unit that is not in the table is not compared.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from functools import cache
 from itertools import pairwise
 
 from seq2seq.languages import main_language
 
-# A line for each unit, with indented continuations; _ stands for a space. The first form is the name of the unit. Forms
-# of up to two letters are compared with case. A unit may end with -s, -n, -e, -es or -en in the plural.
+# Units that take prefixes: the prefixes, the symbols of the unit, and after "|" its names. A symbol takes the first form
+# of a prefix or one in the same script, a name any form.
+_SCALED_UNITS = """
+kcdmµn m м | meter metre metro metr метр メートル 米
+kmµ g г | gram gramme gramm gramo grammo grama грамм グラム 克
+mcd l L л | liter litre litro litr литр リットル 升
+kMGTwxyz B Б o | byte octet bajt байт バイト 字节
+kMG bit b | бит ビット 比特
+kMGm W Вт | watt wat vatio ватт ワット 瓦
+kMG Wh кВтч Вт⋅ч W⋅h W·h | wattstunde watt-hour watt_hour wattheure watt-heure vatio_hora vatios_hora wattora watt-hora
+    watts-hora watogodzin ватт-час ワット時 瓦时
+km V В | volt voltio wolt вольт ボルト 伏
+m A А | ampere ampère amperio amp ampero amper ампер アンペア 安
+kMG Hz Гц | hertz hercio herc герц ヘルツ 赫
+k cal кал | calorie kalorie caloria kaloria калори カロリー 卡
+k J Дж | joule julio dżul джоул джоуль ジュール 焦
+hkM Pa Па | pascal pascais paskal паскал паскаль パスカル 帕
+m bar бар | バール 巴
+"""
+_PREFIXES = """
+k K к kilo quilo chilo кило キロ 千
+M М mega мега メガ 兆
+G Г giga гига ギガ 吉
+T Т tera тера テラ 太
+c с centi zenti centy санти センチ 厘
+d д deci dezi decy деци デシ 分
+m м milli mili милли ミリ 毫
+h г hecto hekto etto гекто ヘクト 百
+µ μ mc мк micro mikro микро マイクロ 微
+n н nano нано ナノ 纳
+wKi kibi
+xMi mebi
+yGi gibi
+zTi tebi
+"""
+# Other units: a line for each, with indented continuations; _ stands for a space. The first form is the name of the
+# unit. Forms of up to two letters are compared with case, the others without case and accents, and with or without one
+# of the endings of `_ENDINGS`.
 _UNITS = """
-km kilometer kilometre kilomètre kilómetro quilômetro quilómetro chilometri chilometro км километр 公里 千米
-    キロメートル    Stundenkilometer kph kmh
-m meter metre mètre metro metri м метр 米 メートル
-dm decimeter decimetre dezimeter décimètre decímetro 分米
-cm centimeter centimetre zentimeter centimètre centímetro centimetri см сантиметр 厘米 公分 センチメートル センチ
-mm millimeter millimetre millimètre milímetro millimetri мм миллиметр 毫米 ミリメートル ミリ
-µm μm micrometer mikrometer micromètre micrómetro 微米
-nm nanometer nanometre nanomètre nanómetro 纳米
-mile meile milla  миля 英里 mph
-ft foot feet fuß pied pie pies 英尺 
-inch inches inche zoll pouce pulgada 英寸
-yd yard yarda 码
-px pixel píxel píxeles пиксель 像素 ピクセル
+km 公里 Stundenkilometer kph kmh
+cm 公分 センチ
+mm ミリ
+mile mi meile mille milla milha miglio migli mila mili mil миля мили миль ми 英里 マイル mph
+ft foot feet fuß pied pie pies pé pés pi stopa stopy stóp фут фт 英尺 フィート
+inch inches inche zoll pouce pulgada polegada pollice pollici po cal cala cale cali дюйм 英寸 インチ
+yd yard yarda jarda jard iarda ярд 码 ヤード
+px pixel píxeles píxeis piksel пиксел пиксель пкс 像素 ピクセル 画素
 pt point_size
-m² m2 qm square_meter square_metre quadratmeter mètre_carré mètres_carrés metro_cuadrado metros_cuadrados
-    metri_quadrati metros_quadrados 平方米 平米 平方メートル м² кв.м
-km² km2 square_kilometer square_kilometre quadratkilometer kilomètre_carré kilomètres_carrés kilómetro_cuadrado
-    kilómetros_cuadrados 平方公里 平方千米 км²
-ft² sqft square_foot square_feet pied_carré pieds_carrés pie_cuadrado pies_cuadrados 平方英尺
-m³ m3 cbm cubic_meter cubic_metre kubikmeter mètre_cube mètres_cubes metro_cúbico metros_cúbicos 立方米 м³
-ha hectare hektar hectárea га 公顷 ヘクタール
-kg kilo kilogram kilogramme kilogramm kilogramo chilogrammi chili quilo quilograma кг килограмм 公斤 千克
-    キロ キログラム
-g gram gramme gramm gramo grammi grama г грамм 克 グラム
-mg milligram milligramme milligramm miligramo milligrammi miligrama мг миллиграмм 毫克 ミリグラム
-µg μg mcg microgram mikrogramm microgramme microgramo 微克
-t ton tonne tonelada tonnellate т тонна 吨 噸 トン
-lb lbs pound pfund libra 磅
-oz ounce unze onza 盎司
-l L liter litre litro litri л литр 升 リットル
-ml mL milliliter millilitre mililitro millilitri мл миллилитр 毫升 ミリリットル
-cl cL centiliter centilitre zentiliter centilitro
-dl dL deciliter decilitre deziliter decilitro
-gal gallon gallone galón galones 加仑
-% percent per_cent prozent pour_cent por_ciento por_cento per_cento procent процент 百分之 yüzde ٪ パーセント 퍼센트
+m² qm кв.м 平米
+ft² sqft
+m³ cbm
+ha hectare hektar hectárea ettaro гектар га 公顷 ヘクタール
+kg kilo chili quilo 公斤 キロ
+t т ton tonne tonelada tonnellata tonnellate tona metric_ton тонн 吨 噸 公吨 トン
+lb lbs pound pfund libra livre libbra funt фунт фнт 磅 ポンド
+oz ounce unze onza once oncia onça uncja uncji унци унц 盎司 オンス
+gal gallon gallone galón galones 加仑 ガロン
+% percent per_cent prozent pour_cent por_ciento por_cento per_cento percento procent процент 百分之 yüzde パーセント 퍼센트
 ‰ per_mille promille pour_mille por_mil 千分之
 pp percentage_point prozentpunkt point_de_pourcentage punto_porcentual puntos_porcentuales 百分点
-°C ℃ degree_celsius degrees_celsius degree_centigrade degrees_centigrade grad_celsius degré_celsius degrés_celsius
-    grado_celsius grados_celsius gradi_celsius graus_celsius 摄氏度 摄氏
-°F ℉ degree_fahrenheit degrees_fahrenheit grad_fahrenheit degré_fahrenheit degrés_fahrenheit grado_fahrenheit
-    grados_fahrenheit gradi_fahrenheit 华氏度 华氏
-° degree grad degré grado gradi graus градус 度 derece
+°C ℃ 摄氏度 摄氏 degree_centigrade degrees_centigrade
+°F ℉ 华氏度 华氏
+° degree grad degré grado gradi grau stopień stopni градус 度 derece
 kelvin
-kB KB kilobyte kilo-octet ko Ko 千字节
-MB megabyte megaoctet mégaoctet Mo 兆字节
-GB gigabyte gigaoctet Go 吉字节
-TB terabyte téraoctet To 太字节
-KiB kibibyte
-MiB mebibyte
-GiB gibibyte
-TiB tebibyte
-B byte octet 字节
-kbit kb kilobit kbps
-Mbit Mb megabit mbps
-Gbit Gb gigabit gbps
-Hz hertz 赫兹
-kHz kilohertz 千赫
-MHz megahertz 兆赫
-GHz gigahertz 吉赫
-W watt vatio 瓦 瓦特
-mW milliwatt
-kW kilowatt kilovatio 千瓦
-MW megawatt megavatio 兆瓦
-GW gigawatt gigavatio 吉瓦
-Wh wattstunde watt-hour
-kWh kilowattstunde kilowatt-hour kilowatt_hour kilowattheure 千瓦时
-MWh megawattstunde megawatt-hour
-V volt voltio 伏 伏特
-kV kilovolt 千伏
-mV millivolt
-A ampere ampère amperio amp 安培
-mA milliampere 毫安
+kB KB ko Ko
+kbit kbps
+Mbit mbps
+Gbit gbps
 mAh
-cal calorie kalorie calorie caloría 卡路里
-kcal kilokalorie kilocalorie kilocaloría 千卡 大卡
-J joule julio 焦耳
-kJ kilojoule 千焦
-Pa pascal 帕
-hPa hectopascal hektopascal 百帕
-bar
-mbar millibar
-dB decibel dezibel décibel decibelio 分贝
+dB decibel dezibel decibelio decybel децибел дБ 分贝 デシベル
 rpm
-ms millisecond millisekunde milliseconde milisegundo 毫秒 мс
-s sec second sekunde seconde segundo secondi сек секунда 秒 秒钟 saniye
-min minute minuto minuti мин минута 分 分钟 分鐘 分间 分間 dakika
-h hr hour std stunde heure hora ore час часа часов 小时 小時 个小时 時間 saat
-d day tag tagen jour día dia giorni giorno день дня дней 天 日間 gün
-wk week woche semaine semana settimane settimana неделя недели недель 周 星期 个星期 週間 hafta
-mo month monat mois mes meses mesi mês месяц 个月 個月 か月 ヶ月
-yr year jahr jahren année ans año ano anni anno год года лет 年 年间 年間 yıl
-$ US$ USD dollar dólar dollari доллар 美元 美金 ドル dolar dólares
-€ EUR euro евро 欧元 ユーロ avro
-£ GBP pound pound_sterling pfund livre_sterling livres_sterling libra libra_esterlina libras_esterlinas sterling
-    英镑 ポンド
-JPY ¥ yen 日元 円
-CNY ¥ RMB yuan 元 人民币 块 元人民币
-CHF franken franc_suisse francs_suisses franco_suizo francos_suizos 瑞士法郎 Fr
-₹ INR rupee rupie roupie rupia 卢比
-₽ RUB ruble rouble rubel rublo руб рубль рубля рублей 卢布
-₩ KRW won 韩元
+ms millisecond millisekunde milliseconde milisegundo millisecondo milissegundo milisekunda milisekund миллисекунд мс 毫秒
+    ミリ秒
+s sec sek с second sekunde seconde segundo secondo sekunda sekund секунд сек 秒 秒钟 saniye
+min minute minuto minut минут мин 分 分钟 分鐘 分间 分間 dakika
+h hr hour hrs std stunde heure hora ora ore godzin godz ч час часа часов 小时 小時 個小时 時間 saat
+d day tag tagen jour j día dia giorno dzień dni dnia день дня дней дн 天 日 日間 gün
+wk wks week woche semaine semana sem settimana sett tydzień tygodni tygodnie tydz tyg недел недель нед 周 星期 个星期 週間
+    hafta
+mo month mth mths monat mon mois mes meses mese mês miesiąc miesięcy mies месяц мес 个月 個月 か月 ヶ月
+yr yrs year jahr jahren J année ans an año ano anno rok roku lata lat год года лет г л 年 年间 年間 yıl
+$ US$ USD dollar dólar dolar доллар 美元 美圆 美圓 美金 ドル
+A$ AU$ AUD 澳元
+C$ CA$ CAD 加元
+HK$ HKD 港元 港币
+MX$ MXN
+NZ$ NZD
+€ EUR euro eur евро 欧元 歐元 ユーロ avro
+£ GBP pound pound_sterling pounds_sterling pfund livre livre_sterling livres_sterling libra libra_esterlina
+    libras_esterlinas sterling sterlina funt фунт 英镑 英鎊 ポンド
+JPY JP¥ ¥ yen iene jen иен 日元 日圆 日圓 円
+CNY CN¥ ¥ RMB yuan юан 元 人民币 块 元人民币
+CHF franken franc_suisse francs_suisses franco_suizo francos_suizos franco_svizzero franchi_svizzeri 瑞士法郎 Fr
+₹ INR rupee rupie roupie rupia 卢比 ルピー
+₽ RUB ruble rouble rubel rublo руб рубл 卢布 ルーブル
+₩ KRW won 韩元 ウォン
 ₺ TRY TL lira
 R$ BRL real reais
-zł PLN zloty złoty
-kr krone krona kronen kronor
+zł PLN zloty złoty злот
+kr krone krona kronen kronor SEK NOK DKK
 ¢ ct cent centime céntimo centavo
 """
+_ENDINGS = tuple("s n e es en o os i a as y ow u а у ы и е я ю ов ев еи ам ами ах ом".split())
+_DEGREES = re.compile(r"(?:\S+ )?(?:(cels|цельс)|fahrenh|фаренг)\w*")
+_SQUARE = re.compile(r"(?:quadrat|square |sq |квадратн\w* |平方)(.+)|(.+) (?:carre|[cq]uadrad|quadrat|kwadrat|квадрат)\w*")
+_CUBIC = re.compile(r"(?:kubik|cubic |кубическ\w* |立方)(.+)|(.+) (?:cub|szescien|кубич)\w*")
 # Powers of ten, by language; the first line counts in every language.
 _MULTIPLIERS = {
     "": "thousand:3 million:6 millions:6 mn:6 mio:6 mill:6 bn:9 mrd:9 milliard:9 milliarde:9 milliarden:9 "
@@ -196,15 +193,43 @@ _SECOND_WORDS = "jähr|prozent|fach|meter|kilometer|minüt|stünd|mal|köpf|jahr
 _JOINT = {"en": r"(?:[ -]| and | a )", "de": r"(?:und| (?=milli))?", "fr": r"(?:[ -]| et )", "es": r"(?: | y )"}
 
 
+def _lines(table: str) -> list[list[str]]:
+    return [line.split() for line in table.strip().replace("\n    ", " ").splitlines()]
+
+
+def _folded(form: str) -> str:
+    """Return a form without case and accents."""
+    return re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFD", form.lower())).replace("ł", "l")
+
+
 def _unit_names() -> dict[str, frozenset[str]]:
     names: dict[str, set[str]] = {}
-    lines = [line.split() for line in _UNITS.strip().replace("\n    ", " ").splitlines()]
-    for name, *forms in lines:
+
+    def add(form: str, name: str) -> None:
+        form = form.replace("_", " ").replace("-", " ")
+        names.setdefault(form if len(form) < 3 else _folded(form), set()).add(name)
+
+    prefixes = {forms[0][0]: [forms[0].lstrip("wxyz"), *forms[1:]] for forms in _lines(_PREFIXES)}
+    for used, base, *forms in _lines(_SCALED_UNITS):
+        is_symbol = True
+        for form in (base, *forms):
+            is_symbol = is_symbol and form != "|"
+            if form == "|":
+                continue
+            add(form, base)
+            for prefix, *others in map(prefixes.__getitem__, used):
+                for other in (prefix, *others):
+                    # A symbol takes a short prefix in its own script, a name a long one.
+                    if (len(other) < 3 and other.isascii() | (other in "µμ") == form.isascii()) if is_symbol \
+                            else len(other) > 2 or other >= "\u2e80":
+                        add(other + form, prefix + base)
+    for name, *forms in _lines(_UNITS):
         for form in (name, *forms):
-            names.setdefault(form.replace("_", " "), set()).add(name)
-    # A degree may be one of either scale. ¥ is the sign of two currencies, which have their own codes.
-    for degree in next(forms for forms in lines if forms[0] == "°"):
-        names[degree] |= {"°C", "°F"}
+            add(form, name)
+    # A degree may be one of either scale, and a dollar that of any country. ¥ is the sign of two currencies.
+    for form, units in names.items():
+        units |= {"°C", "°F"} if "°" in units else {"A$", "C$", "HK$", "MX$", "NZ$"} if "$" in units and (
+            form not in ("usd", "us$")) else set()
     return {form: frozenset(units) for form, units in names.items()}
 
 
@@ -215,15 +240,23 @@ NO_UNIT: frozenset[str] = frozenset()
 @cache
 def unit(word: str) -> frozenset[str]:
     """Return the units that a word or sign may name; an empty set for other words."""
-    found = _UNIT_NAMES.get(word)
-    if found is not None or len(word) < 3:
-        return found or NO_UNIT
-    lower = word.lower()
-    forms = [lower, *(lower[:-len(end)] for end in ("s", "n", "e", "es", "en") if lower.endswith(end))]
-    if lower[0] >= "а" and lower[0] <= "я" and len(lower) > 4:
-        forms.append(lower.rstrip("аеёиойувыьюяхм"))
-    return next((_UNIT_NAMES[form] for form in forms if form in _UNIT_NAMES and (len(form) > 2 or form == word)),
-                NO_UNIT)
+    if word in _UNIT_NAMES:
+        return _UNIT_NAMES[word]
+    if len(word) > 1 and word[-1] in "²³23" and (base := unit(word[:-1])):
+        return frozenset(name + ("²" if word[-1] in "²2" else "³") for name in base)
+    if len(word) < 3:
+        return NO_UNIT
+    lower = _folded(word).replace("-", " ")
+    if lower in _UNIT_NAMES:
+        return _UNIT_NAMES[lower]
+    if degrees := _DEGREES.fullmatch(lower):
+        return frozenset({"°C" if degrees[1] else "°F"})
+    for pattern, power in ((_SQUARE, "²"), (_CUBIC, "³")):
+        if (match := pattern.fullmatch(lower)) and (base := unit(match[1] or match[2])):
+            return frozenset(name + power for name in base)
+    stems = [lower[:-len(end)] for end in _ENDINGS if lower.endswith(end) and len(lower) - len(end) > 2]
+    stems += [stem + vowel for stem in stems for vowel in "oa"]                 # giorni: giorn-o
+    return next((_UNIT_NAMES[stem] for stem in stems if stem in _UNIT_NAMES), NO_UNIT)
 
 
 @cache

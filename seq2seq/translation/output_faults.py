@@ -109,6 +109,10 @@ def changed_numbers(source: str, translation: str, source_language: str = "", ta
     lost, invented = unmatched_wholes(numbers(source, source_language), numbers(translation, target_language))
     if not lost and not invented:
         return _changed_months(source, translation, source_language, target_language)
+    # Two times: the words elsewhere in the line do not spell the parts of one of them.
+    times = [[number.text for number in side if number.keys and number.keys[0][0] == "t"] for side in (lost, invented)]
+    if all(times):
+        return times[0], times[1]
     in_translation, in_source = _Spelled(translation, target_language), _Spelled(source, source_language)
     for _ in range(2):
         lost, invented = unmatched_parts(in_translation.remove_from(lost), in_source.remove_from(invented))
