@@ -260,6 +260,17 @@ def test_check_reports_text_that_looks_the_same_and_characters_that_train_lacks(
     assert valid.in_train == 4
 
 
+def test_check_warns_about_text_that_looks_the_same_only_if_it_is_frequent(tmp_path):
+    def warnings_of(sources):
+        report = check_recipe(recipe_in(tmp_path, sources, TARGETS * 60), tmp_path / "run")
+        return [line for line in report.warnings if "NFC" in line]
+
+    changed = list(map(CHANGES["nfd"], SOURCES))
+    differing = [text for text, other in zip(changed, SOURCES, strict=True) if text != other]
+    assert warnings_of(changed * 60)
+    assert differing and not warnings_of([differing[0], *SOURCES[1:], *SOURCES * 59])
+
+
 def test_references_that_metrics_take_for_different_are_counted(tmp_path):
     write_lines(tmp_path / "hypothesis", SOURCES)
     write_lines(tmp_path / "reference", list(map(CHANGES["nfd"], SOURCES)))

@@ -41,6 +41,8 @@ LOOKALIKE_WARNINGS = {
     "invisible_characters": ("have invisible characters, such as zero-width spaces or soft hyphens", "removes them"),
     "special_spaces": ("have no-break spaces, tabs or other special spaces", "turns them into ordinary spaces"),
 }
+MAX_LOOKALIKE_SHARE = 0.01
+"""A warning is given if more than this share of the lines looks the same as other text. The table of lines has all."""
 MAX_MISALIGNED_SHARE = 0.01
 """A warning is given if the estimated share of misaligned training pairs is higher than this."""
 MAX_MISALIGNED_SHARE_HELD_OUT = 0.03
@@ -107,10 +109,10 @@ def add_corpus_warnings(corpus: CorpusReport, cleaning: Cleaning, sources: Mappi
 
 
 def add_lookalike_warnings(corpus: CorpusReport, canonical: bool, warnings: list[str]) -> None:
-    """Append a warning for each kind of text that looks the same as other text. canonical: True if the tokenizer makes
-    such texts equal."""
+    """Append a warning for each kind of text that looks the same as other text and is frequent. canonical: True if the
+    tokenizer makes such texts equal."""
     for kind, (description, change) in LOOKALIKE_WARNINGS.items():
-        if kind in corpus.findings:
+        if kind in corpus.findings and corpus.findings[kind].count > max(MAX_LOOKALIKE_SHARE * corpus.lines, 2):
             remedy = f"The tokenizer {change}, so the model sees no difference." if canonical else (
                 f"The tokenizer does not change them; tokenizer.normalization: canonical {change}.")
             if corpus.role != "train" and kind != "special_spaces":
