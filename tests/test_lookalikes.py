@@ -8,7 +8,9 @@ from unicodedata import normalize
 import pytest
 from command_files import LANGUAGE_MODEL, RECIPE, run_command, save_model, write_lines
 
+from seq2seq.alignment.align import align
 from seq2seq.check import check_recipe
+from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.preparation import TrainingText, make_tokenizers, prepare
 from seq2seq.evaluation.scores import perplexities
 from seq2seq.recipe import TokenizerSection, load_recipe
@@ -187,6 +189,24 @@ def test_constraints_are_read_in_the_same_way(model):
         for option in ("require", "forbid"):
             both = [translator.translate(SOURCES, beam_size=5, **{option: [one]}) for one in (phrase, hidden)]
             assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("before, after", [("  ", ""), ("", " \t"), ("\u3000", "\xa0 ")])
+def test_alignments_do_not_depend_on_white_space_around_the_texts(model, before, after):
+    translator = Translator.load(model, device="cpu", precision="fp32")
+    pairs = list(zip(SOURCES, TARGETS, strict=True))
+    assert align(translator, [(f"{before}{source}{after}", f"{before}{target}{after}") for source, target in pairs],
+                 AlignmentSettings()) == align(translator, pairs, AlignmentSettings())
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\u200b", "\xad \ufeff"])
+def test_blank_lines_can_be_rescored(tmp_path, model, blank):
+    (tmp_path / "in").write_text(f"{SOURCES[0]}\n{blank}\n", encoding="utf-8")
+    options = ["--device", "cpu", "--n-best", "2", "--format", "jsonl", "--output", tmp_path / "n_best"]
+    assert run_command("translate", model, tmp_path / "in", *options).code == 0
+    assert run_command("rescore", tmp_path / "n_best", "--model", model, "--weight", "1", "--device", "cpu",
+                       "--output", tmp_path / "out").code == 0
+    assert (tmp_path / "out").read_text(encoding="utf-8").split("\n")[1:] == [blank, ""]
 
 
 # One text, one perplexity
