@@ -12,6 +12,7 @@ from seq2seq.alignment.align import align
 from seq2seq.check import check_recipe
 from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.preparation import TrainingText, make_tokenizers, prepare
+from seq2seq.documents.translate_document import translate_document
 from seq2seq.evaluation.scores import perplexities
 from seq2seq.recipe import TokenizerSection, load_recipe
 from seq2seq.tokenizers.source import Source
@@ -174,6 +175,14 @@ def test_other_commands_say_it_too(tmp_path, model, command):
     files = [tmp_path / "in.de", tmp_path / "in.en"] if command == "score" else [
         "--source", tmp_path / "in.de", "--reference", tmp_path / "in.en"]
     assert "U+718A" in " ".join(run_command(command, model, *files, "--device", "cpu").err.split())
+
+
+def test_the_warning_about_a_document_names_the_place_in_the_document(tmp_path, model, capsys):
+    (tmp_path / "page.md").write_text("# der Hund\n\nein Hund läuft\n\nder Bär 熊\n", encoding="utf-8")
+    result = run_command("translate", model, tmp_path / "page.md", "--output", tmp_path / "out.md", "--device", "cpu")
+    assert "(first: line 5)" in " ".join(result.err.split())
+    translate_document(Translator.load(model, device="cpu"), tmp_path / "page.md")
+    assert "(first: line 5)" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_model_without_a_record_of_its_characters_gives_no_warning(tmp_path, vocabulary):

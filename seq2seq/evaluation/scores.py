@@ -134,7 +134,7 @@ def warn_about_unseen(name: str, found: "Sequence[Sequence[Translation]]") -> No
     """Print a warning if sources have characters that the model's training text never had. found: n-best lists."""
     unseen = UnseenCharacters(name)
     for line, (best, *_) in enumerate(found, 1):
-        unseen.add(line, best.unseen)
+        unseen.add(f"line {line}", best.unseen)
     unseen.finish()
 
 
