@@ -8,8 +8,11 @@ from unicodedata import normalize
 import pytest
 from command_files import LANGUAGE_MODEL, RECIPE, run_command, save_model, write_lines
 
+from seq2seq.alignment.align import align
 from seq2seq.check import check_recipe
+from seq2seq.data.alignment_links import AlignmentSettings
 from seq2seq.data.preparation import TrainingText, make_tokenizers, prepare
+from seq2seq.documents.translate_document import translate_document
 from seq2seq.evaluation.scores import perplexities
 from seq2seq.recipe import TokenizerSection, load_recipe
 from seq2seq.tokenizers.source import Source
@@ -174,6 +177,14 @@ def test_other_commands_say_it_too(tmp_path, model, command):
     assert "U+718A" in " ".join(run_command(command, model, *files, "--device", "cpu").err.split())
 
 
+def test_the_warning_about_a_document_names_the_place_in_the_document(tmp_path, model, capsys):
+    (tmp_path / "page.md").write_text("# der Hund\n\nein Hund läuft\n\nder Bär 熊\n", encoding="utf-8")
+    result = run_command("translate", model, tmp_path / "page.md", "--output", tmp_path / "out.md", "--device", "cpu")
+    assert "(first: line 5)" in " ".join(result.err.split())
+    translate_document(Translator.load(model, device="cpu"), tmp_path / "page.md")
+    assert "(first: line 5)" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_model_without_a_record_of_its_characters_gives_no_warning(tmp_path, vocabulary):
     text = RECIPE.replace("283", str(vocabulary.source.vocab_size))
     for number, metadata in enumerate(({}, {"characters": 7}, {"characters": {"source": [1]}})):
@@ -187,6 +198,24 @@ def test_constraints_are_read_in_the_same_way(model):
         for option in ("require", "forbid"):
             both = [translator.translate(SOURCES, beam_size=5, **{option: [one]}) for one in (phrase, hidden)]
             assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("before, after", [("  ", ""), ("", " \t"), ("\u3000", "\xa0 ")])
+def test_alignments_do_not_depend_on_white_space_around_the_texts(model, before, after):
+    translator = Translator.load(model, device="cpu", precision="fp32")
+    pairs = list(zip(SOURCES, TARGETS, strict=True))
+    assert align(translator, [(f"{before}{source}{after}", f"{before}{target}{after}") for source, target in pairs],
+                 AlignmentSettings()) == align(translator, pairs, AlignmentSettings())
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\u200b", "\xad \ufeff"])
+def test_blank_lines_can_be_rescored(tmp_path, model, blank):
+    (tmp_path / "in").write_text(f"{SOURCES[0]}\n{blank}\n", encoding="utf-8")
+    options = ["--device", "cpu", "--n-best", "2", "--format", "jsonl", "--output", tmp_path / "n_best"]
+    assert run_command("translate", model, tmp_path / "in", *options).code == 0
+    assert run_command("rescore", tmp_path / "n_best", "--model", model, "--weight", "1", "--device", "cpu",
+                       "--output", tmp_path / "out").code == 0
+    assert (tmp_path / "out").read_text(encoding="utf-8").split("\n")[1:] == [blank, ""]
 
 
 # One text, one perplexity

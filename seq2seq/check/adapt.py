@@ -36,6 +36,7 @@ from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_with_corpora, 
 from seq2seq.storage.directories import read_metadata, sha256_of
 from seq2seq.storage.links import path_inside
 from seq2seq.storage.run_directory import compare_with_stored_recipe
+from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
@@ -263,8 +264,8 @@ def _split(recipe: Recipe, corpus: Corpus, seed: int) -> tuple[list[TextPair], l
     Pairs without text on both sides, such as units of a .tmx that lack a language, are left out with a warning.
     """
     everything = list(as_lines(read_pairs(recipe, corpus)))
-    pairs = [pair for pair in everything if pair[1].strip() and pair[2].strip()]
-    if lacking := [number for number, source, target in everything if not (source.strip() and target.strip())]:
+    pairs = [pair for pair in everything if not any(map(is_blank, pair[1:]))]
+    if lacking := [number for number, *texts in everything if any(map(is_blank, texts))]:
         console.warn(f"{corpus.label}: {len(lacking):,} of {len(everything):,} pairs are left out because they have no "
                      f"text in at least one of the two languages (first: pair {lacking[0]:,}).")
     held_out = choose_held_out(pairs, seed, lambda source, target: True)
@@ -312,7 +313,8 @@ def _text_of_model(recipe: Recipe, limit: int, seed: int) -> tuple[list[TextPair
 
 
 def _texts(pairs: Iterable[LinePair]) -> Iterable[TextPair]:
-    return ((_line(source), _line(target)) for _, source, target in pairs if source.strip() and target.strip())
+    return ((_line(source), _line(target)) for _, source, target in pairs
+            if not any(map(is_blank, (source, target))))
 
 
 def _line(text: str) -> str:

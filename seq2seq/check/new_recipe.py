@@ -34,6 +34,7 @@ from seq2seq.recipe import Corpus, Languages, Recipe, load_recipe
 from seq2seq.recipe.data_section import COLUMN_FORMATS, TABLE_FORMATS, Data
 from seq2seq.recipe.model_sizes import consistency_for, size_for
 from seq2seq.storage.atomic import replace_directory
+from seq2seq.tokenizers.canonical_text import is_blank
 
 RECIPE_FILE = "recipe.yaml"
 SPLITS = ("train", "valid", "test")
@@ -249,8 +250,8 @@ def _scan(corpus: Corpus, languages: tuple[str, str]) -> CorpusReport:
 def _is_suitable(languages: tuple[str, str], source: str, target: str) -> bool:
     """Return True if a pair may be in a validation or test set: neither side is empty or damaged, the sides are not
     equal, and their numbers agree."""
-    return bool(source.strip() and target.strip() and source != target and not is_damaged(source)
-                and not is_damaged(target) and number_agreement(source, target, *languages) == 1)
+    return not any(is_blank(text) or is_damaged(text) for text in (source, target)) and source != target and (
+        number_agreement(source, target, *languages) == 1)
 
 
 def _write_texts(pairs: Iterable[LinePair], directory: Path, languages: tuple[str, str], held_out: HeldOut

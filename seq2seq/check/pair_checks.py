@@ -15,6 +15,7 @@ from seq2seq.data.language_identification import LanguageDetector, SideLanguages
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import UserError
 from seq2seq.recipe import Languages
+from seq2seq.tokenizers.canonical_text import is_blank
 
 MIN_BLOCKS = 8
 """Minimum number of sampled blocks. If there are fewer, no pair is checked: the sample is too small to train on."""
@@ -54,7 +55,7 @@ class CorpusChecker:
                     break
             else:
                 self._train(shift=0)
-        texts = [pair[1:] for block in self._blocks for pair in block if pair[1].strip() and pair[2].strip()]
+        texts = [pair[1:] for block in self._blocks for pair in block if not any(map(is_blank, pair[1:]))]
         self._sides = SideLanguages(texts[:10_000]) if len(sample) >= MIN_BLOCKS else None
         self._detector: LanguageDetector | None = None
         self.fault: str | None = None
@@ -133,7 +134,7 @@ class CorpusChecker:
         scores = table.evidence([pair[1:] for pair in block])
         for index in np.flatnonzero(scores < SUSPECT_THRESHOLD).tolist():
             line, source, target = block[index]
-            if source.strip() and target.strip() and _is_kept(line, kept):  # `scan_corpus` counts empty sides
+            if not any(map(is_blank, (source, target))) and _is_kept(line, kept):  # `scan_corpus` counts empty sides
                 report.suspects.add(line)
         for shift, run in runs.items():
             # To save time, shifted pairs are scored only if the run is open or at least 3 scores are negative.

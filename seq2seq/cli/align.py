@@ -103,7 +103,7 @@ def align(
                               f"{'the mean of its heads' if aligner.head == 'mean' else f'head {aligner.head}'}")
         with bar("aligning", sources, output) as advance:
             for block in blocks(zip_parallel(names, sources, targets), PAIRS_PER_BLOCK):
-                pairs = [(source_line.text.strip(), target_line.text.strip()) for source_line, target_line in block]
+                pairs = [(source_line.text, target_line.text) for source_line, target_line in block]
                 try:
                     alignments = align_pairs(translator, pairs, aligner, progress=advance)
                 except ValueError as error:

@@ -75,7 +75,7 @@ def rescore(
         previous = PreviousSentences(max(translator.context for translator, _ in weighted_models))
         with bar("rescoring", lines, out) as advance:
             for block in blocks(read_n_best(lines), LINES_PER_BLOCK):
-                sources = [previous.source(record["source"].strip()) for record, _ in block]
+                sources = [previous.source(record["source"]) for record, _ in block]
                 reranked = rescore_n_best(sources, [n_best for _, n_best in block], weighted_models, length_penalty)
                 for (record, _), rescored in zip(block, reranked, strict=True):
                     if format is TextOrLines.text:

@@ -78,13 +78,13 @@ def score(
             pairs = [("" if len(lines) == 1 else previous.source(lines[0].text), lines[-1].text) for lines in block]
             for (line, *_), (source_text, target_text) in zip(block, pairs, strict=True):
                 if target and is_blank(as_source(source_text).text) != is_blank(target_text):
-                    one_sided.warn(line.number, "only one side has text; the other one is scored as an empty text")
+                    one_sided.warn(line.place, "only one side has text; the other one is scored as an empty text")
             try:
                 scores = pair_scores(translator, pairs, progress=advance)
             except ValueError as error:
                 raise too_long(translator, block, *inputs) from error
             for lines, score in zip(block, scores, strict=True):
-                unseen.add(lines[0].number, translator.unseen(lines[0].text))
+                unseen.add(lines[0].place, translator.unseen(lines[0].text))
                 if format is TextOrLines.text:
                     output.write(f"{score.log_probability:.6f}\n")
                 else:

@@ -427,12 +427,12 @@ class _Warnings:
     def __init__(self, name: str, places: Sequence[str] | None = None, codes: Sequence[str] = ()) -> None:
         """name: name of the input. places: place of each sentence of a document; None if the input is lines.
         codes: languages whose tokens a line may begin with."""
-        self.codes, self.places = codes, None if places is None else list(places)
-        self.language = LineWarnings(name, "lines begin with the token of another language", places)
-        self.long = LineWarnings(name, "lines were translated in parts, too", places)
-        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them", self.places)
-        self.terms = LineWarnings(name, "translations lack a term of the glossary", places)
-        self.misplaced = LineWarnings(name, "translations have a term or required phrase out of place", places)
+        self.codes, self.places = codes, places
+        self.language = LineWarnings(name, "lines begin with the token of another language")
+        self.long = LineWarnings(name, "lines were translated in parts, too")
+        self.faulty = LineWarnings(name, "translations have faults; --format jsonl names them")
+        self.terms = LineWarnings(name, "translations lack a term of the glossary")
+        self.misplaced = LineWarnings(name, "translations have a term or required phrase out of place")
         self.unseen = UnseenCharacters(name)
         self.retried = self.placed = 0
 
@@ -441,21 +441,22 @@ class _Warnings:
         from seq2seq.recipe.directions import language_token
         from seq2seq.tokenizers.language_token import split_language_token
 
+        place = line.place if self.places is None else self.places[line.number - 1]
         code = split_language_token(line.text)[0] if self.codes else ""
         if code and code not in self.codes:
-            self.language.warn(line.number, f"{language_token(code)} is not a target language of the model, which has "
+            self.language.warn(place, f"{language_token(code)} is not a target language of the model, which has "
                                f"{', '.join(map(language_token, self.codes))}; it was translated as text")
         if best.parts > 1:
             reason = "" if best.retried else "too long for the model; "        # a retry also divides lines that fit
-            self.long.warn(line.number, f"{reason}translated in {best.parts:,} parts, which are joined")
+            self.long.warn(place, f"{reason}translated in {best.parts:,} parts, which are joined")
         if best.faults:
-            self.faulty.warn(line.number, ", ".join(best.faults))
+            self.faulty.warn(place, ", ".join(best.faults))
         if best.lost_terms:
-            self.terms.warn(line.number, f"the translation lacks a term of the glossary: {', '.join(best.lost_terms)}")
+            self.terms.warn(place, f"the translation lacks a term of the glossary: {', '.join(best.lost_terms)}")
         if best.misplaced_terms:
-            self.misplaced.warn(line.number, "a term or required phrase is out of place, because it is aligned to no "
+            self.misplaced.warn(place, "a term or required phrase is out of place, because it is aligned to no "
                                 f"word: {', '.join(best.misplaced_terms)}")
-        self.unseen.add(line.number, best.unseen)
+        self.unseen.add(place, best.unseen)
         self.retried += best.retried
         self.placed += bool(best.placed_terms)
 
@@ -463,9 +464,7 @@ class _Warnings:
         """Print or count the warning about a block of a document that lost a placeholder or a tag."""
         from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 
-        assert self.places is not None
-        self.places.append(place)
-        self.faulty.warn(len(self.places), LOST_PLACEHOLDER)
+        self.faulty.warn(place, LOST_PLACEHOLDER)
 
     def finish(self) -> None:
         """Print the counts."""

@@ -19,6 +19,7 @@ from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
 from seq2seq.files import BLOCK_BYTES, MAX_LINE_BYTES, UTF16_MARKS, NotJson, bounded_lines, opened, parse_json
+from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.context import PreviousSentences
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
@@ -301,12 +302,6 @@ def _table_lines(spec: Corpus, path: Path) -> Iterator[tuple[int, list[str]]]:
                 'Put text with commas in double quotes, such as "yes, sir", or correct the line.' if csv else
                 "Is there a tab inside the text? Correct the line."))
         yield number, fields
-
-
-def is_blank(line: str) -> bool:
-    """Return True for a line of a table without text. It is read as an empty pair, which ends a document and is never
-    trained on."""
-    return not line or line.isspace() or line == "\ufeff"
 
 
 _CSV_FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",]*))(?=,|\Z)')

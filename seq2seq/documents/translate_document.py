@@ -22,7 +22,7 @@ from seq2seq.recipe import DecodingOptions, Languages, Recipe, load_recipe
 from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
-from seq2seq.translation.text_io import LineWarnings
+from seq2seq.translation.text_io import LineWarnings, UnseenCharacters
 from seq2seq.translation.translator import ReportProgress, Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
@@ -53,18 +53,15 @@ def translate_document(translator: Translator | TranslatorPool | ProtectedTransl
     divided = divide_document(data, format, str(path), languages, safe.translator.context, safe.placeholders)
     sentences = [Source(sentence, language=languages.target) for sentence in divided.sentences]
     n_best = safe.translate(sentences, progress=progress, **decoding)
-    places = list(divided.places)
-    warnings = LineWarnings(str(path), "translations have faults", places)
-    for number, (best, *_) in enumerate(n_best, start=1):
+    warnings, unseen = LineWarnings(str(path), "translations have faults"), UnseenCharacters(str(path))
+    for place, (best, *_) in zip(divided.places, n_best, strict=True):
+        unseen.add(place, best.unseen)
         if best.faults:
-            warnings.warn(number, ", ".join(best.faults))
-
-    def report(place: str) -> None:
-        places.append(place)
-        warnings.warn(len(places), LOST_PLACEHOLDER)
-
-    joined = divided.join([best.text for best, *_ in n_best], languages.target, safe.align, report)
+            warnings.warn(place, ", ".join(best.faults))
+    joined = divided.join([best.text for best, *_ in n_best], languages.target, safe.align,
+                          lambda place: warnings.warn(place, LOST_PLACEHOLDER))
     warnings.finish()
+    unseen.finish()
     return joined
 
 

@@ -22,6 +22,7 @@ from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, compare
 from seq2seq.evaluation.systems import System
 from seq2seq.recipe import differences
 from seq2seq.storage.run_directory import LOG_FILE, log_records
+from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.translation.output_faults import FAULTS, faults
 
 METRICS = ("bleu", "chrf", "ter")
@@ -194,7 +195,7 @@ def _calibration(test: TestSet, systems: Sequence[System], lines: Lines) -> list
     for system, chrf in zip(systems, lines.chrf, strict=True):
         if system.calibration is None or test.name not in system.confidences:
             continue
-        texts = [index for index, reference in enumerate(test.references) if reference.strip()]
+        texts = [index for index, reference in enumerate(test.references) if not is_blank(reference)]
         found = reliability(system.calibration, [system.confidences[test.name][index] for index in texts],
                             [chrf[index] for index in texts])
         rows = [[f"{number:,}", _bar(expected), _bar(actual)] for number, expected, actual in found.rows]

@@ -12,6 +12,7 @@ from typing import Any
 from seq2seq.errors import CorpusError, OptionError
 from seq2seq.files import parse_json
 from seq2seq.recipe import DecodingSection, decoding_with
+from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.translation.scoring import pair_scores, scorable_pairs
@@ -126,7 +127,7 @@ def _faults(entry: dict[str, Any]) -> tuple[str, ...]:
 
 def _is_valid(translation: Translation) -> bool:
     text = translation.text
-    return isinstance(text, str) and "\n" not in text and (translation.tokens > 0 or not text.strip())
+    return isinstance(text, str) and "\n" not in text and (translation.tokens > 0 or is_blank(text))
 
 
 def rescored_record(record: dict[str, Any], rescored: Sequence[Rescored], models: Sequence[Path]) -> dict[str, Any]:

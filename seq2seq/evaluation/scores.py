@@ -20,7 +20,7 @@ from seq2seq.data.pair_quality import is_tokenized
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.languages import SPACELESS_CHARACTER, bleu_tokenizer, has_spaceless_words, main_language, ter_tokenizer
-from seq2seq.tokenizers.canonical_text import looks_different
+from seq2seq.tokenizers.canonical_text import is_blank, looks_different
 from seq2seq.translation.text_io import UnseenCharacters
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def warn_about_unseen(name: str, found: "Sequence[Sequence[Translation]]") -> No
     """Print a warning if sources have characters that the model's training text never had. found: n-best lists."""
     unseen = UnseenCharacters(name)
     for line, (best, *_) in enumerate(found, 1):
-        unseen.add(line, best.unseen)
+        unseen.add(f"line {line}", best.unseen)
     unseen.finish()
 
 
@@ -367,5 +367,5 @@ def require_parallel(hypotheses: Sequence[str], references: Sequence[Sequence[st
     require_as_many_lines(names, *map(len, (hypotheses, *references)))
     for stream, name in zip(references, names[1:], strict=True):
         # sacreBLEU would compute meaningless scores for blank references (BLEU 0, TER 100).
-        if not any(line.strip() for line in stream):
+        if all(map(is_blank, stream)):
             raise CorpusError(f"There is nothing to compare with: {name}: all lines are blank.")

@@ -29,6 +29,7 @@ from seq2seq.evaluation.scores import corpus_scores, require_parallel
 from seq2seq.recipe import Recipe
 from seq2seq.storage.checkpoints import bundle_metadata, recipe_with_corpora, resolve_model_path
 from seq2seq.storage.directories import read_metadata
+from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.translator import Translation, Translator
@@ -250,6 +251,6 @@ def _calibrated(translator: Translator, recipe: Recipe, name: str) -> Calibratio
         return None
     found = _translate(translator, [source for source, _ in pairs], f"{name}: validation")
     # The blank lines between documents would be certain translations with a score of 0.
-    scored = [(best, target) for best, (_, target) in zip(found, pairs, strict=True) if target.strip()]
+    scored = [(best, target) for best, (_, target) in zip(found, pairs, strict=True) if not is_blank(target)]
     return fit([_confidence(best) for best, _ in scored],
                sentence_scores([best.text for best, _ in scored], [target for _, target in scored]))

@@ -27,6 +27,7 @@ CODE = (f'unicodedata.normalize("NFC", re.sub("[ {SPACES}]+", " ", re.sub("[{INV
         .encode("unicode_escape").decode())
 """Python expression for canonical(text), for programs without seq2seq."""
 _CHANGED = re.compile(f"[{SPACES}{INVISIBLE}]|  ")
+_VISIBLE = re.compile(rf"[^\s{INVISIBLE}]")
 _WHITE_SPACE = re.compile(f"[ {SPACES}]+")
 
 
@@ -38,8 +39,8 @@ def canonical(text: str) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Return True for a text without visible characters, which no model reads."""
-    return not canonical(text)
+    """Return True for a text without visible characters, which no model reads: its canonical form is empty."""
+    return _VISIBLE.search(text) is None
 
 
 def looks_different(text: str) -> bool:

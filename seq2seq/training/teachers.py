@@ -87,12 +87,12 @@ def write_sources(recipe: Recipe, run: Path) -> None:
         if path.exists():
             continue
         make_directories(path.parent)
-        seen, pairs = set[bytes](), set[bytes]()
+        seen = set[bytes]()
         with replacing(path) as file:
             for corpus in recipe.data.train:
                 if corpus.translated_by is not None or _group(corpus, recipe) != group:
                     continue
-                for _, source, _ in cleaned(corpus, recipe, Counts(), pairs):
+                for _, source, _ in cleaned(corpus, recipe, Counts()):
                     line = as_line(source).replace("\n", " ")
                     digest = hashlib.blake2b(line.encode(), digest_size=8).digest()
                     if digest not in seen:

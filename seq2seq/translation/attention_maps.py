@@ -12,7 +12,7 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import Span
 from seq2seq.model.attention_weights import KINDS, Kind, attention_maps
-from seq2seq.tokenizers.source import Source
+from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.translator import Translator
 
@@ -59,7 +59,7 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | S
     if not pairs:
         return
     tokenizers = (translator.tokenizers.source, translator.tokenizers.target)
-    sides = [[as_line(source) for source, _ in pairs], [target for _, target in pairs]]
+    sides = [[as_line(as_source(source)) for source, _ in pairs], [target for _, target in pairs]]
     sources = [translator.source(source) for source, _ in pairs]
     ids = [tokenizers[0].encode(sources), tokenizers[1].encode(sides[1])]
     spans = [tokenizers[0].spans(sources), tokenizers[1].spans(sides[1])]

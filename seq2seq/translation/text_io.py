@@ -10,7 +10,7 @@ import sys
 import unicodedata
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,20 +46,24 @@ class Line:
     text: str
     ending: str
 
+    @property
+    def place(self) -> str:
+        """Place of the line in warnings."""
+        return f"line {self.number}"
+
 
 class LineWarnings:
     """Warnings of one kind about lines of a text. The first ones are printed, the others are only counted."""
 
-    def __init__(self, name: str, summary: str, places: Sequence[str] | None = None) -> None:
+    def __init__(self, name: str, summary: str) -> None:
         """name: name of the text in messages. summary: end of the message "N more …", where N is the number of lines
-        that were only counted. places: place of each line, such as `line 12`; None: use the line numbers."""
-        self.name, self.summary, self.places, self.count = name, summary, places, 0
+        that were only counted."""
+        self.name, self.summary, self.count = name, summary, 0
 
-    def warn(self, line: int, message: str) -> None:
-        """Print a warning about a line, or only count the line."""
+    def warn(self, place: str, message: str) -> None:
+        """Print a warning about a line, or only count the line. place: place in the text, such as `line 12`."""
         self.count += 1
         if self.count <= MAX_WARNINGS:
-            place = f"line {line}" if self.places is None else self.places[line - 1]
             separator = ":" if place.startswith("line ") else ": "
             console.warn(f"{self.name}{separator}{place.removeprefix('line ')}: {message}")
 
@@ -74,12 +78,12 @@ class UnseenCharacters:
 
     def __init__(self, name: str) -> None:
         """name: name of the text in messages."""
-        self.name, self.lines, self.first, self.counts = name, 0, 0, Counter[str]()
+        self.name, self.lines, self.first, self.counts = name, 0, "", Counter[str]()
 
-    def add(self, line: int, characters: str) -> None:
-        """Count a line with these characters; "" is not counted."""
+    def add(self, place: str, characters: str) -> None:
+        """Count a line with these characters; "" is not counted. place: place in the text, such as `line 12`."""
         if characters:
-            self.first = self.first or line
+            self.first = self.first or place
             self.lines += 1
             self.counts.update(characters)
 
@@ -87,8 +91,8 @@ class UnseenCharacters:
         """Print the number of lines, and the most frequent characters, if there are any."""
         if self.lines:
             lines = f"{self.lines:,} line{'s have' if self.lines > 1 else ' has'}"
-            console.warn(f"{self.name}: {lines} characters that the training text of the model never had (first: line "
-                         f"{self.first:,}): {name_characters(self.counts)}")
+            console.warn(f"{self.name}: {lines} characters that the training text of the model never had (first: "
+                         f"{self.first}): {name_characters(self.counts)}")
 
 
 def name_characters(counts: Counter[str]) -> str:
@@ -133,7 +137,7 @@ class Input:
                     found = "the text begins with the mark of UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
                 elif number == 1 and (kind := compression_of(data)):
                     found = f"the input begins like {kind} data, which must be decompressed first"
-                not_utf8.warn(number, f"{found}; invalid bytes are replaced by U+FFFD")
+                not_utf8.warn(f"line {number}", f"{found}; invalid bytes are replaced by U+FFFD")
             yield Line(number, text.removeprefix("\ufeff") if number == 1 else text, ending.decode())
         not_utf8.finish()
 

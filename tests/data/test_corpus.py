@@ -362,7 +362,7 @@ TABLES = {"a.tsv": "1\tein Hund\ta dog\n{blank}\n\n2\teine Katze\ta cat\n\n",
 
 
 @pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("blank", ["", "\r", " ", "\u3000"])
+@pytest.mark.parametrize("blank", ["", "\r", " ", "\u3000", "\u200b \xad"])
 def test_a_blank_line_of_a_table_is_an_empty_pair_and_ends_a_document(tmp_path, name, blank):
     write(tmp_path / name, TABLES[name].format(blank=blank))
     columns = {"source": "2", "target": "3"} if "json" in name else {"source": 2, "target": 3}
