@@ -1,7 +1,8 @@
 """Numbers of a text, and their agreement between the sides of a pair.
 
 A number is what its digits mean, not how they are written: 12.000 in German, 12,000 in English and 12 000 in French are
-the same number, and so are 3 million and 3 000 000, or 3:30 pm and 15h30. Signs are not compared.
+the same number, and so are 3 million and 3 000 000, or 3:30 pm and 15h30. Signs are not part of a number: words may
+stand for them, so `changed_signs` compares them apart.
 """
 
 from __future__ import annotations
@@ -52,6 +53,14 @@ _CLOCK = re.compile(r" ?(?:[ap]\.? ?m\b|o['’]clock|uhr\b|heures?\b|horas?\b|or
 _AM, _PM = frozenset({"am"}), frozenset({"pm"})
 _HALF_AFTER = re.compile(r" ?([ap])\.? ?m\b", re.IGNORECASE)
 _HALF_BEFORE = re.compile(r"(上午|早上|凌晨|午前)|(?:下午|晚上|傍晚|午後)")
+# A minus sign, neither a hyphen nor a dash: it stands after a space and before a digit, and not in 1939 -45.
+_NEGATIVE = re.compile(r"(?<![^\s(=:：为是])(?<!\d )(?<!\d\u00a0)(?<!\d\u202f)[-\u2212\u2011](\d+)"
+                       r"(?! ?[-\u2013]\d)")
+_MINUS_WORD = re.compile(r"[-\u2010-\u2013\u2212\uff0d]\s?\d|minus|mínus|menos|meno\b|moins|минус|негатив|отрицат"
+                         r"|マイナス|負|负|零下|氷点|冰点|減|减|降|下|跌|negativ|négati|ujemn|"
+                         r"below|under|unter|sous|sotto|bajo|abaixo|ниже|poniżej|loss|los[te]|less|verl|wenig|"
+                         r"de[cs]|drop|fall|fell|down|sink|gefall|bais|perd|bajó|ca[eíy]|сни|spad|fros|gel|мороз",
+                         re.IGNORECASE)
 _SIGN_BEFORE = re.compile(r"(?:(?<![A-Za-z])([A-Z]{1,3}[$¥£]|[A-Z]{3})|([%€$£¥₹₽₩₺])|(百分之|摄氏|华氏|yüzde)) ?$")
 _SECOND_WORD = re.compile(r"\.? ([^\W\d_]+)")
 _LINK = re.compile(r" (?:de |of |di )?| ?d['’]|")
@@ -130,6 +139,7 @@ def numbers(text: str, language: str = "") -> list[Number]:
         else:
             if kind == "time":
                 number.units = _half_of_day(number, text[max(consumed, start - 8):start], text[position:position + 6])
+                number.parts[0].units = number.units
             found.append(number)
             joins, consumed = False, position
     return found
@@ -144,6 +154,9 @@ def _number(match: re.Match[str], mark: str) -> Number:
         kind_of_part = "day" if text.endswith(".") else "date"
         parts = tuple(Number(part, _year(part) if index == 2 else (_plain(part),), kind=kind_of_part)
                       for index, part in enumerate(re.findall(r"\d+", text)))
+        day, month = (int(part.keys[0]) for part in parts[:2])
+        if kind_of_part == "day" and (mark == "." or not (0 < day < 32 and 0 < month < 13)):
+            return _decimal(text[:-1].replace(" ", ""), mark)                   # 15.23 at the end of a sentence
         if len(parts) < 3:
             return Number(text, (_plain(text.rstrip(".")),) if kind_of_part == "day" else (), parts=parts)
         others = sorted(part.keys[0] for part in parts[:2])
@@ -309,7 +322,7 @@ def _read_after_spaceless(number: Number, text: str, position: int, language: st
     goes_on = False
     while text[position:position + 1] and text[position] in "多余餘来來":
         position += 1
-    for size in range(9, 1, -1):                                                      # 千瓦 is a unit, 千 alone a multiplier
+    for size in range(9, 1, -1):                                                # 千瓦 is a unit, 千 alone a multiplier
         if units := unit(text[position:position + size]):
             number.units = units
             return position + size, False
@@ -386,6 +399,20 @@ def _counterpart(number: Number, by_key: dict[str, dict[frozenset[str], list[int
             if indices:
                 return indices.pop()
     return None
+
+
+def changed_signs(source: str, target: str) -> tuple[list[str], list[str]]:
+    """Return the numbers with a minus sign on one side whose digits stand on the other side without one.
+
+    Nothing is returned if one of the sides has a word for the sign, such as "below zero" or "drop".
+    """
+    ours, theirs = set(_NEGATIVE.findall(source)), set(_NEGATIVE.findall(target))
+    if bool(ours) == bool(theirs) or _MINUS_WORD.search(target if ours else source):
+        return [], []
+    other = set(re.findall(r"\d+", target if ours else source))
+    signed = sorted("-" + digits for digits in (ours or theirs) if digits in other)
+    bare = [digits[1:] for digits in signed]
+    return (signed, bare) if ours else (bare, signed)
 
 
 def number_agreement(source: str, target: str, source_language: str = "", target_language: str = "") -> float:

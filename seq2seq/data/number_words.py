@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from seq2seq.languages import main_language
 
-# Units that take prefixes: the prefixes, the symbols of the unit, and after "|" its names. A symbol takes the first form
-# of a prefix or one in the same script, a name any form.
+# Units that take prefixes: the prefixes (first letters of the lines of `_PREFIXES`, w to z for binary ones), symbols,
+# and after "|" names. A symbol takes the short prefixes of its script, a name the long ones.
 _SCALED_UNITS = """
 kcdmµn m м | meter metre metro metr метр メートル 米
 kmµ g г | gram gramme gramm gramo grammo grama грамм グラム 克
@@ -70,7 +70,8 @@ t т ton tonne tonelada tonnellata tonnellate tona metric_ton тонн 吨 噸 �
 lb lbs pound pfund libra livre libbra funt фунт фнт 磅 ポンド
 oz ounce unze onza once oncia onça uncja uncji унци унц 盎司 オンス
 gal gallon gallone galón galones 加仑 ガロン
-% percent per_cent prozent pour_cent por_ciento por_cento per_cento percento procent процент 百分之 yüzde パーセント 퍼센트
+% percent per_cent prozent pour_cent por_ciento por_cento per_cento
+    percento procent процент 百分之 yüzde パーセント 퍼센트
 ‰ per_mille promille pour_mille por_mil 千分之
 pp percentage_point prozentpunkt point_de_pourcentage punto_porcentual puntos_porcentuales 百分点
 °C ℃ 摄氏度 摄氏 degree_centigrade degrees_centigrade
@@ -84,14 +85,14 @@ Gbit gbps
 mAh
 dB decibel dezibel decibelio decybel децибел дБ 分贝 デシベル
 rpm
-ms millisecond millisekunde milliseconde milisegundo millisecondo milissegundo milisekunda milisekund миллисекунд мс 毫秒
-    ミリ秒
+ms millisecond millisekunde milliseconde milisegundo millisecondo milissegundo milisekunda milisekund
+    миллисекунд мс 毫秒 ミリ秒
 s sec sek с second sekunde seconde segundo secondo sekunda sekund секунд сек 秒 秒钟 saniye
 min minute minuto minut минут мин 分 分钟 分鐘 分间 分間 dakika
 h hr hour hrs std stunde heure hora ora ore godzin godz ч час часа часов 小时 小時 個小时 時間 saat
 d day tag tagen jour j día dia giorno dzień dni dnia день дня дней дн 天 日 日間 gün
-wk wks week woche semaine semana sem settimana sett tydzień tygodni tygodnie tydz tyg недел недель нед 周 星期 个星期 週間
-    hafta
+wk wks week woche semaine semana sem settimana sett tydzień tygodni tygodnie tydz tyg недел недель нед 周
+    星期 个星期 週間 hafta
 mo month mth mths monat mon mois mes meses mese mês miesiąc miesięcy mies месяц мес 个月 個月 か月 ヶ月
 yr yrs year jahr jahren J année ans an año ano anno rok roku lata lat год года лет г л 年 年间 年間 yıl
 $ US$ USD dollar dólar dolar доллар 美元 美圆 美圓 美金 ドル
@@ -115,9 +116,11 @@ zł PLN zloty złoty злот
 kr krone krona kronen kronor SEK NOK DKK
 ¢ ct cent centime céntimo centavo
 """
-_ENDINGS = tuple("s n e es en o os i a as y ow u а у ы и е я ю ов ев еи ам ами ах ом".split())
+_ENDINGS = ("s", "n", "e", "es", "en", "o", "os", "i", "a", "as", "y", "ow", "u",
+            "а", "у", "ы", "и", "е", "я", "ю", "ов", "ев", "еи", "ам", "ами", "ах", "ом")
 _DEGREES = re.compile(r"(?:\S+ )?(?:(cels|цельс)|fahrenh|фаренг)\w*")
-_SQUARE = re.compile(r"(?:quadrat|square |sq |квадратн\w* |平方)(.+)|(.+) (?:carre|[cq]uadrad|quadrat|kwadrat|квадрат)\w*")
+_SQUARE = re.compile(r"(?:quadrat|square |sq |квадратн\w* |平方)(.+)|"
+                     r"(.+) (?:carre|[cq]uadrad|quadrat|kwadrat|квадрат)\w*")
 _CUBIC = re.compile(r"(?:kubik|cubic |кубическ\w* |立方)(.+)|(.+) (?:cub|szescien|кубич)\w*")
 # Powers of ten, by language; the first line counts in every language.
 _MULTIPLIERS = {
@@ -186,7 +189,8 @@ _SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿"
 _CHINESE_NUMBER = re.compile(f"[{''.join(_NUMERALS)}{''.join(_SCALES)}]+")
 _ROMAN_NUMBER = re.compile(r"\b[IVX]{1,6}(?=\b|e\b|\.)")
 _ROMAN = {"I": 1, "V": 5, "X": 10}
-_DATED_WORD = re.compile(r"(?<=\d)(?:st|nd|rd|th|er|º|\.)? (?:de |of )?([^\W\d_]+)|([^\W\d_]+)\.? (?=\d)")
+_IDENTIFIER = re.compile(r"(?<![^\W_])([A-Z]{1,3})-?(\d{1,6})(?![\d.,]\d)")
+_DATED_WORD = re.compile(r"(?<=\d)(?:st|nd|rd|th|er|º|\.)? (?:de |of )?([^\W\d_]+)|\b([^\W\d_]{2,20})\.? (?=\d)")
 _WORD = re.compile(r"[^\W\d_]+")
 # Second words of German compounds with a number.
 _SECOND_WORDS = "jähr|prozent|fach|meter|kilometer|minüt|stünd|mal|köpf|jahr|tag|euro|dollar|yen"
@@ -339,6 +343,18 @@ def dated_months(text: str, language: str) -> dict[str, int]:
         return {}
     names = (before or after for before, after in _DATED_WORD.findall(text.lower()))
     return {name: months[name] for name in names if name in months}
+
+
+def identifiers(text: str) -> dict[str, set[str]]:
+    """Return the letters that stand with the digits of names such as A380 and B-52, by these digits; for "" the
+    Roman numbers of at least two letters."""
+    found: dict[str, set[str]] = {}
+    for before, digits in _IDENTIFIER.findall(text):
+        if len(digits) > 1 or before not in ("Q", "T", "H", "S"):               # quarters and halves of a year
+            found.setdefault(digits, set()).add(before)
+    if romans := {roman for roman in _ROMAN_NUMBER.findall(text) if len(roman) > 1}:
+        found[""] = romans
+    return found
 
 
 def _sums(values: list[float]) -> list[float]:

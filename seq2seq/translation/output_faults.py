@@ -15,8 +15,23 @@ from itertools import pairwise
 import numpy as np
 
 from seq2seq.data.line_splitting import sentences
-from seq2seq.data.number_agreement import HAS_NUMBER, Number, numbers, unmatched_parts, unmatched_wholes
-from seq2seq.data.number_words import dated_months, has_months, has_number_words, spelled_months, spelled_numbers, unit
+from seq2seq.data.number_agreement import (
+    HAS_NUMBER,
+    Number,
+    changed_signs,
+    numbers,
+    unmatched_parts,
+    unmatched_wholes,
+)
+from seq2seq.data.number_words import (
+    dated_months,
+    has_months,
+    has_number_words,
+    identifiers,
+    spelled_months,
+    spelled_numbers,
+    unit,
+)
 from seq2seq.languages import SPACELESS, main_language
 
 FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_number")
@@ -104,11 +119,11 @@ def changed_numbers(source: str, translation: str, source_language: str = "", ta
     always be missing, but not if there is another number instead.
     """
     if not HAS_NUMBER.search(source) and not HAS_NUMBER.search(translation):
-        return [], []
+        return _changed_names(source, translation, source_language, target_language)
     source, translation = URL.sub(" ", source), URL.sub(" ", translation)
     lost, invented = unmatched_wholes(numbers(source, source_language), numbers(translation, target_language))
     if not lost and not invented:
-        return _changed_months(source, translation, source_language, target_language)
+        return _changed_names(source, translation, source_language, target_language)
     # Two times: the words elsewhere in the line do not spell the parts of one of them.
     times = [[number.text for number in side if number.keys and number.keys[0][0] == "t"] for side in (lost, invented)]
     if all(times):
@@ -127,18 +142,26 @@ def changed_numbers(source: str, translation: str, source_language: str = "", ta
                 if replaced and not _is_time(number) or not _may_be_missing(number, target_language)]
         invented = [number for number in invented if not _may_be_missing(number, source_language)]
     if not lost and not invented:
-        return _changed_months(source, translation, source_language, target_language)
+        return _changed_names(source, translation, source_language, target_language)
     return [*dict.fromkeys(number.text for number in lost)], [*dict.fromkeys(number.text for number in invented)]
 
 
-def _changed_months(source: str, translation: str, source_language: str, target_language: str
-                    ) -> tuple[list[str], list[str]]:
-    """Return the months beside numbers in two texts if both name some, but not one of them is the same."""
+def _changed_names(source: str, translation: str, source_language: str, target_language: str
+                   ) -> tuple[list[str], list[str]]:
+    """Return what differs beside equal digits: months, letters of names such as A380, Roman numbers, minus signs.
+
+    Months and letters differ if both texts have some, but not one of them is the same.
+    """
     ours, theirs = (dated_months(text, language) if language else {}
                     for text, language in ((source, source_language), (translation, target_language)))
-    if not ours or not theirs or set(ours.values()) & set(theirs.values()):
-        return [], []
-    return list(ours), list(theirs)
+    if ours and theirs and not set(ours.values()) & set(theirs.values()):
+        return list(ours), list(theirs)
+    names, other_names = identifiers(source), identifiers(translation)
+    for digits in names.keys() & other_names.keys():
+        if names[digits].isdisjoint(other_names[digits]):
+            return ([letters + digits for letters in sorted(names[digits])],
+                    [letters + digits for letters in sorted(other_names[digits])])
+    return changed_signs(source, translation)
 
 
 class _Spelled:

@@ -52,6 +52,11 @@ def test_agreement_is_the_share_of_numbers_on_both_sides(one, other, share):
     ("USD 10", "10 $"), ("80 km/h", "80 kilometres per hour"), ("20 °C", "20 degrees"), ("300万美元", "$3 million"),
     ("10 MiB", "10 Mebibyte"), ("5-km-Lauf", "5 km run"), ("3 Milliarden Euro", "€3 billion"), ("50 m2",
         "50 Quadratmeter"),
+    ("3 quilowatts", "3千瓦"), ("3 мегабайта", "3 メガバイト"), ("7 гПа", "7 hektopaskali"),
+    ("5 kmです", "5 kilometrów"),
+    ("8 metri quadrati", "8 平方米"), ("21 stopni Celsjusza", "21 градус Цельсия"), ("9 Mo", "9兆字节"),
+    ("€100 a day", "100 Euro pro Tag"), ("费用CHF100", "100 Franken"), ("¥100", "100元"), ("¥100", "100円"),
+    ("A$10", "10 AUD"), ("A$10", "10 Dollar"), ("12:30 am", "0:30 Uhr"), ("下午3点半", "3:30 pm"),
 ])
 def test_a_number_is_the_same_however_it_is_written(one, other):
     assert number_agreement(one, other) == number_agreement(other, one) == 1
@@ -62,6 +67,9 @@ def test_a_number_is_the_same_however_it_is_written(one, other):
     ("160 px", "16 px"), ("50 %", "5 %"), ("1.2.3", "1.2.30"), ("3:30 pm", "3:40 pm"), ("$10", "€10"), ("20 °C",
         "20 °F"),
     ("4.3.2024", "2024-04-13"), ("3 million", "3 billion"), ("12 000 km", "12 km"),
+    ("55,6 W", "55,6 ч"), ("2 g", "2 mです"), ("56 godzin", "56 GB"), ("3 quilowatts", "3兆瓦"), ("8 m²", "8 м³"),
+    ("费用CHF100", "€100"), ("100元", "100円"), ("A$10", "US$10"), ("3:30 am", "15:30"), ("下午3点", "3 am"),
+    ("Es waren 15,83.", "They were 15.23."),
 ])
 def test_another_magnitude_or_unit_is_another_number(one, other):
     assert number_agreement(one, other) == number_agreement(other, one) < 1

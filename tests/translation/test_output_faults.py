@@ -92,3 +92,22 @@ def test_long_lines_are_judged_quickly(text):
     faults(text, text[: len(text) // 2], "de", "en")
     faults(text[: len(text) // 2], text + "!", "de", "en")
     assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize("source, translation, source_language, target_language", [
+    ("Der Zug fährt um 14:10 von Gleis zwei ab.", "The train leaves at 16:10 from platform two.", "de", "en"),
+    ("The A380 lands.", "Der B380 landet.", "en", "de"), ("Level B1 is enough.", "Niveau C1 reicht.", "en", "de"),
+    ("Heute sind es −5 °C.", "It is 5 °C today.", "de", "en"), ("It is 5 °C today.", "今天是-5 °C。", "en", "zh"),
+    ("Ludwig XIV kam.", "Louis XVI came.", "de", "en"),
+])
+def test_times_names_and_signs_are_compared(source, translation, source_language, target_language):
+    assert faults(source, translation, source_language, target_language) == ("lost_number",)
+
+
+@pytest.mark.parametrize("source, translation, source_language, target_language", [
+    ("Es sind −5 °C.", "It is 5 degrees below zero.", "de", "en"), ("It is -5 °C.", "现在零下5度。", "en", "zh"),
+    ("Seiten 3-5", "pages 3–5", "de", "en"), ("In Q3 2023 gab es 5.", "Au T3 2023 il y en eut 5.", "de", "fr"),
+    ("The A380 lands.", "Der A-380 landet.", "en", "de"), ("Ludwig XIV kam.", "Louis the Fourteenth came.", "de", "en"),
+])
+def test_names_and_signs_may_be_written_in_other_ways(source, translation, source_language, target_language):
+    assert faults(source, translation, source_language, target_language) == ()
