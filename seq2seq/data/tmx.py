@@ -18,8 +18,10 @@ from seq2seq.languages import subtags
 MARKUP_ELEMENTS = frozenset({"bpt", "ept", "it", "ph", "ut"})
 LANGUAGE_ATTRIBUTES = ("xml:lang", "lang")
 """Attributes of a <tuv> that contain its language; `lang` is the attribute of TMX 1.1."""
-BREAK_TYPES = frozenset({"lb", "pb", "cb", "br", "tab", "linebreak", "newline"})
-"""Values of the attribute `type` of a native code that is a line, page or column break, or a tab; also with `x-`."""
+BREAK_TYPES = frozenset({"lb", "pb", "cb", "br", "tab", "linebreak", "softbreak", "pagebreak", "columnbreak",
+                         "newline"})
+"""Values of the attribute `type` of a native code that is a line, page or column break, or a tab; also with `x-`, and
+with `-` or `_` between their words."""
 # Native codes that separate words in the document: tags of HTML, Office, OpenDocument and OmegaT (`<br0/>`), also with
 # other brackets; control words of RTF; escapes of messages; white space itself.
 _ELEMENTS = ("br|hr|p|div|li|ul|ol|dl|dt|dd|t[rdh]|table|h[1-6]|pre|blockquote|tab|lb|lf|cr|nl|newline|line-?break|page"
@@ -44,7 +46,8 @@ def separates_words(code: str, type: str = "") -> bool:
 
     type: attribute `type` of its element.
     """
-    return type.lower().removeprefix("x-") in BREAK_TYPES or _BREAK.search(code) is not None
+    kind = type.lower().removeprefix("x-").replace("-", "").replace("_", "")
+    return kind in BREAK_TYPES or _BREAK.search(code) is not None
 
 
 @dataclass

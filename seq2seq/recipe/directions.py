@@ -51,8 +51,8 @@ def direction_into(target: str, directions: Sequence[Languages], model: str = "t
 
 
 def check_directions(recipe: Any, errors: list[SectionsError]) -> None:
-    """Append an error for each corpus whose languages or tag do not fit the other keys, and for `languages`.
-    recipe: the checked sections of a recipe."""
+    """Append an error for each corpus whose languages or tag do not fit the other keys, and for `languages`. recipe:
+    the checked sections of a recipe."""
     targets = targets_of(directions_of(recipe.data, recipe.languages))
     several = len(targets) > 1
     for key, corpus in recipe.data.corpora_with_keys():

@@ -143,7 +143,8 @@ def test_text_in_another_encoding_is_refused_with_its_line():
 
 @pytest.mark.parametrize("code, separates", [
     ("<ph>&lt;br/&gt;</ph>", True), ("<ph>&lt;br&gt;</ph>", True), ("<ph>&lt;/p&gt;&lt;p class='x'&gt;</ph>", True),
-    ('<ph type="lb"/>', True), ('<ph type="x-lb">x</ph>', True), ("<ut>{\\line }</ut>", True),
+    ('<ph type="lb"/>', True), ('<ph type="x-lb">x</ph>', True), ('<ph type="x-LINE_BREAK"/>', True),
+    ('<ph type="x-soft-break"/>', True), ('<ph type="x-break-away"/>', False), ("<ut>{\\line }</ut>", True),
     ("<ut>\\tab </ut>", True),
     ("<ph>&lt;br0/&gt;</ph>", True), ("<ph>&lt;w:br/&gt;</ph>", True), ("<it>&#10;</it>", True), ("<ph>\\n</ph>", True),
     ("<ph>&#9;</ph>", True), ("<ph>&amp;nbsp;</ph>", True), ("<ph> </ph>", True), ("<ph><![CDATA[<BR />]]></ph>", True),
