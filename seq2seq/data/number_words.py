@@ -115,7 +115,7 @@ zł PLN zloty złoty злот
 kr krone krona kronen kronor SEK NOK DKK
 ¢ ct cent centime céntimo centavo
 """
-_ENDINGS = tuple("s n e es en o os i a as y ow u а у ы и е я ю ов ев еи ам ами ах ом".split())
+_ENDINGS = tuple(["s", "n", "e", "es", "en", "o", "os", "i", "a", "as", "y", "ow", "u", "а", "у", "ы", "и", "е", "я", "ю", "ов", "ев", "еи", "ам", "ами", "ах", "ом"])
 _DEGREES = re.compile(r"(?:\S+ )?(?:(cels|цельс)|fahrenh|фаренг)\w*")
 _SQUARE = re.compile(r"(?:quadrat|square |sq |квадратн\w* |平方)(.+)|(.+) (?:carre|[cq]uadrad|quadrat|kwadrat|квадрат)\w*")
 _CUBIC = re.compile(r"(?:kubik|cubic |кубическ\w* |立方)(.+)|(.+) (?:cub|szescien|кубич)\w*")
