@@ -143,9 +143,9 @@ def make_tokenizers(text: TrainingText) -> Tokenizers:
     targets = recipe.target_languages
     for code, other in combinations(targets, 2):
         if same_code(code, other):
-            raise TokenizerError(f"the target languages {code} and {other} of data.train are two codes of one language, "
-                                 "for which the model would get two language tokens. Write the same code in all "
-                                 "`languages`.")
+            raise TokenizerError(f"the target languages {code} and {other} of data.train are two codes of one "
+                                 "language, for which the model would get two language tokens. Write the same code in "
+                                 "all `languages`.")
     console.print_message("training the tokenizer")
     pairs = console.with_progress("reading text for the tokenizer", training_pairs(text), "pairs")
     languages = recipe.languages.source, recipe.languages.target

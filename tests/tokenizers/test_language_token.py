@@ -18,7 +18,8 @@ ONE = Directions(ALL[0], ALL[:1], ())
 @pytest.mark.parametrize(("line", "code", "text"), [
     (">>de<< one", "de", "one"), (" >>de<<  one ", "de", " one "), (" >>de<<\u3000", "de", ""),
     ("\ufeff>>de<< one", "de", "\ufeffone"), ("\u200b >>de<<\u200b\xa0one", "de", "\u200b one"),
-    ("\u2068>>de<<\u2069", "de", ""), (">>zh_Hans<< one", "zh_Hans", "one"), ("one >>de<<", "", "one >>de<<"), ("", "", ""),
+    ("\u2068>>de<<\u2069", "de", ""), (">>zh_Hans<< one", "zh_Hans", "one"),
+    ("one >>de<<", "", "one >>de<<"), ("", "", ""),
     (">><< one", "", ">><< one"), (">>d<< one", "", ">>d<< one"), (">>a b<< one", "", ">>a b<< one"),
     (">> de << one", "", ">> de << one"), ("> >>de<< one", "", "> >>de<< one")])
 def test_a_token_at_the_beginning_is_not_part_of_the_text(line, code, text):
