@@ -9,7 +9,7 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress
+from itertools import combinations, compress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +23,7 @@ from seq2seq.data.modifiers import NOISE_CHARACTERS
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
 from seq2seq.files import parse_json
+from seq2seq.languages import same_code
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.atomic import replace_directory
@@ -139,6 +140,12 @@ def make_tokenizers(text: TrainingText) -> Tokenizers:
     recipe = text.recipe
     if (reused := reuse_tokenizers(recipe)) is not None:
         return reused
+    targets = recipe.target_languages
+    for code, other in combinations(targets, 2):
+        if same_code(code, other):
+            raise TokenizerError(f"the target languages {code} and {other} of data.train are two codes of one "
+                                 "language, for which the model would get two language tokens. Write the same code in "
+                                 "all `languages`.")
     console.print_message("training the tokenizer")
     pairs = console.with_progress("reading text for the tokenizer", training_pairs(text), "pairs")
     languages = recipe.languages.source, recipe.languages.target
@@ -147,7 +154,7 @@ def make_tokenizers(text: TrainingText) -> Tokenizers:
                                   sides=[f"{side} ({code})" for side, code in zip(SIDES, languages, strict=True)],
                                   symbols=[*([CONTEXT_SEPARATOR] if recipe.data.context else []),
                                            *(TERM_MARKERS if recipe.data.augmentation.terms else ())],
-                                  languages=targets if len(targets := recipe.target_languages) > 1 else ())
+                                  languages=targets if len(targets) > 1 else ())
     if recipe.tokenizer.vocab_size == "auto":
         console.print_message(f"tokenizer.vocab_size: auto chose {tokenizers.sizes} for this text")
     return tokenizers

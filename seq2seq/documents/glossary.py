@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from unicodedata import normalize
 
 from seq2seq.data.line_splitting import Span
 from seq2seq.documents.words import MIN_STEM, lemmas, lower_case, same_word, words
 from seq2seq.errors import UserError
 from seq2seq.languages import SPACELESS_CHARACTER
+from seq2seq.tokenizers.canonical_text import canonical
 
 MAX_BYTES = 50_000_000
 KEEP = frozenset(["do not translate", "dnt", "keep"])
@@ -154,7 +154,7 @@ def find_words(term: str, text: str, language: str, exact: bool = False) -> list
     term_words, spans = _words(term), words(text)
     if not term_words:
         return [match.span() for match in re.finditer(re.escape(term), text)] if term else []
-    texts = [normalize("NFC", text[begin:end]) for begin, end in spans]
+    texts = _words(text)
     found: list[Span] = []
     index = 0
     while index + len(term_words) <= len(texts):
@@ -167,9 +167,9 @@ def find_words(term: str, text: str, language: str, exact: bool = False) -> list
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text in Unicode's normal form C, because two texts can write a letter, such as Bengali য়,
-    as one character and as two."""
-    return [normalize("NFC", text[begin:end]) for begin, end in words(text)]
+    """Return the words of a text in canonical form, because two texts can write a letter, such as Bengali য়, as one
+    character and as two, or differ in invisible characters."""
+    return [canonical(text[begin:end]) for begin, end in words(text)]
 
 
 def _matches(term_word: str, word: str, language: str) -> bool:

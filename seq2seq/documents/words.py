@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 
 from seq2seq.data.line_splitting import Span
 from seq2seq.languages import SPACELESS, combining_marks, main_language, spaceless_cluster
+from seq2seq.tokenizers.canonical_text import INVISIBLE
 
 MIN_STEM = 4
 """Minimum length of the common beginning of two forms of one word, if the language has no lemmatizer."""
@@ -17,14 +18,16 @@ MAX_ENDING = 3
 
 def words(text: str) -> list[Span]:
     """Return the spans of the words of a text. In scripts without spaces between words, each cluster is a word (see
-    `spaceless_cluster`). Combining marks belong to the letter before them."""
+    `spaceless_cluster`). Combining marks belong to the letter before them. Invisible characters between letters, such
+    as soft hyphens, do not end a word."""
     return [match.span() for match in _word().finditer(text)]
 
 
 @cache
 def _word() -> re.Pattern[str]:
     marks = combining_marks()
-    letters = rf"[^\W_{SPACELESS}]+(?:[{marks}]+[^\W_{SPACELESS}]*)*"
+    letter = rf"[^\W_{SPACELESS}]"
+    letters = f"{letter}+(?:[{marks}]+{letter}*|[{INVISIBLE}]+{letter}+)*"
     return re.compile(f"{spaceless_cluster()}|{letters}(?:['’]{letters})*")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from seq2seq.recipe.data_section import Languages
 from seq2seq.recipe.directions import direction_into, language_token, targets_of
+from seq2seq.tokenizers.canonical_text import MARGIN
 from seq2seq.tokenizers.source import Source, as_source
 
 LANGUAGE_TOKEN = re.compile(r">>([A-Za-z]{2,8}(?:[_-][A-Za-z0-9]{1,8})*)<<")
@@ -15,12 +16,12 @@ LANGUAGE_TOKEN = re.compile(r">>([A-Za-z]{2,8}(?:[_-][A-Za-z0-9]{1,8})*)<<")
 
 def split_language_token(line: str) -> tuple[str, str]:
     """Return the code of the language token that a line begins with, or "", and the line without the token. White space
-    before the token is kept, unless nothing else remains."""
-    text = line.lstrip()
+    and invisible characters before the token are kept, unless nothing else remains."""
+    text = line.lstrip(MARGIN)
     match = LANGUAGE_TOKEN.match(text)
     if match is None:
         return "", line
-    rest = text[match.end():].lstrip()
+    rest = text[match.end():].lstrip(MARGIN)
     return match[1], rest and line[:len(line) - len(text)] + rest
 
 
@@ -63,7 +64,7 @@ class Directions:
             return replace(source, language="") if source.language else source
         if source.language:
             target = self.into(source.language).chosen.target
-        elif source.text.lstrip().startswith(">>"):
+        elif source.text.lstrip(MARGIN).startswith(">>"):
             code, text = split_language_token(source.text)
             if code in self.codes:
                 return replace(source, text=text, language=code)

@@ -17,7 +17,9 @@ ONE = Directions(ALL[0], ALL[:1], ())
 
 @pytest.mark.parametrize(("line", "code", "text"), [
     (">>de<< one", "de", "one"), (" >>de<<  one ", "de", " one "), (" >>de<<\u3000", "de", ""),
-    (">>zh_Hans<< one", "zh_Hans", "one"), ("one >>de<<", "", "one >>de<<"), ("", "", ""),
+    ("\ufeff>>de<< one", "de", "\ufeffone"), ("\u200b >>de<<\u200b\xa0one", "de", "\u200b one"),
+    ("\u2068>>de<<\u2069", "de", ""), (">>zh_Hans<< one", "zh_Hans", "one"),
+    ("one >>de<<", "", "one >>de<<"), ("", "", ""),
     (">><< one", "", ">><< one"), (">>d<< one", "", ">>d<< one"), (">>a b<< one", "", ">>a b<< one"),
     (">> de << one", "", ">> de << one"), ("> >>de<< one", "", "> >>de<< one")])
 def test_a_token_at_the_beginning_is_not_part_of_the_text(line, code, text):
@@ -27,6 +29,7 @@ def test_a_token_at_the_beginning_is_not_part_of_the_text(line, code, text):
 @pytest.mark.parametrize(("line", "expected"), [
     ("one", Source("one", language="de")),
     (">>la<< one", Source("one", language="la")),
+    ("\ufeff\xa0>>la<< one", Source("\ufeff\xa0one", language="la")),
     (">>xh<< one", Source(">>xh<< one", language="de")),
     ("one >>la<<", Source("one >>la<<", language="de")),
     (Source(">>la<< one", language="en"), Source(">>la<< one", language="en")),

@@ -340,3 +340,11 @@ def test_wrong_languages_are_errors_with_their_line(folder, old, new, key):
     (folder / "wrong.yaml").write_text(recipe_text(DIRECTIONS.replace(old, new)))
     with pytest.raises(RecipeError, match=rf"wrong.yaml:\d+: {key}: "):
         load_recipe(folder / "wrong.yaml")
+
+
+def test_two_codes_of_one_target_language_are_refused(folder):
+    (folder / "codes.yaml").write_text(recipe_text(
+        "\n  train: [{source: train.en, target: train.de}, {source: train.la, target: train.de, languages: "
+        "{source: la, target: deu}}]\n  valid: {source: valid.en, target: valid.de}\n"))
+    with pytest.raises(TokenizerError, match="de and deu"):
+        make_tokenizers(TrainingText.of(load_recipe(folder / "codes.yaml")))
