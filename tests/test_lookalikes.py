@@ -35,7 +35,7 @@ CHANGES = {
     "double spaces": lambda text: text.replace(" ", "  "), "carriage return": lambda text: f"{text}\r",
 }
 every_change = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-MULTI30K = Path("/work/shared/data/multi30k")
+MULTI30K = Path(__file__).parents[2] / "shared/data/multi30k"
 
 
 def recipe_in(folder: Path, sources: list[str], targets: list[str], **changes: str):

@@ -249,6 +249,7 @@ def _content_key(text: TrainingText, tokenizers: Tokenizers) -> str:
         [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
         recipe.keeps_training_text,                                             # if True, the text is stored, too
         *([recipe.data.context] if recipe.data.context else []),
+        {side: "".join(sorted(known)) for side, known in known_characters(recipe).items()},
         [(spec.model_dump(exclude={"weight", *KEYS_WITHOUT_EFFECT, *(() if spec.document else ("document",))}),
           file_states(spec.paths))                                              # reading will report missing files
          for spec in (corpus.resolve(recipe.data_directory, recipe.directory) for corpus in text.corpora)],

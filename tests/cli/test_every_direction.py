@@ -185,6 +185,21 @@ def test_every_command_knows_every_direction(directions, own_languages, tmp_path
     serve(model, directions, spy)
 
 
+def test_averages_teachers_and_generated_text_know_the_direction_of_each_source(tmp_path, spy):
+    model = trained(tmp_path, TWO, False)
+    spy.expect("de", "la")
+    run("average", model, "--output", tmp_path / "average")
+    run("translate", tmp_path / "average", "--target-language", "la", input="tola one\n")
+    spy.expect("la")
+    text = recipe_text(TWO, False).replace("training:", "training:\n  teachers: {count: 1}")
+    generated = ("{source: valid.en-la.source, translated_by: run, languages: {source: en, target: la}}, "
+                 "{source: valid.en-de.source, translated_by: run}, ")
+    (tmp_path / "second.yaml").write_text(text.replace("train: [", f"train: [{generated}"))
+    train(load_recipe(tmp_path / "second.yaml"), tmp_path / "second")
+    assert len(list((tmp_path / "second").rglob("synthetic/*.txt"))) >= 2
+    spy.expect("de", "la")
+
+
 def fine_tuning_recipe(folder, source, target, more=""):
     """Write a recipe of one direction, and return its path."""
     text = recipe_text([(source, target)], False).replace("training:", f"training:\n  {more}").replace(
