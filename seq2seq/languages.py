@@ -176,9 +176,9 @@ def bleu_tokenizer(language: str) -> str:
 
 
 def ter_tokenizer(language: str) -> str:
-    """Return the name of the tokeniser of TER for this language: `tercom`, or `char` if the language has no spaces
-    between words. TERCOM's own support of Asian languages, `asian`, divides Chinese into characters; in Japanese, it
-    would take a sequence of kana for a word."""
+    """Return the name of the tokeniser of TER for this language: `asian`, TERCOM's own division into characters, for
+    Chinese; `char` for other languages without spaces between words, because `asian` would take a sequence of kana for
+    a word; else `tercom`."""
     if bleu_tokenizer(language) == "zh":
         return "asian"
     return "char" if has_spaceless_words(language) else "tercom"

@@ -64,15 +64,12 @@ class Sample:
             self.blocks[index] = block
 
 
-def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, languages: Languages | None = None,
-                tag: str = "", seen: set[bytes] | None = None) -> None:
+def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, languages: Languages, tag: str,
+                seen: set[bytes]) -> None:
     """Read all pairs. Add to the report the number of lines of each kind, such as duplicates, and the number of pairs
     that each value of LENGTH_RATIOS, MAX_CHARACTERS and NUMBER_AGREEMENTS would drop.
-    sides: 2 for pairs; 1 for the text of a language model. languages, seen: see `cleaning.clean`. tag: tag of
-    the corpus.
+    sides: 2 for pairs; 1 for the text of a language model. tag: tag of the corpus. seen: see `cleaning.clean`.
     """
-    seen = set() if seen is None else seen
-    codes = (languages.source or "", languages.target) if languages else ("", "")
     limits = {key: dict.fromkeys(map(str, values), 0) for key, values in (
         ("max_characters", MAX_CHARACTERS), *((("max_length_ratio", LENGTH_RATIOS),
                                                ("min_number_agreement", NUMBER_AGREEMENTS)) if sides == 2 else ()))}
@@ -93,7 +90,7 @@ def scan_corpus(pairs: Iterable[LinePair], report: CorpusReport, sides: int, lan
                     min(lengths) > SHORT_TEXT and max(lengths) > ratio * min(lengths))
             if not min(lengths):                                                # already counted as empty
                 continue
-            agreement = number_agreement(canonical_texts[0], canonical_texts[1], *codes)
+            agreement = number_agreement(canonical_texts[0], canonical_texts[1], *languages.codes)
             for minimum in NUMBER_AGREEMENTS:
                 limits["min_number_agreement"][str(minimum)] += agreement < minimum
             if agreement < 1:
@@ -105,7 +102,6 @@ def add_remaining(pairs: Iterable[Pair], report: CorpusReport, sides: int, langu
                   seen: set[bytes] | None) -> None:
     """Add the lines of each kind to `report.remaining`. pairs: pairs that cleaning keeps, as the model sees them.
     seen: hashes of earlier pairs; None if cleaning removes duplicates."""
-    codes = languages.source or "", languages.target
     for number, source, target in pairs:
         texts = (source.text, target)[-sides:]
         digest = pair_digest(languages, source, target)
@@ -113,7 +109,8 @@ def add_remaining(pairs: Iterable[Pair], report: CorpusReport, sides: int, langu
             report.remaining.setdefault(kind, Finding()).add(number)
         if seen is not None:
             seen.add(digest)
-        if sides == 2 and "numbers_differ" in report.findings and number_agreement(source.text, target, *codes) < 1:
+        if sides == 2 and "numbers_differ" in report.findings and (
+                number_agreement(source.text, target, *languages.codes) < 1):
             report.remaining.setdefault("numbers_differ", Finding()).add(number)
 
 

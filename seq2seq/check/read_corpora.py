@@ -59,12 +59,12 @@ class CorpusReader:
         be read, `report.error` says why.
 
         sample: random sample to which blocks of the pairs are added; None to draw no sample. seen: hashes of the pairs
-            of earlier corpora, see `clean`.
+            of earlier corpora, see `clean`; None: there are none.
         """
         try:
             pairs = console.with_progress(f"scanning {self.report.label}", self._texts(), "pairs")
             scan_corpus(sample.draw_from(pairs) if sample else pairs, self.report, len(self.spec.sides),
-                        self.languages, self.spec.tag or "", seen)
+                        self.languages, self.spec.tag or "", set() if seen is None else seen)
         except UserError as error:
             self.report.error = str(error)
 
@@ -202,8 +202,7 @@ class CorpusReader:
         return self.tokenizers.source if side == "source" else self.tokenizers.target
 
     def _language(self, side: str) -> str:
-        languages = self.languages
-        return languages.source or "" if side == "source" else languages.target
+        return self.languages.codes[side != "source"]
 
     def _count_limits(self, lengths: dict[str, np.ndarray]) -> None:
         """Count the pairs that each value in MAX_PIECES would drop. lengths: lengths in pieces of each side."""

@@ -200,7 +200,7 @@ def add_warnings_about_steps(recipe: Recipe, warnings: list[str]) -> None:
 def add_direction_warnings(recipe: Recipe, warnings: list[str]) -> None:
     """Append a warning for each validation or test corpus in a direction in which no training corpus translates."""
     def languages_of(direction: Languages) -> list[str]:
-        return [main_language(code) for code in direction.pair_or_text if code]
+        return [main_language(code) for code in direction.codes if code]
 
     trained = list(map(languages_of, recipe.directions))
     for key, spec in recipe.data.held_out().items():

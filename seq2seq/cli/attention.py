@@ -81,7 +81,7 @@ def attention(
     monolingual = not translator.task.has_source
     if monolingual and target:
         raise UserError(f"{model} is a language model, which reads one text; leave --target out.")
-    languages = (translator.languages.source or "", translator.languages.target)
+    languages = translator.languages.codes
     texts = ("", source) if monolingual else (source, target or translator.translate([source])[0][0].text.strip())
     try:
         ((_, pair),) = compute_pair_attention(translator, [texts])

@@ -48,7 +48,7 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
         UserError: lingua is not installed, or does not know one of the languages.
     """
     seen = set() if seen is None else seen
-    codes = (languages.source or "", languages.target) if languages else ("", "")
+    codes = languages.codes if languages else ("", "")
     statistics, read = _compute_statistics(_normalized(pairs, cleaning, normalize), cleaning, sides, languages)
     for number, source, target, damaged in read:
         reason = (_drop_reason((source.text, target)[-sides:], cleaning, codes, damaged)
@@ -65,8 +65,8 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning, counts: Counts, sides: int 
 
 def pair_digest(languages: Languages | None, source: Source, target: str) -> bytes:
     """Return a 64-bit hash of a pair without its context. Equal pairs are duplicates."""
-    codes = languages and languages.pair_or_text
-    text = "\n".join((str(codes), source.language, source.tag, source.text, target))
+    codes = languages.codes if languages else ()
+    text = "\n".join((*codes, source.language, source.tag, source.text, target))
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
@@ -108,7 +108,7 @@ def _compute_statistics(pairs: Iterator[_Read], cleaning: Cleaning, sides: int, 
     if sides == 1 or (cleaning.max_length_deviation is None and cleaning.language != "sides"):
         return _Statistics(languages=detector), pairs
     first = list(islice(pairs, STATISTICS_PAIRS))
-    codes = (languages.source or "", languages.target) if languages else ("", "")
+    codes = languages.codes if languages else ("", "")
     kept = [(source.text, target) for _, source, target, damaged in first
             if _drop_reason((source.text, target), cleaning, codes, damaged) is None]
     lengths = None

@@ -51,7 +51,7 @@ class ResampledEpochs:
         recipe, self.is_main = text.recipe, is_main
         self.prepared, self.tokenizers, self.alpha = prepared, tokenizers, recipe.tokenizer.subword_sampling
         self.max_pieces, self.seed = recipe.data.cleaning.max_pieces, recipe.seed
-        self.languages = recipe.languages.source or "", recipe.languages.target
+        self.languages = recipe.languages.codes
         self._pairs = partial(prepared_text, text, prepared.directory)
         section = recipe.data.augmentation
         self.augmenter = PairAugmenter(section, self.languages, recipe.seed, links, self._align) if section else None

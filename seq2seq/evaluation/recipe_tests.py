@@ -46,10 +46,9 @@ def tests_of(recipe: Recipe) -> list[TestSet]:
     """Return the test sets of a recipe."""
     found = []
     for name, spec in recipe.data.test.items():
-        languages = recipe.languages_of(spec)
         pairs = [(source, target) for _, source, target in read_pairs(recipe, spec, context=0)]
         found.append(TestSet(name, [as_line(source) for source, _ in pairs], [target for _, target in pairs],
-                             (languages.source or "", languages.target), (recipe, spec)))
+                             recipe.languages_of(spec).codes, (recipe, spec)))
     return found
 
 

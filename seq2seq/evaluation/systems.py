@@ -83,8 +83,7 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
         expected = read_texts(references)
         if texts is not None and source is not None:
             require_as_many_lines([str(source), str(references)], len(texts), len(expected))
-        languages = ("", language or "en") if recipe is None else (recipe.languages.source or "",
-                                                                   recipe.languages.target)
+        languages = ("", language or "en") if recipe is None else recipe.languages.codes
         if model is not None and texts is None:
             raise OptionError(f"{model} has to translate. Name the text with --source.")
         require_parallel(expected, [expected], [str(references)] * 2)

@@ -58,9 +58,9 @@ class Languages(Section):
     """Code of the language to translate into, such as `en`. The code also selects sacreBLEU's tokeniser."""
 
     @property
-    def pair_or_text(self) -> tuple[str | None, str]:
-        """Language codes of source and target. For a language model, the source is None."""
-        return self.source, self.target
+    def codes(self) -> tuple[str, str]:
+        """Language codes of source and target. For a language model, the source is ""."""
+        return self.source or "", self.target
 
     @property
     def pair(self) -> tuple[str, str]:

@@ -27,9 +27,8 @@ def with_languages(data: Data, languages: Languages) -> Data:
 
 def directions_of(data: Data, languages: Languages) -> tuple[Languages, ...]:
     """Return the distinct directions of the training corpora. If `languages` is one of them, it is first."""
-    found = dict.fromkeys((corpus.languages or languages).pair_or_text for corpus in data.train)
-    ordered = sorted(found, key=lambda pair: pair != languages.pair_or_text)
-    return tuple(Languages(source=source, target=target) for source, target in ordered)
+    found = dict.fromkeys(corpus.languages or languages for corpus in data.train)
+    return tuple(sorted(found, key=lambda direction: direction != languages))
 
 
 def targets_of(directions: Iterable[Languages]) -> list[str]:

@@ -61,7 +61,7 @@ CONTROLS_TO_SPACES = dict.fromkeys(CONTROL_CHARACTERS, " ")
 
 class Tokenizer(Vocabulary):
     """Sentencepiece model. Unless sentencepiece normalises, decode(encode(x)) == normalized(x) for every text without
-    U+2581 that does not begin with a language token."""
+    U+2581."""
 
     def __init__(self, model: bytes, where: str = "the tokenizer") -> None:
         """Load a sentencepiece model from its bytes. where: name of the model in error messages."""

@@ -137,7 +137,7 @@ def scored_pairs(pairs: Sequence[Any], limit: int | None) -> list[Any]:
 
 def _names(recipe: Recipe) -> list[str]:
     """Return names of the validation corpora: directions if all differ, else labels if all differ, else numbers."""
-    directions = ["-".join(filter(None, recipe.languages_of(spec).pair_or_text)) for spec in recipe.data.valid]
+    directions = ["-".join(filter(None, recipe.languages_of(spec).codes)) for spec in recipe.data.valid]
     labels = [spec.label for spec in recipe.data.valid]
     numbers = [str(number) for number in range(1, len(labels) + 1)]
     return next(names for names in (directions, labels, numbers) if len(set(names)) == len(names))
