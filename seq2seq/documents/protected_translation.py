@@ -86,8 +86,10 @@ class ProtectedTranslator:
             required = tuple(dict.fromkeys((*request.required, *(everywhere or ()))))
             own = self.placeholders.counts(request.text)
             forced = self.placeholders.counts("\n".join((request.prefix, *required))) - own
-            of_terms = self.placeholders.counts("\n".join(form for one in terms for form in one.term.translations))
-            marked.append(_Line(request, terms, own, forced, own + forced + of_terms, required, forbidden))
+            allowed = own + forced
+            if terms:
+                allowed += self.placeholders.counts("\n".join(form for one in terms for form in one.term.translations))
+            marked.append(_Line(request, terms, own, forced, allowed, required, forbidden))
         found = self.translator.translate([self._first_request(line) for line in marked], progress=progress, **decoding)
         return self._checked(marked, found, decoding)
 
@@ -152,6 +154,8 @@ class ProtectedTranslator:
     def _same(self, line: _Line, translation: str) -> bool:
         """Return True if a translation has the placeholders of its source, and no others except those it must have, and
         if every pair of tags is still a pair."""
+        if not line.placeholders and not self.placeholders.spans(translation):  # true of most lines, and fast
+            return True
         return line.placeholders <= self.placeholders.counts(translation) <= line.allowed and (
             paired_tags(line.request.text) <= paired_tags(translation))
 
