@@ -187,6 +187,7 @@ def translate(
         sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
     from seq2seq.documents.placeholders import Placeholders
     from seq2seq.documents.translate_document import divide_document, model_recipe, protected, read_document
+    from seq2seq.translation.output_faults import LOST_PLACEHOLDER
     from seq2seq.translation.sources import constrained_sources, growing_blocks
     from seq2seq.translation.worker_processes import device_of_worker
 
@@ -248,7 +249,8 @@ def translate(
             finished = stop.interruptible(unfinished.blocks())
             if divided:
                 unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
-                                                     recipe.languages.target, safe.align, warnings.check_block))
+                                                     recipe.languages.target, safe.align,
+                                                     lambda place: warnings.faulty.warn(place, LOST_PLACEHOLDER)))
             else:
                 for data in finished:
                     unfinished.output.write(data)
@@ -459,12 +461,6 @@ class _Warnings:
         self.unseen.add(place, best.unseen)
         self.retried += best.retried
         self.placed += bool(best.placed_terms)
-
-    def check_block(self, place: str) -> None:
-        """Print or count the warning about a block of a document that lost a placeholder or a tag."""
-        from seq2seq.translation.output_faults import LOST_PLACEHOLDER
-
-        self.faulty.warn(place, LOST_PLACEHOLDER)
 
     def finish(self) -> None:
         """Print the counts."""

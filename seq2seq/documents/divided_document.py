@@ -12,7 +12,7 @@ from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, Span, divide,
 from seq2seq.documents.block import Block, Document, DocumentError, Tag, is_translatable
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.placement import Align, place_tags, with_spaces
-from seq2seq.documents.spans import replace_spans
+from seq2seq.documents.spans import overlapping, replace_spans
 
 MAX_SENTENCES = 400_000
 """Maximum number of sentences of a document. Each sentence takes up to 2 kB of memory."""
@@ -24,8 +24,6 @@ o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
 _ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
 _LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
 _LOOK_BACK = 40
-
-
 _STANDARD = Placeholders()
 
 
@@ -51,15 +49,16 @@ class _DividedBlock:
 def ends_sentence(text: str, end: int, begin_of_next: int) -> bool:
     """Return True if a sentence ends before `end` and another one begins at `begin_of_next`.
 
-    No sentence ends after an abbreviation or a single letter (J. Smith, z. B.), or before a lower-case letter.
+    No sentence ends after an abbreviation, or before a lower-case letter.
     """
-    if begin_of_next >= len(text) or text[begin_of_next].islower():
-        return False
+    return begin_of_next < len(text) and not text[begin_of_next].islower() and not ends_in_abbreviation(text, end)
+
+
+def ends_in_abbreviation(text: str, end: int) -> bool:
+    """Return True if an abbreviation or a single letter with a period ends at `end` (J. Smith, z. B.)."""
     word = _LAST_WORD.search(text[max(0, end - _LOOK_BACK):end])
-    if word is None:
-        return True
-    last = word[1].lower()
-    return not (last in _ABBREVIATIONS or len(last) == 1 and last.isalpha())
+    last = word[1].lower() if word else ""
+    return last in _ABBREVIATIONS or len(last) == 1 and last.isalpha()
 
 
 def split_sentences(line: str) -> DividedLine:
@@ -128,7 +127,7 @@ def _without_cuts(line: DividedLine, spans: Sequence[Span]) -> DividedLine:
     """Return a divided line in which sentences that end inside of one of the spans are joined with the next one."""
     texts, gaps, position = line.texts[:1], [], len(line.texts[0])
     for gap, text in zip(line.gaps, line.texts[1:], strict=True):
-        if any(begin < position + len(gap) and position < end for begin, end in spans):
+        if overlapping(spans, position, position + len(gap)):
             texts[-1] += gap + text
         else:
             gaps.append(gap)

@@ -140,17 +140,12 @@ class Glossary:
         for one in found:
             needed[one.term] += 1
         return [term for term, count in needed.items()
-                if sum(occurrences(form, translation, self.target_language, exact)
+                if sum(len(find_words(form, translation, self.target_language, exact))
                        for form in term.translations) < count]
 
 
-def occurrences(term: str, text: str, language: str, exact: bool = False) -> int:
-    """Return the number of times that a term occurs in a text as whole words, in any inflection unless `exact`."""
-    return len(find_words(term, text, language, exact))
-
-
 def find_words(term: str, text: str, language: str, exact: bool = False) -> list[Span]:
-    """Return the spans of a term in a text; see `occurrences`."""
+    """Return the spans of a term in a text: its words as whole words, in any inflection unless `exact`."""
     term_words, spans = _words(term), words(text)
     if not term_words:
         return [match.span() for match in re.finditer(re.escape(term), text)] if term else []

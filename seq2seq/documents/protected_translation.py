@@ -23,7 +23,7 @@ from seq2seq.documents.block import Tag, TagKind, is_translatable, pair_tags
 from seq2seq.documents.glossary import FoundTerm, Glossary, Term, find_words
 from seq2seq.documents.placeholders import Placeholders, paired_tags, tag_kind
 from seq2seq.documents.placement import Align, place_tags
-from seq2seq.documents.spans import replace_spans
+from seq2seq.documents.spans import overlapping, replace_spans
 from seq2seq.documents.term_placement import TermPlacement, after_end, attended_word, sentence_count
 from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.source import Source
@@ -46,12 +46,13 @@ _MARKERS = re.compile("|".join(TERM_MARKERS))
 @dataclass(frozen=True)
 class _Line:
     """Line with its terms and placeholders. forced: placeholders in the text that the translation must contain, such as
-    its prefix, beyond those of the line. allowed: these and the placeholders in the translations of terms. required:
-    phrases that the user requires. forbidden: phrases that the user forbids."""
+    its prefix, beyond those of the line. allowed: all placeholders that the translation may contain: those of the line,
+    of `forced`, and of the translations of terms. required: phrases that the user requires. forbidden: phrases that the
+    user forbids."""
 
     request: Source
     terms: list[FoundTerm]
-    has_placeholders: bool
+    placeholders: Counter[str]
     forced: Counter[str]
     allowed: Counter[str]
     required: tuple[str, ...]
@@ -83,17 +84,17 @@ class ProtectedTranslator:
         for request in map(self.translator.directions.source, number_sources(lines, self.translator.context)):
             terms = self.glossary.find(request.text) if self.glossary else []
             required = tuple(dict.fromkeys((*request.required, *(everywhere or ()))))
-            forced = self.placeholders.counts("\n".join((request.prefix, *required)))
-            forced = forced - self.placeholders.counts(request.text) if forced else forced
-            allowed = forced + self.placeholders.counts("\n".join(
-                form for one in terms for form in one.term.translations)) if terms else forced
-            marked.append(_Line(request, terms, bool(self.placeholders.spans(request.text)), forced, allowed, required,
-                                forbidden))
+            own = self.placeholders.counts(request.text)
+            forced = self.placeholders.counts("\n".join((request.prefix, *required))) - own
+            allowed = own + forced
+            if terms:
+                allowed += self.placeholders.counts("\n".join(form for one in terms for form in one.term.translations))
+            marked.append(_Line(request, terms, own, forced, allowed, required, forbidden))
         found = self.translator.translate([self._first_request(line) for line in marked], progress=progress, **decoding)
         return self._checked(marked, found, decoding)
 
     def _first_request(self, line: _Line) -> Source:
-        if line.has_placeholders and not is_translatable(self._without_placeholders(line.request.text)[0]):
+        if line.placeholders and not is_translatable(self._without_placeholders(line.request.text)[0]):
             return replace(line.request, text="")                               # nothing to translate
         if line.terms and self.terms_inline:
             terms = [(one.begin, one.end, one.term.translations[0]) for one in line.terms]
@@ -105,7 +106,7 @@ class ProtectedTranslator:
         """Return the translations of a block after the retries."""
         results = [self._kept(line, n_best) for line, n_best in zip(lines, block, strict=True)]
 
-        def faulty(wrong: Callable[[_Line, str], bool]) -> list[int]:
+        def faulty(wrong: Callable[[_Line, str], object]) -> list[int]:
             return [index for index, line in enumerate(lines) if wrong(line, results[index][0].text)]
 
         def search(requests: Sequence[Source]) -> list[list[Translation]]:
@@ -124,12 +125,11 @@ class ProtectedTranslator:
                         [self._request_without_placeholders], search, self._with_tags)
         if self.retries:
             without_phrases: DecodingOptions = {**decoding, "require": []}
-            results = retry(lines, results, faulty(lambda line, text: bool(self._after_end(line, text))),
+            results = retry(lines, results, faulty(self._after_end),
                             [lambda line, best: replace(line.request, required=())],
                             lambda requests: self.translator.translate(requests, **without_phrases),
                             self._with_required)
-            results = retry(lines, results, faulty(lambda line, text: bool(self._lost_terms(line, text))),
-                            [self._requiring_request], search, self._with_terms)
+            results = retry(lines, results, faulty(self._missing), [self._requiring_request], search, self._with_terms)
         net = decoding.get("safety_net", self.translator.decoding.safety_net)
         return [[self._reported(line, one, all(one is not other for other in first), net) for one in n_best]
                 for line, n_best, first in zip(lines, results, block, strict=True)]
@@ -154,15 +154,14 @@ class ProtectedTranslator:
     def _same(self, line: _Line, translation: str) -> bool:
         """Return True if a translation has the placeholders of its source, and no others except those it must have, and
         if every pair of tags is still a pair."""
-        if not line.has_placeholders and not self.placeholders.spans(translation):
+        if not line.placeholders and not self.placeholders.spans(translation):  # true of most lines, and fast
             return True
-        expected, found = self.placeholders.counts(line.request.text), self.placeholders.counts(translation)
-        return expected <= found <= expected + line.allowed and (
+        return line.placeholders <= self.placeholders.counts(translation) <= line.allowed and (
             paired_tags(line.request.text) <= paired_tags(translation))
 
     def _kept(self, line: _Line, n_best: list[Translation]) -> list[Translation]:
         """Return the translations that have the placeholders of the source, or if none has, the best translation."""
-        if line.has_placeholders and n_best[0].parts == 0 and line.request.text.strip():
+        if line.placeholders and n_best[0].parts == 0 and line.request.text.strip():
             return [replace(n_best[0], text=line.request.text)]                 # nothing to translate
         if line.terms and self.terms_inline:
             n_best = [replace(one, text=_without_markers(one.text)) for one in n_best]
@@ -193,14 +192,10 @@ class ProtectedTranslator:
         free = [str(number) for number in STAND_INS if str(number) not in present][:len(spans)]
         if not spans or len(free) < len(spans):
             return text, {}
-        parts, last = [], 0
-        for (begin, end), number in zip(spans, free, strict=True):
-            # A number beside a digit would be read as another number.
-            before = " " if text[begin - 1:begin].isdigit() else ""
-            after = " " if text[end:end + 1].isdigit() else ""
-            parts += [text[last:begin], before, number, after]
-            last = end
-        return "".join([*parts, text[last:]]), {
+        # A number beside a digit would be read as another number.
+        edits = [(begin, end, " " * text[begin - 1:begin].isdigit() + number + " " * text[end:end + 1].isdigit())
+                 for number, (begin, end) in zip(free, spans, strict=True)]
+        return replace_spans(text, edits), {
             number: text[begin:end] for number, (begin, end) in zip(free, spans, strict=True)}
 
     def _without_placeholders(self, text: str) -> tuple[str, list[Tag]]:
@@ -267,8 +262,7 @@ class ProtectedTranslator:
     # Terms
 
     def _lost_terms(self, line: _Line, translation: str) -> tuple[str, ...]:
-        missing = self.glossary.missing(line.terms, translation) if self.glossary else []
-        return tuple(term.translations[0] for term in missing)
+        return tuple(term.translations[0] for term in self._missing(line, translation))
 
     def _requiring_request(self, line: _Line, best: Translation) -> Source:
         """Return a request that requires the lost terms. If the terms were inline, all terms are required, because a
@@ -282,15 +276,13 @@ class ProtectedTranslator:
         """Return the translations with the most terms in place: those of the new search, or the earlier ones with the
         terms in place of the words that they are aligned to. In case of a tie, the new ones are returned if they are
         not much less probable."""
-        required = [self._better(line, before, self._kept(line, after) if after else []) for line, before, after in zip(
-            lines, results, found, strict=True)]
-        weights = self._weights([(line, best.text) for line, (best, *_) in zip(lines, results, strict=True)])
-        new_weights = self._weights([(line, after[0].text if after else "")
-                                     for line, after in zip(lines, required, strict=True)])
+        required = list(map(self._better, lines, results, found))
+        weights, new_weights = self._weights(lines, results), self._weights(lines, required)
         chosen = []
         for line, before, after, one, new in zip(lines, results, required, weights, new_weights, strict=True):
             missing = set(self._missing(line, before[0].text))
-            placement = self._placement(line, before[0], [each for each in line.terms if each.term in missing], one)
+            placement = TermPlacement(line.request.text, [each for each in line.terms if each.term in missing],
+                                      before[0].text, one, self.translator.languages.target)
             placed = len({edit.term for edit in placement.edits.values()})
             placed *= self._can_be(line, placement, before[0])
             if after:
@@ -306,16 +298,12 @@ class ProtectedTranslator:
 
     def _better(self, line: _Line, before: list[Translation], after: list[Translation]) -> list[Translation]:
         """Return the new translations if they lack fewer terms, else an empty list."""
+        after = after and self._kept(line, after)
         return after if after and self._same(line, after[0].text) and (
             len(self._missing(line, after[0].text)) < len(self._missing(line, before[0].text))) else []
 
     def _missing(self, line: _Line, translation: str) -> list[Term]:
         return self.glossary.missing(line.terms, translation) if self.glossary else []
-
-    def _placement(self, line: _Line, best: Translation, terms: Sequence[FoundTerm], weights: np.ndarray | None,
-                   ) -> TermPlacement:
-        return TermPlacement(line.request.text, terms, best.text, weights, self.translator.languages.target,
-                             self.placeholders.spans(best.text))
 
     def _can_be(self, line: _Line, placement: TermPlacement, before: Translation) -> bool:
         """Return True if a translation with terms in place still obeys the constraints of the line."""
@@ -324,14 +312,15 @@ class ProtectedTranslator:
             self._found(phrase, text) for phrase in line.forbidden) and all(
             phrase in text or phrase not in before.text for phrase in line.required)
 
-    def _weights(self, pairs: Sequence[tuple[_Line, str]]) -> Sequence[np.ndarray | None]:
-        """Return the attention of translations; None for an empty one, and if there is no function that aligns."""
-        weights: list[np.ndarray | None] = [None] * len(pairs)
-        indices = [index for index, (_, text) in enumerate(pairs) if text]
+    def _weights(self, lines: Sequence[_Line], found: Sequence[list[Translation]]) -> list[np.ndarray | None]:
+        """Return the attention of the best translation of each line (see `TermPlacement`), 0 for placeholders; None if
+        there is no translation or an empty one, or no function that aligns."""
+        weights: list[np.ndarray | None] = [None] * len(lines)
+        indices = [index for index, n_best in enumerate(found) if n_best and n_best[0].text]
         if indices and self.align:
             # Models attend wrongly around placeholders, so these are left out.
-            texts = [(pairs[index][0].request.text, pairs[index][1]) for index in indices]
-            units = [[self._units(text) for text in pair] for pair in texts]
+            units = [[self._units(text) for text in (lines[index].request.text, found[index][0].text)]
+                     for index in indices]
             aligned = self.align([(old[0], new[0]) for old, new in units])
             for index, one, (old, new) in zip(indices, aligned, units, strict=True):
                 if one is not None and one.shape == (sum(new[1]), sum(old[1])):
@@ -343,19 +332,17 @@ class ProtectedTranslator:
         """Return a text with a space in place of each placeholder, and a mask of the units of the text (see
         `line_splitting.alignment_units`): True = outside of placeholders."""
         kept = self.placeholders.spans(text)
-        outside = [not any(begin < high and low < end for low, high in kept) for begin, end in alignment_units(text)]
+        outside = [not overlapping(kept, *unit) for unit in alignment_units(text)]
         return replace_spans(text, [(begin, end, " ") for begin, end in kept]), np.array(outside, bool)
 
     # Phrases that the user requires
 
     def _after_end(self, line: _Line, translation: str) -> tuple[str, ...]:
         """Return the required phrases that stand after the end of a translation."""
-        if not line.required:
-            return ()
-        if sentence_count(translation) <= sentence_count(line.request.text):
+        if not line.required or sentence_count(translation) <= sentence_count(line.request.text):
             return ()
         spans = {phrase: self._found(phrase, translation) for phrase in line.required}
-        tacked = set(after_end(translation, sorted({span for found in spans.values() for span in found})))
+        tacked = set(after_end(translation, [span for found in spans.values() for span in found]))
         return tuple(phrase for phrase, found in spans.items() if tacked.intersection(found))
 
     def _found(self, phrase: str, translation: str) -> list[Span]:
@@ -366,25 +353,23 @@ class ProtectedTranslator:
         """Put required phrases that stand after the end of a translation in place of words of the translation without
         them: of those that are aligned to the source word that the phrase attends to, or that equals the phrase.
         Without such a word, the phrase stays where it is, which is reported."""
-        weights = self._weights([(line, best.text) for line, (best, *_) in zip(lines, results, strict=True)])
-        other_weights = self._weights([(line, free[0].text if free else "") for line, free in zip(
-            lines, found, strict=True)])
-        source_language = self.translator.languages.source or ""
+        weights, other_weights = self._weights(lines, results), self._weights(lines, found)
+        languages = self.translator.languages
         chosen = []
-        for line, before, free, one, other in zip(lines, results, found, weights, other_weights, strict=True):
-            source, forced = line.request.text, before[0]
-            terms = []
-            for phrase in line.required if free else ():
-                places = find_words(phrase, source, source_language, exact=True) or attended_word(
-                    source, forced.text, self._found(phrase, forced.text), one)
-                terms += [FoundTerm(*place, Term(source[slice(*place)], (phrase,))) for place in places[:1]
-                          if phrase.strip() not in free[0].text]
-            placement = self._placement(line, free[0] if free else forced, terms, other)
-            if free and all(phrase.strip() in placement.text for phrase in line.required) and self._can_be(
-                    line, placement, free[0]):
-                chosen.append([replace(_placed(free[0], placement), retried=forced.retried), *before[1:]])
-            else:
-                chosen.append([replace(forced, misplaced_terms=self._after_end(line, forced.text)), *before[1:]])
+        for line, (forced, *rest), free, one, other in zip(lines, results, found, weights, other_weights, strict=True):
+            best = replace(forced, misplaced_terms=self._after_end(line, forced.text))
+            if free:
+                source, terms = line.request.text, []
+                for phrase in line.required:
+                    places = find_words(phrase, source, languages.source or "", exact=True) or attended_word(
+                        source, forced.text, self._found(phrase, forced.text), one)
+                    terms += [FoundTerm(*place, Term(source[slice(*place)], (phrase,))) for place in places[:1]
+                              if phrase.strip() not in free[0].text]
+                placement = TermPlacement(source, terms, free[0].text, other, languages.target)
+                if all(phrase.strip() in placement.text for phrase in line.required) and self._can_be(
+                        line, placement, free[0]):
+                    best = replace(_placed(free[0], placement), retried=forced.retried)
+            chosen.append([best, *rest])
         return chosen
 
 
@@ -426,11 +411,7 @@ def _restored(text: str, numbers: dict[str, str]) -> str | None:
     places = {number: [span for span in spans if text[slice(*span)] == number] for number in numbers}
     if any(len(found) != 1 for found in places.values()):
         return None
-    parts, last = [], 0
-    for (begin, end), number in sorted((found[0], number) for number, found in places.items()):
-        parts += [text[last:begin], numbers[number]]
-        last = end
-    return "".join([*parts, text[last:]])
+    return replace_spans(text, [(*found[0], numbers[number]) for number, found in places.items()])
 
 
 def _restored_words(words: Sequence[Word], numbers: dict[str, str]) -> tuple[Word, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from seq2seq.data.line_splitting import Span
 from seq2seq.documents.block import MAX_LINES, Block, DocumentError, decode, require_count
 
 # Words for programs: addresses, colours, language codes such as en-US, dotted names, camelCase and paths. This
@@ -28,6 +29,11 @@ def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
         parts += [text[last:begin], new]
         last = end
     return "".join([*parts, text[last:]])
+
+
+def overlapping(spans: Sequence[Span], begin: int, end: int) -> list[int]:
+    """Return the indices of the spans that overlap with the span from `begin` to `end`."""
+    return [index for index, (low, high) in enumerate(spans) if low < end and begin < high]
 
 
 def trim(block: Block) -> tuple[str, Block, str]:

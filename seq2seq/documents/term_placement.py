@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from seq2seq.data.line_splitting import SENTENCE_END, SENTENCE_MARKS, Span, alignment_units
-from seq2seq.documents.divided_document import ends_sentence
+from seq2seq.documents.divided_document import ends_in_abbreviation
 from seq2seq.documents.glossary import FoundTerm, Term, find_words
-from seq2seq.documents.spans import replace_spans
+from seq2seq.documents.spans import overlapping, replace_spans
 from seq2seq.languages import main_language
 from seq2seq.translation.word_confidence import Word
 
@@ -42,7 +42,7 @@ def stands_alone(text: str, begin: int, end: int) -> bool:
     mark = next((place for place in range(tail.start(), begin) if text[place] in _MARKS), None)
     if mark is None or not tail.start() or any(map(str.isalnum, text[end:])):
         return False
-    return ends_sentence(f"{text[:mark + 1]} X", mark + 1, mark + 2)
+    return not ends_in_abbreviation(text, mark + 1)
 
 
 def after_end(text: str, phrases: Sequence[Span]) -> list[Span]:
@@ -57,7 +57,7 @@ def after_end(text: str, phrases: Sequence[Span]) -> list[Span]:
 
 def sentence_count(text: str) -> int:
     """Return the number of sentences of a text. A sentence can begin with a small letter."""
-    return 1 + sum(ends_sentence(f"{text[:match.start()]} X", match.start(), match.start() + 1)
+    return 1 + sum(not ends_in_abbreviation(text, match.start())
                    for match in SENTENCE_END.finditer(text) if any(map(str.isalnum, text[match.end():])))
 
 
@@ -67,13 +67,11 @@ def attended_word(source: str, translation: str, phrases: Sequence[Span], weight
 
     phrases: spans of the phrase in the translation; the first one counts. weights: see `TermPlacement`.
     """
-    old, new = alignment_units(source), alignment_units(translation)
-    if weights is None or weights.shape != (len(new), len(old)) or not phrases or not old:
+    if weights is None or not weights.size or not phrases:
         return []
-    low, high = phrases[0]
-    rows = weights[[index for index, (begin, end) in enumerate(new) if begin < high and low < end]]
-    share = rows.mean(0) if len(rows) else np.zeros(len(old))
-    begin, end = old[int(share.argmax())]
+    rows = weights[overlapping(alignment_units(translation), *phrases[0])]
+    share = rows.sum(0) / max(1, len(rows))
+    begin, end = alignment_units(source)[int(share.argmax())]
     return [(begin, end)] if share.max() >= 0.5 and source[begin].isalnum() else []
 
 
@@ -81,26 +79,20 @@ class TermPlacement:
     """Terms of a sentence, and the words of a translation that they are aligned to."""
 
     def __init__(self, source: str, found: Sequence[FoundTerm], translation: str, weights: np.ndarray | None,
-                 language: str, kept: Sequence[Span] = ()) -> None:
+                 language: str) -> None:
         """found: terms that the translation lacks, with their places in the source. weights: (units of the translation,
         units of the source), see `placement.place_tags`; None: nothing is aligned. language: code of the target
-        language. kept: spans of the translation that must not be replaced."""
+        language."""
         self.source, self.found, self.translation, self.language = source, found, translation, language
-        self.articles = _ARTICLES.get(main_language(language), frozenset())
-        self.spans = self._aligned(weights, kept)
+        self.edits = {span: one for span, one in zip(self._aligned(weights), found, strict=True)
+                      if span and not overlapping(self._phrases(one.term, translation), *span)}
+        """Terms by the span of the translation that they replace. A span that has its term already is left out."""
 
     @cached_property
     def text(self) -> str:
         """Translation with each term's prescribed translation in place of the words that the term is aligned to."""
         return replace_spans(self.translation, [edit for (begin, end), one in self.edits.items()
                                                 for edit in self._edits(begin, end, one.term.translations[0])])
-
-    @cached_property
-    def edits(self) -> dict[Span, FoundTerm]:
-        """Terms by the span of the translation that they replace. A span that has its term already is left out."""
-        return {span: one for span, one in zip(self.spans, self.found, strict=True)
-                if span and not any(begin < span[1] and span[0] < end
-                                    for begin, end in self._phrases(one.term, self.translation))}
 
     def misplaced(self, text: str, weights: np.ndarray | None = None) -> tuple[Term, ...]:
         """Return the terms whose phrases are in another translation, but out of place: after the end of a sentence, or
@@ -149,39 +141,36 @@ class TermPlacement:
 
     def _attends(self, term: Term, span: Span, text: str, weights: np.ndarray) -> bool:
         """Return True if a phrase of a translation attends to its term."""
-        units, source_units = alignment_units(text), alignment_units(self.source)
-        if weights.shape != (len(units), len(source_units)):
-            return True
-        rows = [index for index, (begin, end) in enumerate(units) if begin < span[1] and span[0] < end]
-        columns = [index for one in self.found if one.term == term for index in _inside(source_units, one)]
-        most = weights[rows].argmax(1) if rows and columns else []
-        return any(weights[row, columns].sum() >= MIN_ATTENTION or unit in columns
-                   for row, unit in zip(rows, most, strict=False))
+        source_units = alignment_units(self.source)
+        columns = [index for one in self.found if one.term == term
+                   for index in overlapping(source_units, one.begin, one.end)]
+        return any(weights[row, columns].sum() >= MIN_ATTENTION or weights[row].argmax() in columns
+                   for row in overlapping(alignment_units(text), *span))
 
-    def _aligned(self, weights: np.ndarray | None, kept: Sequence[Span]) -> list[Span | None]:
+    def _aligned(self, weights: np.ndarray | None) -> list[Span | None]:
         """Return, for each term, the span of the words that are aligned to it; None if there are none."""
         old, new = alignment_units(self.source), alignment_units(self.translation)
         spans: list[Span | None] = [None] * len(self.found)
-        if weights is None or weights.shape != (len(new), len(old)):
+        if weights is None:
             return spans
-        texts = [self.translation[begin:end] for begin, end in new]
-        free = np.array([any(map(str.isalnum, text)) and not any(low < end and begin < high for low, high in kept)
-                         for text, (begin, end) in zip(texts, new, strict=True)], bool)
-        nouns = free & ~np.isin(np.array([text.lower() for text in texts]), list(self.articles))
-        shares = [weights[:, _inside(old, one)].sum(1) for one in self.found]
-        for index in sorted(range(len(self.found)), key=lambda index: -float((shares[index] * nouns).max(initial=0))):
-            share = shares[index]
-            best = int(np.argmax(share * (nouns & free))) if len(share) else 0
-            if not len(share) or not (nouns & free)[best] or share[best] < MIN_ATTENTION:
+        articles = _ARTICLES.get(main_language(self.language), frozenset())
+        texts = [self.translation[begin:end].lower() for begin, end in new]
+        nouns = ~np.array([text in articles for text in texts], bool)
+        free = np.array([any(map(str.isalnum, text)) for text in texts], bool)
+        shares = [weights[:, overlapping(old, one.begin, one.end)].sum(1) for one in self.found]
+        order = sorted(range(len(shares)), key=lambda index: -float((shares[index] * (nouns & free)).max(initial=0)))
+        for index in order:
+            share = shares[index] * (nouns & free)
+            if share.max(initial=0) < MIN_ATTENTION:
                 continue
-            aligned = free & (share >= max(MIN_ATTENTION, share[best] / 2))
-            low = self._extended(best, aligned, new, -1)
-            high = self._extended(best, aligned, new, 1)
+            best = int(share.argmax())
+            aligned = free & (shares[index] >= max(MIN_ATTENTION, share[best] / 2))
+            low, high = (self._extended(best, aligned, new, step) for step in (-1, 1))
             phrase = self.found[index].term.translations[0].split()
-            if phrase[0].lower() in self.articles:                              # it replaces an article, too
-                low -= low > 0 and texts[low - 1].lower() in self.articles
+            if phrase[0].lower() in articles:                                   # it replaces an article, too
+                low -= low > 0 and texts[low - 1] in articles
             else:
-                while low < best and texts[low].lower() in self.articles:
+                while low < best and texts[low] in articles:
                     low += 1
             free[low:high + 1] = False
             spans[index] = new[low][0], new[high][1]
@@ -189,16 +178,12 @@ class TermPlacement:
 
     def _extended(self, unit: int, aligned: np.ndarray, units: Sequence[Span], step: int) -> int:
         """Return the last unit in one direction that is aligned, too. Hyphens inside of a word are skipped."""
-        while True:
-            for size in (1, 2):
-                other = unit + size * step
-                between = units[unit + step] if size == 2 and 0 <= other < len(units) else None
-                if 0 <= other < len(units) and aligned[other] and (
-                        between is None or self.translation[slice(*between)] in _HYPHENS):
-                    unit = other
-                    break
-            else:
-                return unit
+        for other in range(unit + step, len(units) if step > 0 else -1, step):
+            if aligned[other]:
+                unit = other
+            elif other != unit + step or self.translation[slice(*units[other])] not in _HYPHENS:
+                break
+        return unit
 
     def _edits(self, begin: int, end: int, phrase: str) -> list[tuple[int, int, str]]:
         """Return the changes that put a phrase in place of a span: the phrase gets the capital of the beginning of a
@@ -213,7 +198,3 @@ class TermPlacement:
         if article and phrase[0].lower() not in "uh" and phrase[0].isalpha() and phrase[1:2] == phrase[1:2].lower():
             edits.append((article.end(1), article.end(2), "n" * (phrase[0].lower() in "aeio")))
         return edits
-
-
-def _inside(units: Sequence[Span], one: FoundTerm) -> list[int]:
-    return [index for index, (begin, end) in enumerate(units) if begin < one.end and one.begin < end]

@@ -182,8 +182,7 @@ class Service:
                     for document, texts, path, one in zip(documents, sentences, paths, detected, strict=True)]
 
         results = await _run(finish, size, quick=format == "text")
-        self.metrics.count_faults(Counter(fault for one in results for fault, count in one.report.get(
-            "faults", {}).items() for _ in range(count)))
+        self.metrics.count_faults(sum((Counter(one.report.get("faults")) for one in results), Counter()))
         return results
 
     def _align(self, path: tuple[str, ...], arrival: float, pairs: Sequence[tuple[str, str]],
@@ -218,6 +217,7 @@ class Service:
                       arrival: float) -> list[list[Translation]]:
         """Translate sentences by the models along a path. Only the last model gives n-best lists and confidence."""
         n_best: list[list[Translation]] = []
+        lost: list[tuple[str, ...]] = [()] * len(sentences)
         for hop in range(len(path) - 1):
             last = hop == len(path) - 2
             group = Group(path[hop], path[hop + 1], options if last else RequestOptions())
@@ -227,10 +227,9 @@ class Service:
             except (CorpusError, RequestError):
                 raise invalid("the model cannot translate this text") from None
             # What was lost on the way to a pivot language is a fault of the whole translation.
-            before = [best.faults for best, *_ in n_best] or [()] * len(found)
-            n_best = [[replace(best, faults=tuple(dict.fromkeys((*faults, *best.faults)))) if faults else best, *others]
-                      for faults, (best, *others) in zip(before, found, strict=True)]
-            sentences = [best.text for best, *_ in n_best]
+            n_best = [[replace(best, faults=tuple(dict.fromkeys((*faults, *best.faults)))), *others]
+                      for faults, (best, *others) in zip(lost, found, strict=True)]
+            sentences, lost = [best.text for best, *_ in n_best], [best.faults for best, *_ in n_best]
         return n_best
 
 

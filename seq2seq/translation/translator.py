@@ -380,9 +380,11 @@ class Translator:
         """Return the translations of a line. A line of one part has all translations of this part. A longer line has
         only one translation, joined from the best translation of each part."""
         n_best = [[translation] for translation in parts[0]] if len(parts) == 1 else [[best for best, *_ in parts]]
-        return [self._translation(line, translations, setup) for translations in n_best]
+        unseen = self.unseen(" ".join(line.texts))
+        return [self._translation(line, translations, setup, unseen) for translations in n_best]
 
-    def _translation(self, line: DividedLine, parts: list[PartTranslation], setup: SearchSetup) -> Translation:
+    def _translation(self, line: DividedLine, parts: list[PartTranslation], setup: SearchSetup, unseen: str,
+                     ) -> Translation:
         hypotheses = [part.hypothesis for part in parts]
         return Translation(
             text=line.join([part.text for part in parts], self.languages.target),
@@ -393,7 +395,7 @@ class Translator:
             words=tuple(word for part in parts for word in part.words),
             faults=tuple(name for name in FAULTS if any(name in part.faults for part in parts)),
             retried=any(part.retried for part in parts),
-            unseen=self.unseen(" ".join(line.texts)))
+            unseen=unseen)
 
 
 def directions_of_model(recipe: Recipe, vocabulary: Vocabulary) -> Directions:

@@ -10,7 +10,7 @@ from property_checks import few_and_many
 
 from seq2seq.documents.adherence import adherence, adherence_of
 from seq2seq.documents.block import Tag
-from seq2seq.documents.glossary import Glossary, occurrences
+from seq2seq.documents.glossary import Glossary, find_words
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator, _inserted
 from seq2seq.errors import RequestError
@@ -215,7 +215,7 @@ def test_terms_match_whole_words_in_any_inflection(term, text, matches):
 def test_terms_match_whole_words_in_every_script(language, term, text, found):
     terms = glossary(f"{term}\tx", source=language)
     assert [text[one.begin:one.end] for one in terms.find(text)] == found
-    assert occurrences(term, text, language, exact=True) == len(found)
+    assert len(find_words(term, text, language, exact=True)) == len(found)
 
 
 def test_a_term_without_translation_and_one_that_is_not_to_be_translated_stay_as_they_are():
