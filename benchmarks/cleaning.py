@@ -75,7 +75,7 @@ def measure_check(pairs: list[tuple[str, str]], labels: list[str]) -> dict[str, 
     sample = Sample(seed=1)
     with (mock.patch.object(results, "EXAMPLES", len(pairs)),
           mock.patch.object(pair_checks, "MAX_LANGUAGE_ID_PAIRS", len(pairs))):
-        scan_corpus(sample.draw_from(numbered), corpus, sides=2)
+        scan_corpus(sample.draw_from(numbered), corpus, 2, Languages(source="en", target="de"), "", set())
         checker = pair_checks.CorpusChecker(sample.blocks, Languages(source="en", target="de"))
         checked = checker.check(numbered, len(pairs))
     kinds = {kind: [finding] for kind, finding in corpus.findings.items()} | {
