@@ -132,7 +132,7 @@ def resolve(code: str, known: Iterable[str]) -> str | None:
 
 
 def _script(code: str) -> str:
-    return next((part for part in code.split("-")[1:] if len(part) == 4), "")
+    return next((part for part in subtags(code)[1:] if len(part) == 4), "")
 
 
 def language_name(code: str) -> str:
@@ -146,8 +146,9 @@ def language_name(code: str) -> str:
 # Spacing and evaluation
 
 _SENTENCES_WITHOUT_SPACES = {"zh", "ja"}
-_WORDS_WITHOUT_SPACES = _SENTENCES_WITHOUT_SPACES | {"th", "lo", "km", "my", "bo", "dz"} | {
-    "gan", "hak", "hsn", "nan", "cdo", "cjy", "shn", "mnw", "nod", "tts", "khb", "tdd", "khg", "adx", "lbj", "sip"}
+_WORDS_WITHOUT_SPACES = _SENTENCES_WITHOUT_SPACES | {
+    "th", "lo", "km", "my", "bo", "dz", "gan", "hak", "hsn", "nan", "cdo", "cjy", "shn", "mnw", "nod", "tts", "khb",
+    "tdd", "khg", "adx", "lbj", "sip"}
 # Scripts (ISO 15924, in lower case) in which any language is written without spaces between words.
 _SPACELESS_SCRIPTS = {"hans", "hant", "hani", "jpan", "hira", "kana", "thai", "laoo", "khmr", "mymr", "tibt", "lana",
                       "java", "bali"}
@@ -156,7 +157,7 @@ _SPACELESS_SCRIPTS = {"hans", "hant", "hani", "jpan", "hira", "kana", "thai", "l
 def has_spaceless_words(language: str) -> bool:
     """Return True if a language is written without spaces between words. If the code names a script, the script
     decides: Chinese in Latin letters (zh-Latn) has spaces, Pali in Thai letters (pi-Thai) has none."""
-    script = _script("-".join(subtags(language)))
+    script = _script(language)
     return script in _SPACELESS_SCRIPTS if script else main_language(language) in _WORDS_WITHOUT_SPACES
 
 

@@ -48,20 +48,21 @@ _LETTERS = r"(?:[^\W\d_\u2e80-\uffff]+|[^\W\d_]+)"
 # What may follow a number: a sign, or up to three words.
 _AFTER = re.compile(r"[ -]?(?:(°\ ?[CF]?\b|[%‰°℃℉€$£¥₹₽₩₺¢]|[A-Z]{1,3}[$¥£])|"
                     rf"({_LETTERS}(?:[²³23]|[⋅·]{_LETTERS})?)(?:[ -]?({_LETTERS}))?(?:[ -]({_LETTERS}))?)")
-_CLOCK = re.compile(r" ?(?:[ap]\.? ?m\b|o['’]clock|uhr\b|heures?\b|horas?\b|ore\b|h\b|"
-                    r"[点點时時](?![间間])|시(?!간))", re.IGNORECASE)
+# Marks of a time (uhr apart, for 15 and 3 Uhr), and words that may also mean a duration.
+_CLOCK = re.compile(r" ?(?:(?P<time>[ap]\.? ?m\b|o['’]clock|(?P<uhr>uhr\b)|[点點时時](?![间間])|시(?!간))|"
+                    r"heures?\b|horas?\b|ore\b|h\b)", re.IGNORECASE)
 _AM, _PM = frozenset({"am"}), frozenset({"pm"})
 _HALF_AFTER = re.compile(r" ?([ap])\.? ?m\b", re.IGNORECASE)
 _HALF_BEFORE = re.compile(r"(上午|早上|凌晨|午前)|(?:下午|晚上|傍晚|午後)")
 # A minus sign, neither a hyphen nor a dash: it stands after a space and before a digit, and not in 1939 -45.
-_NEGATIVE = re.compile(r"(?<![^\s(=:：为是])(?<!\d )(?<!\d\u00a0)(?<!\d\u202f)[-\u2212\u2011](\d+)"
+_NEGATIVE = re.compile(r"(?<![^\s(=:：为是])(?<!\d[ \u00a0\u202f])[-\u2212\u2011](\d+)"
                        r"(?! ?[-\u2013]\d)")
 _MINUS_WORD = re.compile(r"[-\u2010-\u2013\u2212\uff0d]\s?\d|minus|mínus|menos|meno\b|moins|минус|негатив|отрицат"
-                         r"|マイナス|負|负|零下|氷点|冰点|減|减|降|下|跌|negativ|négati|ujemn|"
-                         r"below|under|unter|sous|sotto|bajo|abaixo|ниже|poniżej|loss|los[te]|less|verl|wenig|"
-                         r"de[cs]|drop|fall|fell|down|sink|gefall|bais|perd|bajó|ca[eíy]|сни|spad|fros|gel|мороз",
+                         r"|マイナス|[氷冰]点|[負负減减降下跌]|negativ|négati|ujemn|"
+                         r"below|under|unter|sous|sotto|baj[oó]|abaixo|ниже|poniżej|los[ste]|less|verl|wenig|"
+                         r"de[cs]|drop|fall|fell|down|sink|bais|perd|ca[eíy]|сни|spad|fros|gel|мороз",
                          re.IGNORECASE)
-_SIGN_BEFORE = re.compile(r"(?:(?<![A-Za-z])([A-Z]{1,3}[$¥£]|[A-Z]{3})|([%€$£¥₹₽₩₺])|(百分之|摄氏|华氏|yüzde)) ?$")
+_SIGN_BEFORE = re.compile(r"((?<![A-Za-z])(?:[A-Z]{1,3}[$¥£]|[A-Z]{3})|[%€$£¥₹₽₩₺]|百分之|摄氏|华氏|yüzde) ?$")
 _SECOND_WORD = re.compile(r"\.? ([^\W\d_]+)")
 _LINK = re.compile(r" (?:de |of |di )?| ?d['’]|")
 
@@ -114,12 +115,11 @@ def numbers(text: str, language: str = "") -> list[Number]:
         number = _number(match, mark)
         for part in number.parts:
             part.text, part.kind = number.text, part.kind or "part"
-        start, position = match.start(), match.end()
-        if match.lastgroup is None and start and text[start - 1] in "-–/" and start - 1 == consumed and found \
+        kind, start, position = match.lastgroup, match.start(), match.end()
+        if kind is None and start and text[start - 1] in "-–/" and start - 1 == consumed and found \
                 and len(number.text) == 2 and len(found[-1].text) == 4:
             number.keys = (*number.keys, found[-1].text[:2] + number.text)      # 1939-45
-        kind = match.lastgroup
-        if kind is None or kind in ("grouped", "decimal", "lakh", "vulgar", "fraction"):
+        if kind not in ("date", "time", "chain"):
             end, goes_on = _read_after(number, text, position, main)
             sums = [str(int(one) + int(other)) for one in found[-1].keys for other in number.keys
                     if (one + other).isdecimal() and len(one + other) < 60] if joins and start == consumed else []
@@ -149,7 +149,7 @@ def _number(match: re.Match[str], mark: str) -> Number:
     """Return the number that `_NUMBER` matched. mark: decimal mark of the language; "": unknown."""
     text, kind = match[0], match.lastgroup
     if kind is None:
-        return Number(text, (text.lstrip("0") or "0",))
+        return Number(text, (_plain(text),))
     if kind == "date":
         kind_of_part = "day" if text.endswith(".") else "date"
         parts = tuple(Number(part, _year(part) if index == 2 else (_plain(part),), kind=kind_of_part)
@@ -159,28 +159,24 @@ def _number(match: re.Match[str], mark: str) -> Number:
             return _decimal(text[:-1].replace(" ", ""), mark)                   # 15.23 at the end of a sentence
         if len(parts) < 3:
             return Number(text, (_plain(text.rstrip(".")),) if kind_of_part == "day" else (), parts=parts)
-        others = sorted(part.keys[0] for part in parts[:2])
-        years = parts[2].keys
-        if len(parts[0].keys[0]) == 4:
-            others, years = sorted(part.keys[0] for part in parts[1:]), parts[0].keys
-        return Number(text, tuple(f"{year}-{'-'.join(others)}" for year in years), parts=parts)
+        year = parts[0 if len(parts[0].keys[0]) == 4 else 2]
+        others = sorted(part.keys[0] for part in parts if part is not year)
+        return Number(text, tuple(f"{one}-{'-'.join(others)}" for one in year.keys), parts=parts)
     if kind == "time":
         minute = match["minute"] or {"半": "30", "一刻": "15", "三刻": "45"}.get(match["spoken"], match["spoken"])
         return _clock(text, match["hour"], minute)
     if kind == "chain":
         return Number(text, (text,))
     if kind == "fraction":
-        *wholes, above, below = map(int, re.findall(r"\d+", text))
         parts = tuple(Number(part, (_plain(part),)) for part in re.findall(r"\d+", text))
+        *wholes, above, below = (int(part.text) for part in parts)
         return Number(text, (_exact(sum(wholes) + Fraction(above, below)),) if below else ("#" + text,), parts=parts)
     if kind == "vulgar":
         whole = text[:-1].strip()
         return Number(text, (_exact(int(whole or 0) + Fraction(unicodedata.numeric(text[-1])).limit_denominator(10)),))
     if kind == "decimal":
         return _decimal(text, mark)
-    if kind == "lakh":
-        return Number(text, (_plain(text.replace(",", "")),))
-    separator = match["g"]
+    separator = match["g"] or ","                                               # lakh: a comma
     grouped = _plain(text.replace(separator, "").replace(",", "."))
     if separator == " ":
         return Number(text, (grouped,), parts=tuple(_parts(text, " ", mark)))
@@ -218,7 +214,7 @@ def _clock(text: str, hour: str, minute: str) -> Number:
 
 def _half_of_day(number: Number, before: str, after: str) -> frozenset[str]:
     """Return the half of the day of a time, as a unit: before or after noon."""
-    hour = int(number.text[:2]) if number.text[:2].isdigit() else int(number.text[0])
+    hour = int("".join(filter(str.isdigit, number.text[:2])))
     if hour > 12 or not hour:
         return _PM if hour else _AM
     if match := _HALF_AFTER.search(after):
@@ -269,27 +265,18 @@ def _read_after(number: Number, text: str, position: int, language: str) -> tupl
     if number.text.isdigit() and len(number.text) < 3 and (clock := _CLOCK.match(text, position)):
         hour = _clock(number.text, number.text, "00")
         if hour.keys:
-            mark = clock[0].strip().lower()
-            number.keys = (*number.keys, *hour.keys, *(hour.parts[0].keys if mark == "uhr" else ()))
-            if mark not in ("h", "heure", "heures", "hora", "horas", "ore"):
+            number.keys = (*number.keys, *hour.keys, *(hour.parts[0].keys if clock["uhr"] else ()))
+            if clock["time"]:
                 number.kind = "clock"
                 return clock.end(), False
     match = _AFTER.match(text, position)
-    if not match:
-        return position, False
-    if match[1]:
-        number.units = unit(match[1].replace(" ", ""))
-        return match.end(1), False
-    word = match[2]
+    word = match[2] or "" if match else ""
     if word in ("s", "er", "ern") and text[position] == word[0] and number.keys[0][-1] == "0":    # the 1980s
         number.keys = (number.keys[0], number.keys[0][-2:])
-        return match.end(2), False
-    if word[0] >= "\u2e80":
-        return _read_after_spaceless(number, text, match.start(2), language)
-    if powers := multiplier(word, language):
-        adjacent = match.start(2) == position
-        if len(word) == 1 or (word == "mm" and not adjacent):                   # metres or millions; 4K
-            if adjacent or word == "M":
+        return position + len(word), False
+    if match and word < "\u2e80" and (powers := multiplier(word, language)):
+        if len(word) == 1:                                                      # metres or millions; 4K
+            if text[position] == word or word == "M":
                 number.keys = (*number.keys, *_all_scaled(number.keys, powers))
         else:
             number.keys = _all_scaled(number.keys, powers)
@@ -303,16 +290,16 @@ def _read_after(number: Number, text: str, position: int, language: str) -> tupl
                 position += 1
             link = _LINK.match(text, position)
             match = _AFTER.match(text, link.end() if link and link[0] != " " else position)
-            if not match:
-                return position, False
-            if match[1]:
-                number.units = unit(match[1].replace(" ", ""))
-                return match.end(1), False
-            if match[2][0] >= "\u2e80":
-                return _read_after_spaceless(number, text, match.start(2), language)
+    if not match:
+        return position, False
+    if match[1]:
+        number.units = unit(match[1].replace(" ", ""))
+        return match.end(1), False
+    if match[2] >= "\u2e80":
+        return _read_after_spaceless(number, text, match.start(2), language)
     for last in (4, 3, 2):
         if match[last]:
-            number.units = unit(" ".join(filter(None, match.groups()[1:last])))
+            number.units = unit(" ".join(match.groups()[1:last]))
             if number.units:
                 return match.end(last), False
     return position, False
@@ -345,7 +332,7 @@ def _unit_before(text: str) -> frozenset[str]:
     match = _SIGN_BEFORE.search(text)
     if not match:
         return NO_UNIT
-    sign = match[1] or match[2] or match[3]
+    sign = match[1]
     return unit(sign) or unit(sign[-1] if sign[-1] in "$¥£" else "")
 
 
@@ -371,9 +358,9 @@ def unmatched_wholes(source: Sequence[Number], target: Sequence[Number]) -> tupl
     if not source or not target:
         return list(source), list(target)
     by_key: dict[str, dict[frozenset[str], list[int]]] = defaultdict(lambda: defaultdict(list))
-    for index in range(len(target) - 1, -1, -1):
-        for key in target[index].keys:
-            by_key[key][target[index].units].append(index)
+    for index, number in reversed(list(enumerate(target))):
+        for key in number.keys:
+            by_key[key][number.units].append(index)
     taken: set[int] = set()
     left: list[Number] = []
     # Numbers with units choose first.
@@ -391,7 +378,7 @@ def _counterpart(number: Number, by_key: dict[str, dict[frozenset[str], list[int
         if key not in by_key:
             continue
         units = by_key[key]
-        for one in (number.units, *(one for one in units if one and one & number.units), NO_UNIT,
+        for one in (number.units, *(one for one in units if one & number.units), NO_UNIT,
                     *(() if number.units else units)):
             indices = units.get(one, ())
             while indices and indices[-1] in taken:

@@ -78,7 +78,6 @@ pp percentage_point prozentpunkt point_de_pourcentage punto_porcentual puntos_po
 °F ℉ 华氏度 华氏
 ° degree grad degré grado gradi grau stopień stopni градус 度 derece
 kelvin
-kB KB ko Ko
 kbit kbps
 Mbit mbps
 Gbit gbps
@@ -90,18 +89,18 @@ ms millisecond millisekunde milliseconde milisegundo millisecondo milissegundo m
 s sec sek с second sekunde seconde segundo secondo sekunda sekund секунд сек 秒 秒钟 saniye
 min minute minuto minut минут мин 分 分钟 分鐘 分间 分間 dakika
 h hr hour hrs std stunde heure hora ora ore godzin godz ч час часа часов 小时 小時 個小时 時間 saat
-d day tag tagen jour j día dia giorno dzień dni dnia день дня дней дн 天 日 日間 gün
+d day tag tagen jour j dia giorno dzień dni dnia день дня дней дн 天 日 日間 gün
 wk wks week woche semaine semana sem settimana sett tydzień tygodni tygodnie tydz tyg недел недель нед 周
     星期 个星期 週間 hafta
-mo month mth mths monat mon mois mes meses mese mês miesiąc miesięcy mies месяц мес 个月 個月 か月 ヶ月
-yr yrs year jahr jahren J année ans an año ano anno rok roku lata lat год года лет г л 年 年间 年間 yıl
-$ US$ USD dollar dólar dolar доллар 美元 美圆 美圓 美金 ドル
+mo month mth mths monat mon mois meses mese mês miesiąc miesięcy mies месяц мес 个月 個月 か月 ヶ月
+yr yrs year jahr jahren J année ans an ano anno rok roku lata lat год года лет г л 年 年间 年間 yıl
+$ US$ USD dollar dolar доллар 美元 美圆 美圓 美金 ドル
 A$ AU$ AUD 澳元
 C$ CA$ CAD 加元
 HK$ HKD 港元 港币
 MX$ MXN
 NZ$ NZD
-€ EUR euro eur евро 欧元 歐元 ユーロ avro
+€ euro eur евро 欧元 歐元 ユーロ avro
 £ GBP pound pound_sterling pounds_sterling pfund livre livre_sterling livres_sterling libra libra_esterlina
     libras_esterlinas sterling sterlina funt фунт 英镑 英鎊 ポンド
 JPY JP¥ ¥ yen iene jen иен 日元 日圆 日圓 円
@@ -112,7 +111,7 @@ CHF franken franc_suisse francs_suisses franco_suizo francos_suizos franco_svizz
 ₩ KRW won 韩元 ウォン
 ₺ TRY TL lira
 R$ BRL real reais
-zł PLN zloty złoty злот
+zł PLN złoty злот
 kr krone krona kronen kronor SEK NOK DKK
 ¢ ct cent centime céntimo centavo
 """
@@ -134,10 +133,10 @@ _MULTIPLIERS = {
     "es": "mil:3 cien:2 millón:6 millon:6 millones:6 billón:12 billones:12 m:6 cientos:2",
     "it": "mila:3 mille:3 milione:6 milioni:6 miliardo:9 miliardi:9 mln:6 mld:9",
     "pt": "mil:3 milhão:6 milhões:6 bilhão:9 bilhões:9 mi:6 bi:9 milhares:3",
-    "nl": "duizend:3 miljoen:6 miljard:9 mln:6 mld:9", "tr": "bin:3 milyon:6 milyar:9 mn:6 yüz:2",
+    "nl": "duizend:3 miljoen:6 miljard:9 mln:6 mld:9", "tr": "bin:3 milyon:6 milyar:9 yüz:2",
     "pl": "tys:3 tysięcy:3 tysiące:3 mln:6 milion:6 miliony:6 milionów:6 mld:9 miliard:9 miliardy:9 miliardów:9",
     "sv": "tusen:3 miljon:6 miljoner:6 miljard:9 miljarder:9", "da": "tusind:3 millioner:6 milliarder:9",
-    "ja": "千:3", "uk": "тисяч:3 мільйон:6 мільйони:6 мільйонів:6 мільярд:9 мільярди:9 мільярдів:9",
+    "uk": "тисяч:3 мільйон:6 мільйони:6 мільйонів:6 мільярд:9 мільярди:9 мільярдів:9",
     "cs": "tisíc:3 milion:6 miliony:6 milionů:6 miliarda:9 miliardy:9 miliard:9",
 }
 _ATOMS = {
@@ -173,7 +172,6 @@ en January February March April May June July August September October November 
 de Januar Februar März April Mai Juni Juli August September Oktober November Dezember
 de Jänner Feber Mrz Apr Mai Jun Jul Aug Sept Okt Nov Dez
 fr janvier février mars avril mai juin juillet août septembre octobre novembre décembre
-fr janv févr mars avr mai juin juil août sept oct nov déc
 es enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre
 it gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre
 pt janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro

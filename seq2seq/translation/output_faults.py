@@ -100,7 +100,7 @@ def faults(source: str, translation: str, source_language: str = "", target_lang
         "lost_url": bool(lost_urls(source, translation)),
         "lost_number": any(changed_numbers(source, translation, source_language, target_language)),
     }
-    return tuple(name for name in FAULTS if checks.get(name))
+    return tuple(name for name, found in checks.items() if found)
 
 
 def lost_urls(source: str, translation: str) -> list[str]:
