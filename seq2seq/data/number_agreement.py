@@ -64,7 +64,7 @@ _MINUS_WORD = re.compile(r"[-\u2010-\u2013\u2212\uff0d]\s?\d|minus|mínus|menos|
                          re.IGNORECASE)
 _SIGN_BEFORE = re.compile(r"((?<![A-Za-z])(?:[A-Z]{1,3}[$¥£]|[A-Z]{3})|[%€$£¥₹₽₩₺]|百分之|摄氏|华氏|yüzde) ?$")
 _SECOND_WORD = re.compile(r"\.? ([^\W\d_]+)")
-_LINK = re.compile(r" (?:de |of |di )?| ?d['’]|")
+_LINK = re.compile(r" ?d['’]| (?:de |of |di )?|")
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 from seq2seq.languages import main_language
@@ -239,7 +239,7 @@ _UNIT_NAMES = _unit_names()
 NO_UNIT: frozenset[str] = frozenset()
 
 
-@cache
+@lru_cache(maxsize=100_000)
 def unit(word: str) -> frozenset[str]:
     """Return the units that a word or sign may name; an empty set for other words."""
     if word in _UNIT_NAMES:

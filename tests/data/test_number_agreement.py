@@ -43,6 +43,7 @@ def test_agreement_is_the_share_of_numbers_on_both_sides(one, other, share):
 
 
 @pytest.mark.parametrize("one, other", [
+    ("3 millions d'euros", "€3 million"), ("2 milliards d’années", "2 billion years"),
     ("12.000", "12 000"), ("12.000", "12’000"), ("12.000", "12\u202f000"), ("12.000", "12\u2009000"), ("12.000",
         "12\u00a0000"),
     ("22.03.2016", "2016-03-22"), ("4.3.24", "2024/3/4"), ("3:30 pm", "15h30"), ("15.30 Uhr", "3:30 p.m."),
