@@ -23,7 +23,6 @@ from seq2seq.devices import choose_precision
 from seq2seq.inference.eager import EagerEngine, quantised
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
-    GROUP,
     INPUT_ZERO_POINT,
     KEY_PADDING,
     LOG_ZERO,
@@ -279,8 +278,9 @@ class Int8Engine:
         """Quantise a weight matrix, (outputs, inputs), and pack it into panels (see PANEL in kernels.cpp)."""
         levels, scale = quantised(weight.detach().float())
         outputs, inputs = levels.shape
-        padded = F.pad(levels, (0, -inputs % GROUP, 0, -outputs % PANEL))
-        panels = padded.view(-1, PANEL, padded.shape[1] // GROUP, GROUP).transpose(1, 2)
+        group = self.functions.group
+        padded = F.pad(levels, (0, -inputs % group, 0, -outputs % PANEL))
+        panels = padded.view(-1, PANEL, padded.shape[1] // group, group).transpose(1, 2)
         return Linear(panels=self._keep_copy(panels, torch.int8), scale=self._keep_copy(scale),
                       bias=None if bias is None else self._keep_copy(bias),
                       offset=self._keep_copy(INPUT_ZERO_POINT * levels.sum(1), torch.int32), inputs=inputs,

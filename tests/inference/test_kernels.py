@@ -1,5 +1,6 @@
 """The libraries of kernels: each compared with NumPy, also with sanitizers and emulated AMX, and their choice."""
 
+import ctypes
 import os
 import platform
 import shutil
@@ -7,12 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kernel_check
 import pytest
+from kernel_check import Checker, check
+from kernel_emulator import EmulatedChecker, Emulator
 
 from seq2seq.devices import cpu_flags
 from seq2seq.inference import kernel_library
-from seq2seq.inference.kernel_library import COMPILER_FLAGS, INSTRUCTION_SETS, SOURCE, usable_libraries
+from seq2seq.inference.kernel_library import COMPILER_FLAGS, INSTRUCTION_SETS, PROCESSORS, SOURCE, usable_libraries
 
 TESTS = Path(__file__).parent
 # Processor flags and compiler flags of each build with sanitizers.
@@ -25,7 +27,33 @@ BUILDS["emulated AMX"] = (BUILDS["avx2"][0], f"{BUILDS['avx2'][1]} -DEMULATE_TIL
 def test_every_function_equals_numpy_and_writes_only_its_outputs(libraries, instruction_set, shapes, seed):
     if instruction_set not in libraries:
         pytest.skip(f"this processor cannot run {instruction_set}, or the package was built without it")
-    kernel_check.check(libraries[instruction_set], shapes, seed)
+    check(Checker(libraries[instruction_set], seed), shapes)
+
+
+# Instruction sets of aarch64, each with a processor that qemu emulates and that cannot run the faster sets.
+EMULATED = {"i8mm": "max", "dotprod": "neoverse-n1", "portable": "cortex-a72"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instruction_set", EMULATED)
+def test_every_function_equals_numpy_on_an_emulated_arm_processor(instruction_set, tmp_path, monkeypatch):
+    compiler, emulator = "aarch64-linux-gnu-g++", "qemu-aarch64"
+    if not shutil.which(compiler) or not shutil.which(emulator):
+        pytest.skip(f"{compiler} or {emulator} is not installed (on Debian: g++-aarch64-linux-gnu, qemu-user)")
+    library, caller = tmp_path / "kernels.so", tmp_path / "kernel_emulator"
+    flags = " ".join(PROCESSORS["aarch64"].get(instruction_set, {}).values()).split()
+    subprocess.run([compiler, SOURCE, "-o", library, *COMPILER_FLAGS, *flags, "-fopenmp"], check=True)
+    subprocess.run([compiler, TESTS / "kernel_emulator.cpp", "-o", caller], check=True)
+    libc = subprocess.run([compiler, "-print-file-name=libc.so.6"], capture_output=True, text=True, check=True).stdout
+    command = [emulator, "-cpu", EMULATED[instruction_set], "-L", Path(libc).parents[1], caller]
+    emulated = Emulator(command, library, tmp_path / "memory")
+    with monkeypatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", lambda path: emulated)
+        checker = EmulatedChecker(emulated, library, seed=4)
+    try:
+        check(checker, shapes=25)
+    finally:
+        emulated.close()
 
 
 def sanitizer_runtime(compiler):
