@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -92,14 +93,31 @@ ZEN_3 = {"avx2", "fma", "f16c", "bmi1"}
 CASCADE_LAKE = ZEN_3 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512_vnni"}
 
 
-@pytest.mark.parametrize(("flags", "expected"), [
-    (CASCADE_LAKE | {"amx_tile", "amx_int8", "amx_bf16", "avx_vnni"}, ["amx", "avx512", "avxvnni", "avx2", "portable"]),
-    (CASCADE_LAKE, ["avx512", "avx2", "portable"]), (CASCADE_LAKE - {"avx512_vnni"}, ["avx2", "portable"]),
-    (ZEN_3 | {"avx_vnni"}, ["avxvnni", "avx2", "portable"]), (ZEN_3, ["avx2", "portable"]), (set(), ["portable"]),
-], ids=["sapphire rapids", "cascade lake", "skylake", "alder lake", "zen 3", "unknown"])
-def test_the_fastest_library_comes_first(flags, expected, tmp_path, monkeypatch):
+X86 = ["amx", "avx512", "avxvnni", "avx2", "portable"]
+GRAVITON_2 = {"asimd", "atomics", "asimddp"}
+
+
+@pytest.mark.parametrize(("machine", "expected"), [
+    ("x86_64", X86), ("aarch64", ["i8mm", "dotprod", "portable"]), ("arm64", ["portable"]), ("riscv64", ["portable"])])
+def test_a_package_is_built_with_the_instruction_sets_of_its_kind_of_processor(machine, expected, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert list(runpy.run_path(kernel_library.__file__)["INSTRUCTION_SETS"]) == expected
+
+
+@pytest.mark.parametrize(("machine", "flags", "expected"), [
+    ("x86_64", CASCADE_LAKE | {"amx_tile", "amx_int8", "amx_bf16", "avx_vnni"}, X86),
+    ("x86_64", CASCADE_LAKE, ["avx512", "avx2", "portable"]),
+    ("x86_64", CASCADE_LAKE - {"avx512_vnni"}, ["avx2", "portable"]),
+    ("x86_64", ZEN_3 | {"avx_vnni"}, ["avxvnni", "avx2", "portable"]), ("x86_64", ZEN_3, ["avx2", "portable"]),
+    ("aarch64", GRAVITON_2 | {"i8mm", "bf16"}, ["i8mm", "dotprod", "portable"]),
+    ("aarch64", GRAVITON_2, ["dotprod", "portable"]), ("aarch64", {"asimd"}, ["portable"]),
+    ("x86_64", set(), ["portable"]),
+], ids=["sapphire rapids", "cascade lake", "skylake", "alder lake", "zen 3", "graviton 3", "graviton 2", "cortex a72",
+        "unknown"])
+def test_the_fastest_library_comes_first(machine, flags, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_library, "INSTRUCTION_SETS", {**PROCESSORS[machine], "portable": {}})
     monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.cpp")
     assert usable_libraries(flags) == []
-    for name in INSTRUCTION_SETS:
+    for name in kernel_library.INSTRUCTION_SETS:
         kernel_library.library_path(name).touch()
     assert usable_libraries(flags) == [tmp_path / f"kernels.{name}.so" for name in expected]
