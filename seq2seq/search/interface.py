@@ -60,11 +60,14 @@ class Scores(Protocol):
     def log_softmax(self) -> Scores:
         """Return log p of each token. The logits may be overwritten."""
 
-    def plus(self, others: Sequence[Scores], weight: float) -> Scores:
-        """Return these scores + weight * the sum of others."""
+    def plus(self, other: Any, weight: float) -> Scores:
+        """Return these scores + weight * other scores of the same class."""
 
-    def mean_probability(self, others: Sequence[Scores]) -> Scores:
-        """Return the logarithm of the mean of exp(scores) of these and other scores, which are log p."""
+    def mean(self, others: Sequence[Any]) -> Scores:
+        """Return the mean of these and other scores of the same class."""
+
+    def mean_probability(self, others: Sequence[Any]) -> Scores:
+        """Return the logarithm of the mean of exp(scores) of these and other scores of the same class."""
 
 
 class State(Protocol):

@@ -44,7 +44,7 @@ def log_sum_exp(logits: np.ndarray) -> np.ndarray:
         largest = rows.max(1, keepdims=True)
         largest[~np.isfinite(largest)] = 0                                      # a row of -inf has the result -inf
         powers = rows - largest
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             found.append(np.log(np.exp(powers, out=powers).sum(1)) + largest[:, 0])
     return np.concatenate(found)
 
@@ -134,14 +134,17 @@ class ArrayScores:
         self.logits[...] -= self.log_sum_exp()[:, None]
         return self
 
-    def plus(self, others: Sequence[ArrayScores], weight: float) -> ArrayScores:
-        total = others[0].logits.copy()
-        for other in others[1:]:
-            total += other.logits
-        return ArrayScores(np.add(self.logits, np.multiply(total, weight, out=total), out=total), self.topk)
+    def plus(self, other: ArrayScores, weight: float) -> ArrayScores:
+        return ArrayScores(self.logits + weight * other.logits, self.topk)
+
+    def mean(self, others: Sequence[ArrayScores]) -> ArrayScores:
+        total = self.logits
+        for other in others:
+            total = total + other.logits
+        return ArrayScores(total / (1 + len(others)), self.topk)
 
     def mean_probability(self, others: Sequence[ArrayScores]) -> ArrayScores:
         logits = self.logits
         for other in others:
             logits = np.logaddexp(logits, other.logits)
-        return ArrayScores(logits - np.log(np.asarray(1 + len(others), logits.dtype)), self.topk)
+        return ArrayScores(logits - logits.dtype.type(math.log(1 + len(others))), self.topk)
