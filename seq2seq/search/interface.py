@@ -41,6 +41,10 @@ class Scores(Protocol):
             skip_log_softmax: True to use the logits as scores, without log-softmax.
         """
 
+    def best_of_rows(self, rows: np.ndarray, past: np.ndarray, count: int) -> Continuations:
+        """Return the `count` largest sums of past and logits for each group. rows, past: (groups, beam), the row of
+        each hypothesis and the number that is added to its logits. `beams` of the result are indices in a group."""
+
     def log_sum_exp(self) -> np.ndarray:
         """Return the log-sum-exp of each row, (rows,)."""
 

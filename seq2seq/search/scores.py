@@ -18,6 +18,8 @@ BLOCK = 64
 CACHED_ELEMENTS = 250_000
 """Maximum number of logits in one call of exp and sum: 1 MB in fp32, which fits into a core's cache."""
 
+NOTHING_BANNED = np.zeros(0, np.int64)
+
 TopK = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, int, bool], Continuations]
 """Type of `topk` and of an engine's implementation of it."""
 
@@ -73,9 +75,12 @@ def best_of_groups(logits: np.ndarray, past: np.ndarray, count: int) -> Continua
     if vocab_size % BLOCK:
         candidates[ids >= vocab_size] = -math.inf
     flat = candidates.reshape(groups, -1)
+    if missing := max(0, count - flat.shape[1]):                                # a small vocabulary
+        flat = np.pad(flat, ((0, 0), (0, missing)), constant_values=-math.inf)
     best = _largest(flat, count)
-    return (np.take_along_axis(flat, best, 1), np.take_along_axis(beams, best // BLOCK, 1),
-            np.minimum(np.take_along_axis(ids.reshape(groups, -1), best, 1), vocab_size - 1))
+    block = np.minimum(best // BLOCK, beams.shape[1] - 1)
+    return (np.take_along_axis(flat, best, 1), np.take_along_axis(beams, block, 1),
+            np.minimum(ids[np.arange(groups)[:, None], block, best % BLOCK], vocab_size - 1))
 
 
 def _largest(numbers: np.ndarray, count: int) -> np.ndarray:
@@ -112,6 +117,11 @@ class ArrayScores:
              skip_log_softmax: bool) -> Continuations:
         return self.topk(self.logits, totals, banned, must_end, count, skip_log_softmax)
 
+    def best_of_rows(self, rows: np.ndarray, past: np.ndarray, count: int) -> Continuations:
+        whole = rows.size == len(self.logits) and (rows.size < 2 or bool((np.diff(rows.ravel()) == 1).all()))
+        logits = self.logits if whole else self.logits[rows.ravel()]
+        return self.topk(logits, past, NOTHING_BANNED, None, count, True)
+
     def log_sum_exp(self) -> np.ndarray:
         return log_sum_exp(self.logits)
 
@@ -144,7 +154,9 @@ class ArrayScores:
         return ArrayScores(total / (1 + len(others)), self.topk)
 
     def mean_probability(self, others: Sequence[ArrayScores]) -> ArrayScores:
-        logits = self.logits
-        for other in others:
-            logits = np.logaddexp(logits, other.logits)
-        return ArrayScores(logits - logits.dtype.type(math.log(1 + len(others))), self.topk)
+        every = [self.logits, *(other.logits for other in others)]
+        largest = np.maximum.reduce(every)
+        largest[largest == -math.inf] = 0                                       # -inf - -inf would be NaN
+        total = sum(np.exp(logits - largest) for logits in every)               # many times as fast as `logaddexp`
+        with np.errstate(divide="ignore"):
+            return ArrayScores(largest + np.log(total / self.dtype.type(len(every))), self.topk)
