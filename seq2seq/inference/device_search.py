@@ -36,8 +36,8 @@ class Beams:
     limits: (sentences,), maximum number of tokens, not counting `</s>`.
     last_tokens: (sentences, beam), last token of each unfinished hypothesis; before the first step, the start symbol.
     tokens: (sentences, beam, longest), tokens of each unfinished hypothesis, and `</s>` after them.
-    totals: (sentences, beam), log p of each unfinished hypothesis; -inf for a place in the beam without a hypothesis. All
-        places of a finished sentence are without, so that other sentences do not avoid tokens that are not in the result.
+    totals: (sentences, beam), log p of each unfinished hypothesis; -inf for a place in the beam without a hypothesis,
+        and for all places of a finished sentence.
     done: (sentences,) bool, True = finished. count: (sentences,), number of finished hypotheses.
     finished_tokens, finished_totals: (sentences, places, longest) and (sentences, places), the finished hypotheses in
         the order in which they ended. The first place is a dummy: `advance` writes to it for candidates that do not
@@ -90,7 +90,7 @@ class Beams:
             mine.copy_(theirs)
 
     def must_end(self) -> Tensor:
-        """Return which sentences have reached their maximum length, so that only `</s>` may follow: (sentences,) bool."""
+        """Return which sentences have reached their maximum length: (sentences,) bool. Only `</s>` may follow there."""
         return self.limits <= self.length
 
     def advance(self, continuations: TensorContinuations, finished_per_sentence: int, longest: int) -> Tensor:

@@ -18,16 +18,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.devices import DTYPES, copy_to_device
+from seq2seq.inference.device_search import StepwiseRun, decode
 from seq2seq.inference.kernel_library import INPUT_ZERO_POINT
+from seq2seq.inference.tensor_scores import TensorScores, at_least_fp32
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.attention_scores import Weighing
+from seq2seq.model.attention_weights import attention_maps
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
-from seq2seq.inference.device_search import StepwiseRun, decode
-from seq2seq.inference.tensor_scores import TensorScores, at_least_fp32
 from seq2seq.search.beam import WholeSearch
 from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Scores
@@ -96,6 +98,23 @@ class EagerEngine:
         logits = at_least_fp32(logits)
         scores = ArrayScores(logits.numpy()) if logits.device.type == "cpu" else TensorScores(logits)
         return scores, TensorState(after, self.device)
+
+
+    @property
+    def cross_layers(self) -> int:
+        """See `engines.Engine.cross_layers`."""
+        modules = self.model.named_modules(remove_duplicate=False)              # tied layers count, too
+        return sum(isinstance(module, CrossAttention) for _, module in modules)
+
+    @torch.inference_mode()
+    def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
+                        layer: int) -> list[np.ndarray]:
+        """See `engines.Engine.cross_attention`."""
+        corpus = EncodedCorpus(EncodedSide(source, source_offsets.astype(np.int64)), EncodedSide.from_lists(targets))
+        batch = gather(corpus, np.arange(len(targets))).to(self.device)
+        weights, = attention_maps(self.model, batch, ["cross"], layer).cross
+        return [of_sentence[:, : len(target) + 1, :length] for of_sentence, target, length in
+                zip(weights.float().cpu().numpy(), targets, np.diff(source_offsets), strict=True)]
 
 
 Network = TypeVar("Network", bound=nn.Module)

@@ -38,7 +38,7 @@ from seq2seq.model.interface import Seq2Seq, State
 from seq2seq.model.packing import check_length
 from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
-from seq2seq.search.bookkeeping import Hypothesis
+from seq2seq.search.beams import Hypothesis
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.topk import Continuations
 from seq2seq.search.topk import topk as reference_topk

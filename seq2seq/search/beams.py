@@ -35,7 +35,8 @@ class Beams:
     tokens: (groups, beam, length), tokens of each unfinished hypothesis; before the first step, one empty hypothesis.
     totals: (groups, beam), log p of each unfinished hypothesis; -inf for a place in the beam without a hypothesis. All
         places of a finished group are without, so that other groups do not avoid tokens that are not in the result.
-    done: (groups,) bool, True = finished. finished: finished hypotheses of each group, in the order in which they ended.
+    done: (groups,) bool, True = finished. finished: finished hypotheses of each group, in the order in which they
+        ended.
     """
 
     def __init__(self, max_lengths: Sequence[int], size: int, finished_per_group: int, dtype: np.dtype[Any]) -> None:

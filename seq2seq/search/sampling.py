@@ -49,7 +49,7 @@ def top_p(logits: np.ndarray, p: float) -> np.ndarray:
         candidates = np.flatnonzero(own > 0.9 * (1 - p) * total / len(own))
         order = candidates[np.argsort(-own[candidates], kind="stable")]
         probabilities = own[order] / total
-        order = order[np.cumsum(probabilities) - probabilities < p]             # the more probable tokens do not suffice
+        order = order[np.cumsum(probabilities) - probabilities < p]             # the tokens before do not suffice
         kept[row, order] = logits[row, order]
     return kept
 
