@@ -53,6 +53,11 @@ def configure_process(threads: int | None = None) -> None:
     _keep_freed_memory()
 
 
+def num_threads() -> int:
+    """Return the number of CPU threads of this thread's work."""
+    return torch.get_num_threads()
+
+
 def _keep_freed_memory() -> None:
     """Let glibc reuse large blocks of memory instead of returning them to the system after each tensor.
 
