@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from seq2seq import console
@@ -17,7 +19,6 @@ from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq, Stepwise
 from seq2seq.model.transformer import Transformer
 from seq2seq.search.beam import WholeSearch
-from seq2seq.search.topk import TopK
 
 
 class Engine(Stepwise, Protocol):
@@ -29,12 +30,26 @@ class Engine(Stepwise, Protocol):
     precision: str
 
     @property
-    def topk(self) -> TopK:
-        """Function that finds the best continuations of hypotheses from the logits of a step."""
-
-    @property
     def whole_search(self) -> WholeSearch | None:
         """Beam search without the hooks of `SearchOptions`; None if the engine has only `start` and `step`."""
+
+    @property
+    def cross_layers(self) -> int:
+        """Number of decoder layers with cross-attention for `cross_attention`; 0 if there are none."""
+
+    def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
+                        layer: int) -> list[np.ndarray]:
+        """Return the cross-attention of a decoder layer with teacher forcing.
+
+        Args:
+            source, source_offsets: see `search.interface.Stepwise.start`. targets: ids of a target for each sentence,
+                without `</s>`. layer: from 1.
+        Returns:
+            For each sentence, (heads, len(target) + 1, source tokens) float32. Row i belongs to the step that reads
+            token i of `<s>` and the target.
+        Raises:
+            ValueError: a sentence is longer than `max_positions`.
+        """
 
     @property
     def model(self) -> Seq2Seq:

@@ -33,7 +33,7 @@ from seq2seq.inference.kernel_library import (
 )
 from seq2seq.inference.transformer_weights import differences, expected_shapes, scaled_dot_query, sinusoids
 from seq2seq.recipe import ModelSection
-from seq2seq.search.bookkeeping import Hypothesis
+from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Continuations
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.scores import ArrayScores

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.search.interface import Continuations
-
+from seq2seq.search.sampling import sample_tokens, truncate
 from seq2seq.tokenizers.tokenizer import END_ID
 
 BLOCK = 64
@@ -138,8 +138,6 @@ class ArrayScores:
         return logits.argmax(1)
 
     def sample(self, numbers: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
-        from seq2seq.search.sampling import sample_tokens, truncate
-
         return sample_tokens(truncate(self.logits, temperature, top_k, top_p, min_p), numbers)
 
     def log_softmax(self) -> ArrayScores:
