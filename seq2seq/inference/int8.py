@@ -38,7 +38,7 @@ from seq2seq.search.interface import Continuations
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.scores import ArrayScores
 from seq2seq.search.scores import topk as reference_topk
-from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import START_ID
 
 if TYPE_CHECKING:
     from seq2seq.model.interface import Seq2Seq
@@ -232,7 +232,7 @@ class Int8Engine:
         # One step may add `beam_size` finished hypotheses to `finished_per_group` - 1 earlier ones.
         sentences, max_finished = len(max_lengths), options.finished_per_group + options.beam_size - 1
         limits, longest = np.array(max_lengths, np.int64), max(max_lengths, default=0)
-        banned = np.array([index for index in options.banned_ids if index != END_ID], np.int64)
+        banned = options.banned
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
         lengths = np.empty((sentences, max_finished), np.int32)
         tokens = np.empty((sentences, max_finished, longest), np.int32)

@@ -23,6 +23,8 @@ from seq2seq.model import build_model, layers
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.attention_weights import attention_maps
 from seq2seq.recipe import ModelSection
+from seq2seq.search.beam import search
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.search.scores import ArrayScores
 from seq2seq.search.scores import topk as reference_topk
 from seq2seq.translation.scoring import pair_scores
@@ -265,6 +267,44 @@ def test_silu_of_inputs_far_below_zero_is_zero(make_model, make_batch, load):
             layer.feed_forward.inner.bias[3] = -120.0
     for ours, theirs in zip(*of_both(load, model, make_batch(), 2), strict=True):
         assert relative_error(ours, theirs) < 0.02
+
+
+# The search
+
+
+@pytest.mark.parametrize("choice", [{}, {"window": 2}], ids=str)
+@pytest.mark.parametrize(("beam_size", "n_best", "patience"), [(1, 1, 1.0), (3, 1, 1.0), (4, 4, 2.0)])
+def test_the_search_in_the_kernels_equals_the_search_in_python(make_model, make_batch, load, beam_size, n_best,
+                                                               patience, choice):
+    engine, batch = load(make_model(torch.float32, **WIDE, **choice, max_positions=61)), make_batch()
+    found, expected = (search(engine, *source_of(batch), [1, 53, 7, 31],
+                              SearchOptions(beam_size, power_length_penalty(0.6), n_best=n_best, patience=patience,
+                                            banned_ids=[0, 1, 7]), whole) for whole in (engine.whole_search, None))
+    assert found == expected and max(len(each[0].tokens) for each in found) > 20
+
+
+@pytest.mark.parametrize("hook", [{"logits_processors": [lambda hypotheses, scores: scores]},
+                                  {"skip_log_softmax": True}, {"groups": 2},
+                                  {"max_lengths": [12, 7, 7, 7]}], ids=lambda hook: next(iter(hook)))
+def test_hooks_that_change_a_step_disable_the_search_in_the_kernels(make_model, make_batch, load, hook):
+    engine, batch = load(make_model(torch.float32, max_positions=9)), make_batch()
+    max_lengths, hooks = hook.get("max_lengths", [7] * 4), {key: hook[key] for key in hook if key != "max_lengths"}
+    whole = lambda *source, **given: pytest.fail("the engine searched")         # noqa: E731
+    try:
+        search(engine, *source_of(batch), max_lengths, SearchOptions(2, power_length_penalty(1.0), **hooks), whole)
+    except ValueError as error:
+        assert "max_lengths" in hook and "this model supports at most 9" in str(error)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_nan_weights_are_detected(make_model, make_batch, load, whole):
+    model = make_model(torch.float32, d_model=64)
+    with torch.no_grad():
+        model.decoder[0].feed_forward.inner.weight[3, 5] = math.nan
+    engine = load(model)
+    with pytest.raises(FloatingPointError, match="not numbers"):
+        search(engine, *source_of(make_batch()), [7] * 4, SearchOptions(3, power_length_penalty(1.0)),
+               engine.whole_search if whole else None)
 
 
 # Attention
