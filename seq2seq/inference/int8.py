@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,8 +69,9 @@ class Memory:
     """Keys and values of cross-attention of a batch.
 
     keys_values: bits of bf16. Each decoder layer takes `stride` elements; padding follows the last layer. Each layer
-    contains the keys of the first sentence, (d_model, tokens), then the values of this sentence, (tokens, d_model), then
-    the keys of the second sentence, and so on. longest: number of tokens of the longest sentence.
+        contains the keys of the first sentence, (d_model, tokens), then the values of this sentence, (tokens, d_model),
+        then the keys of the second sentence, and so on.
+    longest: number of tokens of the longest sentence. keep_attention: see `interface.Stepwise.start`.
     """
 
     keys_values: np.ndarray
@@ -278,7 +279,7 @@ class Int8Engine:
         self.functions.cross_attention(
             self.decoder, _address(tokens), _address(target_offsets), len(targets), _address(memory.keys_values),
             memory.stride, _address(offsets), layer - 1, _address(weights), _address(weight_offsets), num_threads())
-        return [weights[begin:end].reshape(shape) for begin, end, shape in zip(ends[:-1], ends[1:], shapes, strict=True)]
+        return [weights[begin:end].reshape(shape) for (begin, end), shape in zip(pairwise(ends), shapes, strict=True)]
 
     def _check_length(self, length: int) -> None:
         if length > self.max_positions:

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
+from seq2seq.inference.transformer_weights import differences
 from seq2seq.model import Model, build_model
 from seq2seq.recipe import ModelSection, Recipe, parse_recipe
 from seq2seq.storage.checkpoints import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary
-
-FLOATING_POINT_PREFIXES = ("F", "BF")
-"""Prefixes of the names of floating-point dtypes in safetensors: F64, F32, F16, F8_E4M3, BF16."""
 
 
 class SkipInitialization(TorchFunctionMode):
@@ -60,8 +58,8 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
             raise CheckpointError(f"{bundle.directory / RECIPE}: max_positions is {recipe.model.max_positions:,}, "
                                   f"but the tokenizer was made for {sizes[1] - END_ID:,}. Copy the bundle again from "
                                   "its original location.")
-        if differences := _differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):
-            raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {differences}. Copy both "
+        if unlike := differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):
+            raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {unlike}. Copy both "
                                   "files again from the same run.")
 
     bundle = load_bundle(resolve_model_path(path), require)
@@ -93,22 +91,12 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
         RecipeError: the bundle's weights differ in name, shape or type from those of the new model.
     """
     def require(bundle: Bundle, shapes: Shapes) -> None:
-        if differences := _differences(shapes, _model_shapes(section, sizes, Path("model"))):
+        if unlike := differences(shapes, _model_shapes(section, sizes, Path("model"))):
             raise RecipeError(f"training.start_from: the model in {path} differs from the model of this recipe: "
-                              f"{differences}. Remove the keys of `model` and `tokenizer` from the recipe; missing "
+                              f"{unlike}. Remove the keys of `model` and `tokenizer` from the recipe; missing "
                               "keys are taken from the bundle's model.")
 
     return load_bundle(resolve_model_path(path), require).weights
-
-
-def _differences(stored: Shapes, expected: Mapping[str, tuple[int, ...]]) -> str:
-    """Describe the first three weights that differ in name, shape or type; return "" if all weights agree."""
-    found = {name: str(shape) if dtype.startswith(FLOATING_POINT_PREFIXES) else f"{shape} of {dtype}"
-             for name, (shape, dtype) in stored.items()}
-    wanted = {name: str(shape) for name, shape in expected.items()}
-    names = [name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name)]
-    return "; ".join(f"{name} is {found.get(name, 'missing')} in the bundle, but {wanted.get(name, 'missing')} in the "
-                     "recipe's model" for name in names[:3]) + ("; …" if len(names) > 3 else "")
 
 
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:

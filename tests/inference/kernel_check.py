@@ -35,10 +35,11 @@ from seq2seq.inference.kernel_library import (
 
 END, START = 2, 1
 """Ids of `</s>` and of the start symbol, as in kernels.cpp."""
-EMBEDDING_SCALE = 1.5
-THREADS = 2
 GUARD = 256
 """Number of guard bytes before and after each output buffer. Functions must not change guard bytes."""
+EMBEDDING_SCALE = 1.5
+THREADS = 2
+"""Number of threads of the functions, also on a machine with one core."""
 
 
 class Fault(Exception):
@@ -238,7 +239,7 @@ class Checker:
         padded = panels.transpose(0, 2, 1, 3).reshape(panels.shape[0] * PANEL, -1)
         if (padded[:outputs, :inputs] != levels).any() or padded[outputs:].any() or padded[:, inputs:].any():
             raise Fault(f"pack writes other levels ({shape})")
-        if offset.any() and (offset != INPUT_ZERO_POINT * levels.sum(1, dtype=np.int64)).any():  # some kernels need none
+        if offset.any() and (offset != INPUT_ZERO_POINT * levels.sum(1, dtype=np.int64)).any():  # or all 0
             raise Fault(f"pack computes other offsets ({shape})")
 
     def check_attend_past(self) -> None:
@@ -491,7 +492,8 @@ def check(library: Path, shapes: int, seed: int, exact: bool = False) -> None:
     checker = Checker(library, seed, exact)
     for _ in range(shapes):
         for check_function in (checker.check_add_and_norm, checker.check_product, checker.check_pack,
-                               checker.check_attend_past, checker.check_attend_source, checker.check_stack, checker.check_topk):
+                               checker.check_attend_past, checker.check_attend_source, checker.check_stack,
+                               checker.check_topk):
             checker.begin()
             check_function()
 
