@@ -136,8 +136,9 @@ def translated_by_marian(model, sources, length_penalty):
 def translated_by_us(model, sources, length_penalty):
     ids, offsets, _ = EncodedSide.from_lists(sources).gather(np.arange(len(sources)))
     found = search(
-        on_host(model), ids, offsets, [MAX_LENGTH] * len(sources), SearchOptions(BEAM_SIZE, power_length_penalty(length_penalty), n_best=BEAM_SIZE,
-                                                banned_ids=[START_ID, UNKNOWN_ID]),
+        on_host(model), ids, offsets, [MAX_LENGTH] * len(sources),
+        SearchOptions(BEAM_SIZE, power_length_penalty(length_penalty), n_best=BEAM_SIZE,
+                      banned_ids=[START_ID, UNKNOWN_ID]),
     )
     return [[(TO_MARIAN[[*hypothesis.tokens, END_ID]].tolist(), hypothesis.score) for hypothesis in best]
             for best in found]

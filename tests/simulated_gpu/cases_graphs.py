@@ -9,10 +9,10 @@ import torch
 from lookup import on_host
 from simulation import SimulatedGPU
 
+from seq2seq.inference.device_search import CHECK_STEPS, Beams
 from seq2seq.inference.static import Bucket, StaticEngine
 from seq2seq.model import build_transformer
-from seq2seq.search.beam import CHECK_STEPS, search
-from seq2seq.search.beams import Beams
+from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID
 
