@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.devices import DTYPES
+from seq2seq.devices import dtype_of
 from seq2seq.inference.kernel_library import INPUT_ZERO_POINT
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
@@ -75,7 +75,7 @@ def for_inference(model: Network, precision: str, device: torch.device | None = 
         if isinstance(module, SelfAttention | CrossAttention):
             fold_query_preparation(module)
     if precision != "fp32":
-        frozen_copy.to(DTYPES[precision])
+        frozen_copy.to(dtype_of(precision))
         if not next(frozen_copy.parameters()).is_cuda:
             _replace_linear_layers(frozen_copy)
     return frozen_copy

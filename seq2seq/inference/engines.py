@@ -8,10 +8,11 @@ from typing import Protocol
 import torch
 
 from seq2seq import console
-from seq2seq.devices import choose_precision, cpu_flags
+from seq2seq.devices import choose_precision, cpu_flags, kind
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.int8 import Int8Engine
 from seq2seq.inference.kernel_library import Functions, usable_libraries
+from seq2seq.inference.load_model import StoredModel, build
 from seq2seq.inference.static import StaticEngine
 from seq2seq.model import Model
 from seq2seq.model.interface import Seq2Seq, Stepwise
@@ -41,16 +42,18 @@ class Engine(Stepwise, Protocol):
         """Model of the engine as a PyTorch module, which scores all positions of a given target in one call."""
 
 
-def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
+def load_engine(model: StoredModel | Model, precision: str, device: str) -> Engine:
     """Return an engine that decodes with a copy of `model`.
 
     Args:
+        model: contents of a bundle, or a model in memory, as in validation.
         precision: "fp32", "bf16", "fp16" (only on a GPU), "int8" (only on a CPU), or "auto" (see `choose_precision`).
             If the int8 kernels do not support the model, or the package contains none, "int8" is replaced by "auto",
             and a message says so. `Engine.precision` of the result is the precision in use.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
+    model = build(model) if isinstance(model, StoredModel) else model
     selected = choose_precision(precision, device)
     if selected == "int8":
         obstacle, selected = Int8Engine.obstacle(model), choose_precision("auto", device)
@@ -59,10 +62,10 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
         elif (kernels := _kernels()) is not None:
             assert isinstance(model, Transformer)
             return Int8Engine(model, kernels)
-    if device.type == "cuda" and StaticEngine.obstacle(model) is None:
+    if kind(device) == "cuda" and StaticEngine.obstacle(model) is None:
         assert isinstance(model, Transformer)
-        return StaticEngine(model, selected, device)
-    return EagerEngine(model, selected, device)
+        return StaticEngine(model, selected, torch.device(device))
+    return EagerEngine(model, selected, torch.device(device))
 
 
 @cache

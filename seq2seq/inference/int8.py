@@ -158,8 +158,7 @@ class Int8Engine:
     @cached_property
     def eager(self) -> EagerEngine:
         """Eager engine of the same model, for tasks that the kernels do not support."""
-        device = torch.device("cpu")
-        return EagerEngine(self.source_model, choose_precision("auto", device), device)
+        return EagerEngine(self.source_model, choose_precision("auto", "cpu"), torch.device("cpu"))
 
     @property
     def model(self) -> Seq2Seq:

@@ -77,7 +77,7 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | S
 
     longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
     for indices in batches_in_order(longest, translator.decoding.batch_tokens):
-        batch = gather(corpus, indices).to(translator.device)
+        batch = gather(corpus, indices).to(torch.device(translator.device))
         batch_maps = attention_maps(translator.model, batch, kinds, cross_layer)
         stacked = {kind: torch.stack(layers).float().cpu().numpy() for kind in KINDS
                    if (layers := getattr(batch_maps, kind))}                    # (layers, sentences, heads, …)

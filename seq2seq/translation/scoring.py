@@ -11,6 +11,7 @@ import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.epoch_plan import batches_in_order
+from seq2seq.devices import num_threads
 from seq2seq.errors import CorpusError
 from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.tokenizers.canonical_text import is_blank
@@ -62,7 +63,7 @@ def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportP
         progress(len(pairs) - len(text))
     for chosen in batches_in_order(longest[text], translator.decoding.batch_tokens):
         indices = text[chosen]
-        batch = gather(corpus, indices).to(translator.device)
+        batch = gather(corpus, indices).to(torch.device(translator.device))
         losses = negative_log_likelihood(translator.model(batch), batch.target_output).cpu()
         sums = [loss.sum().item() for loss in losses.split(batch.target_offsets.diff().tolist())]
         for index, loss, tokens in zip(indices, sums, corpus.target.lengths_of(indices).tolist(), strict=True):
@@ -75,5 +76,5 @@ def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportP
 def scorable_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs that `pair_scores` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
     sides = (translator.encode([source for source, _ in pairs]),
-             translator.tokenizers.target.encode([target for _, target in pairs], torch.get_num_threads()))
+             translator.tokenizers.target.encode([target for _, target in pairs], num_threads()))
     return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < translator.max_positions]
