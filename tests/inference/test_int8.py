@@ -35,7 +35,7 @@ QUICK = [({}, 1), ({}, 3), ({"pre_norm": True}, 3), ({"score": "bilinear"}, 3)]
 def load(libraries):
     """Function that returns the int8 engine of a model."""
     def loaded(model):
-        engine = load_engine(model, "int8", CPU)
+        engine = load_engine(model, "int8", "cpu")
         assert isinstance(engine, Int8Engine)
         return engine
 
@@ -210,8 +210,8 @@ def test_a_sentence_beyond_the_last_position_is_refused(make_model, make_batch, 
 ], ids=str)
 def test_an_unusual_model_runs_as_auto_and_says_so_once(make_model, load, capsys, unusual, told):
     engines._say_once.cache_clear()
-    made = [load_engine(make_model(torch.float32, **unusual), "int8", CPU) for _ in range(2)]
-    assert {engine.precision for engine in made} == {load_engine(make_model(torch.float32), "auto", CPU).precision}
+    made = [load_engine(make_model(torch.float32, **unusual), "int8", "cpu") for _ in range(2)]
+    assert {engine.precision for engine in made} == {load_engine(make_model(torch.float32), "auto", "cpu").precision}
     assert capsys.readouterr().err.count(told) == 1
 
 
