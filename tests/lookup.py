@@ -59,6 +59,11 @@ class TableState:
         return TableState(tuple(self.rows[row] for row in rows.flatten().tolist()), len(rows))
 
 
+def arrays_of(batch):
+    """Return the source of a batch of tensors as search takes it."""
+    return batch.source.cpu().numpy(), batch.source_offsets.cpu().numpy()
+
+
 def on_host(model):
     """Return a model in PyTorch with the interface of search."""
     from seq2seq.inference.eager import EagerEngine

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.devices import DTYPES, copy_to_device
+from seq2seq.devices import copy_to_device, dtype_of
 from seq2seq.inference.device_search import StepwiseRun, decode
 from seq2seq.inference.kernel_library import INPUT_ZERO_POINT
 from seq2seq.inference.tensor_scores import TensorScores, at_least_fp32
@@ -131,7 +131,7 @@ def for_inference(model: Network, precision: str, device: torch.device | None = 
         if isinstance(module, SelfAttention | CrossAttention):
             fold_query_preparation(module)
     if precision != "fp32":
-        frozen_copy.to(DTYPES[precision])
+        frozen_copy.to(dtype_of(precision))
         if not next(frozen_copy.parameters()).is_cuda:
             _replace_linear_layers(frozen_copy)
     return frozen_copy

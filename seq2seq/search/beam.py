@@ -130,7 +130,7 @@ class _StepwiseRun:
         if not options.has_constraints:
             return scores.best(totals, self.banned, must_end, count, options.skip_log_softmax)
         by_group = totals.reshape(len(self.lines), options.groups, -1)
-        hypotheses = Hypotheses(beams.tokens.reshape(len(self.lines), -1, beams.length), self.lines)
+        hypotheses = Hypotheses(beams.tokens.reshape(len(self.lines), by_group[0].size, beams.length), self.lines)
         # The log-sum-exp is subtracted before logits processors set the logits of forbidden tokens to -inf. The other
         # tokens therefore keep their probability.
         past = by_group if options.skip_log_softmax else by_group - scores.log_sum_exp().reshape(by_group.shape)

@@ -45,7 +45,8 @@ class Hypotheses:
     @property
     def rows(self) -> np.ndarray:
         """Tokens of each row of the scores, (rows, length)."""
-        return self.tokens.reshape(-1, self.tokens.shape[2])
+        sentences, beam, length = self.tokens.shape
+        return self.tokens.reshape(sentences * beam, length)
 
 
 LogitsProcessor = Callable[[Hypotheses, Scores], None]

@@ -91,9 +91,8 @@ def sample_tokens(logits: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 def _weights(logits: np.ndarray) -> np.ndarray:
     """Return the probability of each token divided by that of the most probable one of its row."""
-    weights = logits - logits.max(1, keepdims=True)
     with np.errstate(invalid="ignore"):                                         # a row of -inf becomes NaN
-        return np.exp(weights, out=weights)
+        return np.exp(logits - logits.max(1, keepdims=True))
 
 
 def uniform_numbers(*key: int | Sequence[int] | np.ndarray) -> np.ndarray:

@@ -86,6 +86,8 @@ def best_of_groups(logits: np.ndarray, past: np.ndarray, count: int) -> Continua
 def _largest(numbers: np.ndarray, count: int) -> np.ndarray:
     """Return the indices of the `count` largest numbers of each row, largest first; of equal numbers, the first come
     first. NaN counts as the largest number, so that it is not overlooked."""
+    if np.isnan(numbers).any():
+        numbers = np.where(np.isnan(numbers), math.inf, numbers)
     if count >= numbers.shape[1]:
         return np.argsort(-numbers, axis=1, kind="stable")[:, :count]
     # Only numbers that are at least as large as the last one of the result can be part of it.

@@ -175,13 +175,12 @@ def test_logits_in_half_precision_are_summed_in_fp32():
 def test_logits_processors_see_the_targets_so_far_and_their_lines():
     seen = []
 
-    def no_word_after_itself(hypotheses, logits):
-        seen.append((hypotheses.tokens.clone(), list(hypotheses.lines)))
+    def no_word_after_itself(hypotheses, scores):
+        seen.append((hypotheses.tokens.copy(), list(hypotheses.lines)))
         sentences, beam, length = hypotheses.tokens.shape
-        assert logits.shape == (sentences * beam, VOCAB_SIZE) and len(hypotheses.lines) == sentences
+        assert scores.logits.shape == (sentences * beam, VOCAB_SIZE) and len(hypotheses.lines) == sentences
         if length:
-            logits = logits.scatter(1, hypotheses.tokens[:, :, -1].reshape(-1, 1), -math.inf)
-        return logits
+            scores.assign(np.arange(len(hypotheses.rows)), hypotheses.rows[:, -1], -math.inf)
 
     table = Table(end=-1.0)
     found = translate(table, [2, 3, 5], beam_size=3, max_length=7, n_best=3, logits_processors=[no_word_after_itself])

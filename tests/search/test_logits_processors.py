@@ -174,11 +174,10 @@ def test_a_phrase_is_forbidden_in_any_casing_and_in_whatever_pieces():
 
 
 def test_constraints_that_leave_no_token_are_reported():
-    def nothing(hypotheses, logits):
+    def nothing(hypotheses, scores):
         for row, line in enumerate(line for line in hypotheses.lines for _ in range(hypotheses.tokens.shape[1])):
             if line in (1, 4):
-                logits[row] = float("-inf")
-        return logits
+                scores.logits[row] = float("-inf")
 
     with pytest.raises(NoHypothesis) as caught:
         translate(Table(), [2, 3, 5, 7, 11], beam_size=3, logits_processors=[nothing])
