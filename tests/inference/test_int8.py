@@ -317,7 +317,7 @@ def test_kept_attention_is_the_mean_over_the_heads_of_the_last_layer(make_model,
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == np.float32 and ours.shape == theirs.shape
         np.testing.assert_allclose(ours.sum(1), 1, rtol=1e-5)
-        assert (ours[theirs == 0] == 0).all() and relative_error(ours, theirs) < 0.02
+        assert (ours[theirs == 0] == 0).all() and relative_error(ours, theirs) < 0.05
 
 
 @pytest.mark.parametrize("choice", [pytest.param(choice, marks=() if (choice, 3) in QUICK else pytest.mark.slow)
