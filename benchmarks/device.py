@@ -287,8 +287,7 @@ def decoding(bench: Bench) -> dict[str, Callable[[], object]]:
         for chosen in batches_in_order(lengths, batch_tokens * 2 // beam_size):
             ids, offsets, _ = corpus.source.gather(chosen)
             found = engine.whole_search(
-                torch.from_numpy(ids).to(bench.device), torch.from_numpy(offsets.astype(np.int32)).to(bench.device),
-                int(lengths[chosen].max()), limits[chosen].tolist(),
+                ids, offsets.astype(np.int32), limits[chosen].tolist(),
                 SearchOptions(beam_size, power_length_penalty(1.0), banned_ids=[0, 1]))
             tokens += sum(len(hypotheses[0][0]) + 1 for hypotheses in found)
         return tokens

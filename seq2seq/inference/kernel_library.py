@@ -86,15 +86,20 @@ class Stack(ctypes.Structure):
 
     first: norm before the first sublayer of a pre-norm model. last: linear layers that follow `layers`: in an encoder,
     the projections to keys and values of cross-attention, one for each decoder layer; in a decoder, the output layer.
+    window: maximum distance between a query and its keys in self-attention; negative: no limit.
     """
 
     _fields_ = (("layers", ctypes.POINTER(Layer)), ("number_of_layers", SIZE), ("d_model", SIZE), ("heads", SIZE),
                 ("feed_forward", SIZE), ("pre_norm", SIZE), ("activation", SIZE), ("first", Norm),
-                ("last", ctypes.POINTER(Linear)), ("number_of_last", SIZE))
+                ("last", ctypes.POINTER(Linear)), ("number_of_last", SIZE), ("embedding", POINTER),
+                ("positions", POINTER), ("embedding_scale", ctypes.c_float), ("window", SIZE))
 
 
 class Functions:
-    """Functions of a compiled library. While they run, Python's global interpreter lock is released."""
+    """Functions of a compiled library. While they run, Python's global interpreter lock is released.
+
+    The last argument of functions that may use several threads is the number of threads.
+    """
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
@@ -103,16 +108,20 @@ class Functions:
             function.argtypes, function.restype = arguments, None
             return function
 
+        stack, threads = ctypes.POINTER(Stack), ctypes.c_int
         self.add_and_norm = typed(loaded.add_and_norm, POINTER, POINTER, ctypes.POINTER(Norm), POINTER, POINTER, SIZE,
                                   SIZE)
         self.attend_past = typed(loaded.attend_past, POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 2,
                                  *(SIZE,) * 3)
         self.attend_source = typed(loaded.attend_source, POINTER, SIZE, *(POINTER,) * 4, *(SIZE,) * 3)
-        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE)
-        self.encode = typed(loaded.encode, ctypes.POINTER(Stack), *(POINTER,) * 5, SIZE)
-        self.step = typed(loaded.step, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, POINTER, SIZE,
-                          POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 3, SIZE)
-        self.search = typed(loaded.search, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, SIZE,
-                            *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3, *(POINTER,) * 4)
+        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE, threads)
+        self.pack = typed(loaded.pack, POINTER, SIZE, SIZE, *(POINTER,) * 3)
+        self.encode = typed(loaded.encode, stack, POINTER, POINTER, SIZE, POINTER, SIZE, threads)
+        self.step = typed(loaded.step, stack, POINTER, POINTER, SIZE, POINTER, SIZE, POINTER, POINTER, SIZE,
+                          *(POINTER,) * 4, SIZE, SIZE, threads)
+        self.cross_attention = typed(loaded.cross_attention, stack, POINTER, POINTER, SIZE, POINTER, SIZE, POINTER,
+                                     SIZE, POINTER, POINTER, threads)
+        self.search = typed(loaded.search, stack, POINTER, SIZE, *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3,
+                            *(POINTER,) * 4, threads)
         self.topk = typed(loaded.topk, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
-                          *(POINTER,) * 3, SIZE)
+                          *(POINTER,) * 3, SIZE, threads)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
+from seq2seq.inference.int8 import Int8Engine
+from seq2seq.inference.transformer_weights import differences, expected_shapes
 from seq2seq.recipe import ModelSection, Recipe, parse_recipe
 from seq2seq.storage.checkpoints import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
-from seq2seq.storage.directories import FLOATING_POINT_TYPES
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def read_stored_model(path: Path) -> StoredModel:
             raise CheckpointError(f"{bundle.directory / RECIPE}: max_positions is {recipe.model.max_positions:,}, "
                                   f"but the tokenizer was made for {sizes[1] - END_ID:,}. Copy the bundle again from "
                                   "its original location.")
-        if differences := _differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):
-            raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {differences}. Copy both "
+        if unlike := differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):
+            raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {unlike}. Copy both "
                                   "files again from the same run.")
 
     bundle = load_bundle(resolve_model_path(path), require)
@@ -88,6 +89,8 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
 def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a new model's weights, without allocating weights. recipe_path: path in error messages."""
+    if Int8Engine.obstacle(section) is None:
+        return expected_shapes(section, sizes)
     import torch
 
     from seq2seq.model import SkipInitialization, build_model
@@ -111,22 +114,12 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
         RecipeError: the bundle's weights differ in name, shape or type from those of the new model.
     """
     def require(bundle: Bundle, shapes: Shapes) -> None:
-        if differences := _differences(shapes, _model_shapes(section, sizes, Path("model"))):
+        if unlike := differences(shapes, _model_shapes(section, sizes, Path("model"))):
             raise RecipeError(f"training.start_from: the model in {path} differs from the model of this recipe: "
-                              f"{differences}. Remove the keys of `model` and `tokenizer` from the recipe; missing "
+                              f"{unlike}. Remove the keys of `model` and `tokenizer` from the recipe; missing "
                               "keys are taken from the bundle's model.")
 
     return as_tensors(load_bundle(resolve_model_path(path), require).weights)
-
-
-def _differences(stored: Shapes, expected: Mapping[str, tuple[int, ...]]) -> str:
-    """Describe the first three weights that differ in name, shape or type; return "" if all weights agree."""
-    found = {name: str(shape) if dtype in FLOATING_POINT_TYPES else f"{shape} of {dtype}"
-             for name, (shape, dtype) in stored.items()}
-    wanted = {name: str(shape) for name, shape in expected.items()}
-    names = [name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name)]
-    return "; ".join(f"{name} is {found.get(name, 'missing')} in the bundle, but {wanted.get(name, 'missing')} in the "
-                     "recipe's model" for name in names[:3]) + ("; …" if len(names) > 3 else "")
 
 
 def as_tensors(weights: Mapping[str, np.ndarray]) -> dict[str, Tensor]:

@@ -10,21 +10,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
-import torch
 
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import DividedLine, divide
 from seq2seq.data.preparation import stored_characters
-from seq2seq.devices import choose_device, configure_process, copy_to_device, num_threads
+from seq2seq.devices import choose_device, configure_process, num_threads
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
 from seq2seq.inference.load_model import StoredModel, read_stored_model, require_same_context, require_same_vocabulary
-from seq2seq.model import Model
-from seq2seq.model.interface import Seq2Seq
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, Task, decoding_with
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
@@ -38,6 +35,10 @@ from seq2seq.translation.retry_faulty_lines import retry_faulty, retry_sentences
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 from seq2seq.translation.sources import growing_blocks, line_progress, number_sources
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
+
+if TYPE_CHECKING:
+    from seq2seq.model import Model
+    from seq2seq.model.interface import Seq2Seq
 
 ReportProgress = Callable[[int], None]
 """Function that is called with the number of lines or pairs that were finished since its last call."""
@@ -289,14 +290,11 @@ class Translator:
         model = setup.ensemble((self.engine, *self.other_engines))
         searched = setup.with_fusion_and_coverage(model, self.language_model)
         whole_search = self.engine.whole_search if searched is self.engine else None
-        source, source_offsets = (copy_to_device(torch.from_numpy(array), torch.device(self.device))
-                                  for array in (ids, offsets.astype(np.int32)))
-        longest = int((lengths := np.diff(offsets)).max())
-        max_lengths = setup.max_lengths(parts, lengths, searched.max_positions)
+        source_offsets = offsets.astype(np.int32)
+        max_lengths = setup.max_lengths(parts, np.diff(offsets), searched.max_positions)
         options = setup.search_options(parts, fusion=self.language_model is not None)
         try:
-            hypotheses = search(searched, source, source_offsets, longest, max_lengths, options, self.engine.topk,
-                                whole_search)
+            hypotheses = search(searched, ids, source_offsets, max_lengths, options, whole_search)
         except NoHypothesis as error:
             raise RequestError(f"line {parts[error.lines[0]].line + 1}: the search found no translation that "
                                "satisfies all constraints. Remove one of them: the prefix, a required or forbidden "
@@ -307,7 +305,7 @@ class Translator:
         n_best = [setup.select(each) for each in hypotheses]
         if setup.decoding.word_confidence:
             targets = [[hypothesis.tokens for hypothesis in each] for each in n_best]
-            scores = log_probabilities(model, source, source_offsets, longest, targets)
+            scores = log_probabilities(model, ids, source_offsets, targets)
             words = [list(map(self._words, *each)) for each in zip(targets, scores, strict=True)]
         else:
             words = [[()] * len(each) for each in n_best]

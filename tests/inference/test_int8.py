@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
+from seq2seq.search.topk import topk as reference_topk
 from torch import nn
 
 from seq2seq.errors import RequestError
@@ -18,7 +19,6 @@ from seq2seq.inference.int8 import ENCODER_BLOCK_TOKENS, GROWTH_STEPS, Int8Engin
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
-from seq2seq.search.topk import topk as reference_topk
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
