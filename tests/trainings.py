@@ -4,6 +4,7 @@ import json
 import os
 import signal
 
+import torch
 import torch.distributed as dist
 
 from seq2seq.storage.checkpoints import newest_checkpoint
