@@ -53,6 +53,9 @@ FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, err
 COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, report, align, attention,
             average, import_, export)
 
+# Packages that the translation with int8 kernels does not need (runtime.txt lacks them), and some other commands do.
+PACKAGES_OF_SOME_COMMANDS = ("torch", "datasets", "pyarrow", "tensorboard")
+
 app = typer.Typer(
     name="seq2seq", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False,
     rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
@@ -110,6 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             message = (f"{error.filename or 'A file'}: {error.strerror}. Free disk space, check the permissions, or "
                        "choose a shorter name, and run the command again.")
             print(console.escape_control_characters(message), file=sys.stderr)
+            return 2
+        if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES_OF_SOME_COMMANDS:
+            print(f"This needs the package {error.name}, which is not installed. Translation with int8 kernels on a CPU "
+                  f"works without it. To install it: pip install {error.name}", file=sys.stderr)
             return 2
         if is_out_of_memory(error):
             print(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model or smaller "
