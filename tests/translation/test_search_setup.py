@@ -73,7 +73,7 @@ def speaker(tokenizers, tmp_path_factory):
 
 def in_double(translator: Translator) -> Translator:
     def engine_in_double(engine):
-        return EagerEngine(copy.deepcopy(engine.model).double(), "fp32", translator.device)
+        return EagerEngine(copy.deepcopy(engine.model).double(), "fp32", torch.device(translator.device))
 
     return dataclasses.replace(
         translator, engine=engine_in_double(translator.engine),

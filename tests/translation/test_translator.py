@@ -72,7 +72,7 @@ def translator(bundle) -> Translator:
 @pytest.fixture(scope="module")
 def exact(translator) -> Translator:
     """Translator of the same model in float64."""
-    engine = EagerEngine(copy.deepcopy(translator.model).double(), "fp32", translator.device)
+    engine = EagerEngine(copy.deepcopy(translator.model).double(), "fp32", torch.device(translator.device))
     return dataclasses.replace(translator, engine=engine)
 
 
