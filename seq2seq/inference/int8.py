@@ -21,7 +21,6 @@ from seq2seq.devices import num_threads
 from seq2seq.errors import CheckpointError
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
-    GROUP,
     KEY_PADDING,
     LOG_ZERO,
     PANEL,
@@ -334,7 +333,8 @@ class Int8Engine:
     def _packed(self, weight: np.ndarray, bias: np.ndarray | None) -> Linear:
         """Quantise a weight matrix, (outputs, inputs), and pack it into panels (see PANEL in kernels.cpp)."""
         weight, (outputs, inputs) = np.ascontiguousarray(weight), weight.shape
-        panels = self._new(-(-outputs // PANEL) * PANEL * -(-inputs // GROUP) * GROUP, np.int8)
+        group = self.functions.group
+        panels = self._new(-(-outputs // PANEL) * PANEL * -(-inputs // group) * group, np.int8)
         scale, offset = self._new(outputs, np.float32), self._new(outputs, np.int32)
         self.functions.pack(_address(weight), outputs, inputs, panels, scale, offset)
         return Linear(panels=panels, scale=scale, offset=offset, bias=None if bias is None else self._keep_copy(bias),
