@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from seq2seq.devices import num_threads
 from seq2seq.errors import CheckpointError
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
-    GROUP,
     KEY_PADDING,
     LOG_ZERO,
     PANEL,
@@ -38,7 +37,7 @@ from seq2seq.search.interface import Continuations
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.scores import ArrayScores
 from seq2seq.search.scores import topk as reference_topk
-from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import START_ID
 
 if TYPE_CHECKING:
     from seq2seq.model.interface import Seq2Seq
@@ -69,8 +68,9 @@ class Memory:
     """Keys and values of cross-attention of a batch.
 
     keys_values: bits of bf16. Each decoder layer takes `stride` elements; padding follows the last layer. Each layer
-    contains the keys of the first sentence, (d_model, tokens), then the values of this sentence, (tokens, d_model), then
-    the keys of the second sentence, and so on. longest: number of tokens of the longest sentence.
+        contains the keys of the first sentence, (d_model, tokens), then the values of this sentence, (tokens, d_model),
+        then the keys of the second sentence, and so on.
+    longest: number of tokens of the longest sentence. keep_attention: see `interface.Stepwise.start`.
     """
 
     keys_values: np.ndarray
@@ -232,7 +232,7 @@ class Int8Engine:
         # One step may add `beam_size` finished hypotheses to `finished_per_group` - 1 earlier ones.
         sentences, max_finished = len(max_lengths), options.finished_per_group + options.beam_size - 1
         limits, longest = np.array(max_lengths, np.int64), max(max_lengths, default=0)
-        banned = np.array([index for index in options.banned_ids if index != END_ID], np.int64)
+        banned = options.banned
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
         lengths = np.empty((sentences, max_finished), np.int32)
         tokens = np.empty((sentences, max_finished, longest), np.int32)
@@ -278,7 +278,7 @@ class Int8Engine:
         self.functions.cross_attention(
             self.decoder, _address(tokens), _address(target_offsets), len(targets), _address(memory.keys_values),
             memory.stride, _address(offsets), layer - 1, _address(weights), _address(weight_offsets), num_threads())
-        return [weights[begin:end].reshape(shape) for begin, end, shape in zip(ends[:-1], ends[1:], shapes, strict=True)]
+        return [weights[begin:end].reshape(shape) for (begin, end), shape in zip(pairwise(ends), shapes, strict=True)]
 
     def _check_length(self, length: int) -> None:
         if length > self.max_positions:
@@ -333,7 +333,8 @@ class Int8Engine:
     def _packed(self, weight: np.ndarray, bias: np.ndarray | None) -> Linear:
         """Quantise a weight matrix, (outputs, inputs), and pack it into panels (see PANEL in kernels.cpp)."""
         weight, (outputs, inputs) = np.ascontiguousarray(weight), weight.shape
-        panels = self._new(-(-outputs // PANEL) * PANEL * -(-inputs // GROUP) * GROUP, np.int8)
+        group = self.functions.group
+        panels = self._new(-(-outputs // PANEL) * PANEL * -(-inputs // group) * group, np.int8)
         scale, offset = self._new(outputs, np.float32), self._new(outputs, np.int32)
         self.functions.pack(_address(weight), outputs, inputs, panels, scale, offset)
         return Linear(panels=panels, scale=scale, offset=offset, bias=None if bias is None else self._keep_copy(bias),
