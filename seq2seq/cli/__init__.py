@@ -79,8 +79,8 @@ def application(words: Sequence[str]) -> typer.Typer:
         rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
         help="Train translation models from recipes, translate text, evaluate with BLEU.",
         epilog="To train and use a first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate "
-        "runs/NAME < TEXT\n\nTo complete commands and options with the Tab key: seq2seq --install-completion, then open "
-        "a new shell.",
+        "runs/NAME < TEXT\n\nTo complete commands and options with the Tab key: seq2seq --install-completion, then "
+        "open a new shell.",
     )
     app.callback(invoke_without_command=True)(global_options)
     commands = {command.__name__.rpartition(".")[2]: command for command in COMMANDS}
@@ -120,8 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(console.escape_control_characters(message), file=sys.stderr)
             return 2
         if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES_OF_SOME_COMMANDS:
-            print(f"The package {error.name} is missing. Only translation in int8 on a CPU works without it. To install "
-                  f"it: pip install {error.name}", file=sys.stderr)
+            print(f"The package {error.name} is missing. Only translation in int8 on a CPU works without it. To "
+                  f"install it: pip install {error.name}", file=sys.stderr)
             return 2
         if is_out_of_memory(error):
             print(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model or smaller "
