@@ -17,6 +17,7 @@ from seq2seq.errors import CheckpointError, RequestError
 from seq2seq.inference import engines, int8
 from seq2seq.inference.eager import fold_query_preparation, quantised
 from seq2seq.inference.int8 import GROWTH_STEPS, Int8Engine
+from seq2seq.inference.kernel_library import GROUP, PANEL
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.inference.transformer_weights import expected_shapes, sinusoids
 from seq2seq.model import build_model, layers
@@ -347,6 +348,19 @@ def test_cross_attention_of_given_targets_is_that_of_steps_with_these_tokens(mak
         np.testing.assert_allclose(weights.mean(0), np.array(kept)[:, sentence, :length], rtol=1e-5)
 
 
+@pytest.mark.parametrize("layer", [-1, 0, 4])
+def test_a_layer_that_does_not_exist_is_refused(make_model, make_batch, load, layer):
+    with pytest.raises(ValueError, match=f"no decoder layer {layer}; this model has 3"):
+        load(make_model(torch.float32)).cross_attention(*source_of(make_batch()), [[5]] * 4, layer)
+
+
+def test_a_step_with_another_number_of_rows_is_refused(make_model, make_batch, load):
+    engine = load(make_model(torch.float32))
+    for rows in (3, 5):
+        with pytest.raises(AssertionError):
+            engine.step(np.full(rows, 7), engine.start(*source_of(make_batch())))
+
+
 def test_without_sentences_there_is_no_attention(make_model, load):
     engine = load(make_model(torch.float32))
     assert engine.cross_attention(np.empty(0, np.int64), np.zeros(1, np.int32), [], 1) == []
@@ -413,9 +427,9 @@ def test_weights_are_quantised_as_by_the_engine_in_bf16(make_model, load, inputs
     engine = load(make_model(torch.float32))
     linear = engine._packed(weight.numpy(), None)
     levels, scale = quantised(weight)
-    groups = -(-inputs // int8.GROUP)
-    panels = read(linear.panels, (-(-outputs // int8.PANEL), groups, int8.PANEL, int8.GROUP), np.int8)
-    found = panels.transpose(0, 2, 1, 3).reshape(-1, groups * int8.GROUP)
+    groups = -(-inputs // GROUP)
+    panels = read(linear.panels, (-(-outputs // PANEL), groups, PANEL, GROUP), np.int8)
+    found = panels.transpose(0, 2, 1, 3).reshape(-1, groups * GROUP)
     assert np.array_equal(found[:outputs, :inputs], levels) and np.count_nonzero(found) == np.count_nonzero(levels)
     assert np.array_equal(read(linear.scale, (outputs,), np.float32), scale)
 
