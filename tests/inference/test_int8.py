@@ -348,6 +348,19 @@ def test_cross_attention_of_given_targets_is_that_of_steps_with_these_tokens(mak
         np.testing.assert_allclose(weights.mean(0), np.array(kept)[:, sentence, :length], rtol=1e-5)
 
 
+@pytest.mark.parametrize("layer", [-1, 0, 4])
+def test_a_layer_that_does_not_exist_is_refused(make_model, make_batch, load, layer):
+    with pytest.raises(ValueError, match=f"no decoder layer {layer}; this model has 3"):
+        load(make_model(torch.float32)).cross_attention(*source_of(make_batch()), [[5]] * 4, layer)
+
+
+def test_a_step_with_another_number_of_rows_is_refused(make_model, make_batch, load):
+    engine = load(make_model(torch.float32))
+    for rows in (3, 5):
+        with pytest.raises(AssertionError):
+            engine.step(np.full(rows, 7), engine.start(*source_of(make_batch())))
+
+
 def test_without_sentences_there_is_no_attention(make_model, load):
     engine = load(make_model(torch.float32))
     assert engine.cross_attention(np.empty(0, np.int64), np.zeros(1, np.int32), [], 1) == []
