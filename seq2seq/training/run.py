@@ -307,11 +307,8 @@ def _int8_score(training: TrainingLoop, best: Bundle) -> Int8Score | None:
     impossible, = group.maximum((int(int8_obstacle(recipe.model) is not None),))
     if "bleu" not in recipe.measures or impossible:
         return None
-    validated = parse_recipe(best.recipe_text, best.directory / RECIPE, alone=True)
     score = best.metadata["validation"].get("bleu")
-    same = (validated.decoding, validated.training.valid_sentences) == (
-        recipe.decoding, recipe.training.valid_sentences)
-    if score is None or not same:
+    if score is None or parse_recipe(best.recipe_text, best.directory / RECIPE, alone=True).decoding != recipe.decoding:
         score = to_dict({"bleu": validation.bleu(training.translator(), group)})["bleu"]
     fast = replace(Translator.load(best.directory, "cpu", "int8"), decoding=recipe.decoding, characters=None)
     return Int8Score(validation.bleu(fast, group).value, score["value"], score["precision"], validation.sentences,

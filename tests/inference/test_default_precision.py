@@ -66,10 +66,16 @@ def test_the_loss_that_the_bundle_records_decides(make, capsys, bleu, default):
     precision = choose_precision(default, "cpu")
     assert Translator.load(place, "cpu").precision == precision
     assert capsys.readouterr().err.count(f"{bleu:.2f}") == (precision != "int8")
-    with TranslatorPool(place, 2, "cpu") as pool:
-        assert pool.precision == precision and len(pool.translate(GERMAN)) == len(GERMAN)
     for chosen in ("int8", "fp32"):
         assert Translator.load(place, "cpu", chosen).precision == chosen
+
+
+@pytest.mark.parametrize("bleu", [41.9, 30.0])
+def test_workers_have_the_default_of_a_single_translator(make, bleu):
+    place = make(int8=SCORE | {"bleu": bleu})
+    with TranslatorPool(place, 1, "cpu") as pool:
+        assert pool.precision == Translator.load(place, "cpu").precision
+        assert len(pool.translate(GERMAN)) == len(GERMAN)
 
 
 def test_each_member_of_an_ensemble_has_its_own_default(make):
@@ -95,7 +101,7 @@ def test_a_record_of_another_kind_is_reported(make, entry):
 
 def test_a_language_model_has_the_reference_precision_without_a_message(tmp_path, capsys):
     text = "\n".join(["name: tiny", "languages: {target: en}", "data:", "  train: [{text: train.en}]",
-                      "  valid: {text: valid.en}", "tokenizer: {vocab_size: 280}",
+                      "  valid: {text: valid.en}", "  cleaning: {max_pieces: 29}", "tokenizer: {vocab_size: 283}",
                       "model: {type: language_model, d_model: 8, decoder_layers: 1, num_heads: 2, feed_forward: 7, "
                       "max_positions: 31}", ""])
     assert not parsed(text).task.has_source
