@@ -583,16 +583,17 @@ def test_a_line_refused_by_workers_is_named_and_later_requests_work(load, bundle
         assert len(list(pool.translate_stream(GERMAN))) == len(GERMAN)
 
 
-def test_given_translations_are_scored_as_in_auto(load, bundle):
+def test_given_translations_are_scored_in_the_reference_precision(load, bundle):
     pairs = [(line, line) for line in GERMAN]
-    auto, fast = (pair_scores(Translator.load(bundle, "cpu", precision), pairs) for precision in ("auto", "int8"))
-    assert auto == fast
+    reference, fast = (pair_scores(Translator.load(bundle, "cpu", precision), pairs)
+                       for precision in ("reference", "int8"))
+    assert reference == fast
 
 
-def test_without_a_compiler_it_runs_as_auto_and_says_so_once(bundle, monkeypatch, capsys):
+def test_without_a_compiler_it_runs_in_the_reference_precision_and_says_so_once(bundle, monkeypatch, capsys):
     engines._kernels.cache_clear()
     monkeypatch.setattr(engines, "usable_libraries", lambda cpu_flags: [])
     translators = [Translator.load(bundle, "cpu", "int8") for _ in range(2)]
     engines._kernels.cache_clear()
-    assert {each.precision for each in translators} == {Translator.load(bundle, "cpu", "auto").precision}
-    assert capsys.readouterr().err.count("translating without int8: this package has no kernels") == 1
+    assert {each.precision for each in translators} == {Translator.load(bundle, "cpu", "reference").precision}
+    assert capsys.readouterr().err.count("int8 is not available, because this package has no kernels") == 1
