@@ -7,6 +7,7 @@ setup.py runs this file, so the file imports only the standard library.
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,25 @@ _AVX2 = {"avx2": "-mavx2", "fma": "-mfma"}
 # By default, compilers use 256-bit vectors also if there are 512-bit vectors.
 _AVX512 = _AVX2 | {"avx512f": "-mavx512f -mprefer-vector-width=512", "avx512bw": "-mavx512bw", "avx512dq": "-mavx512dq",
                    "avx512vl": "-mavx512vl", "avx512_vnni": "-mavx512vnni"}
-# Instruction sets, the fastest first. Each maps the processor flags of Linux that the library needs to the compiler
-# flags that enable these instructions. If Linux does not let a process use AMX, the library for AMX uses AVX-512.
-INSTRUCTION_SETS = {
-    "amx": _AVX512 | {"amx_tile": "-mamx-tile", "amx_int8": "-mamx-int8"},
-    "avx512": _AVX512,
-    "avxvnni": _AVX2 | {"avx_vnni": "-mavxvnni"},
-    "avx2": _AVX2,
-    "portable": {},
+_DOTPROD = {"asimddp": "-march=armv8.2-a+dotprod"}
+# Instruction sets of each kind of processor, named as in `platform.machine()`; the fastest first. Each maps the
+# processor flags of Linux that the library needs to the compiler flags that enable these instructions. If Linux does
+# not let a process use AMX, the library for AMX uses AVX-512. Of two -march, compilers use the second.
+PROCESSORS = {
+    "x86_64": {
+        "amx": _AVX512 | {"amx_tile": "-mamx-tile", "amx_int8": "-mamx-int8"},
+        "avx512": _AVX512,
+        "avxvnni": _AVX2 | {"avx_vnni": "-mavxvnni"},
+        "avx2": _AVX2,
+    },
+    "aarch64": {
+        "i8mm": _DOTPROD | {"i8mm": "-march=armv8.2-a+dotprod+i8mm"},
+        "dotprod": _DOTPROD,
+    },
 }
+# Instruction sets of this kind of processor. "portable" is what the compiler assumes of it: on macOS, whose name for
+# aarch64 is arm64, with dot products, which all of Apple's processors for it have.
+INSTRUCTION_SETS = {**PROCESSORS.get(platform.machine(), {}), "portable": {}}
 
 
 def library_path(instruction_set: str) -> Path:
@@ -45,9 +56,8 @@ def usable_libraries(cpu_flags: Set[str]) -> list[Path]:
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
 # Names in the order of the enumeration `Activation` in kernels.cpp.
 ACTIVATIONS = ("relu", "gelu", "silu")
-# PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs in a group. The values are those in
-# kernels.cpp, where the layout is described.
-PANEL, GROUP = 64, 4
+# Number of outputs in a panel of int8 weights, as in kernels.cpp, where the layout is described.
+PANEL = 64
 # Log-probability of an impossible continuation, as in kernels.cpp.
 LOG_ZERO = -1e38
 # Zero point of quantised inputs in eager.py and in kernels.cpp (where it is 0 on AVX2 without VNNI). VNNI multiplies
@@ -99,10 +109,13 @@ class Functions:
     """Functions of a compiled library. While they run, Python's global interpreter lock is released.
 
     The last argument of functions that may use several threads is the number of threads.
+
+    group: number of inputs in a group of int8 weights (see PANEL in kernels.cpp).
     """
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
+        self.group: int = loaded.group_size()
 
         def typed(function: Any, *arguments: Any) -> Any:
             function.argtypes, function.restype = arguments, None

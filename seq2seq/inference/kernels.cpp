@@ -15,6 +15,8 @@
 
 #if defined(__AVX__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 // TILES is defined if AMX is used. AMX has tile registers, which contain rows of bytes. Tests emulate AMX (macro
 // EMULATE_TILES). In clang++ 14, the macro for AMX is __AMXINT8__.
@@ -111,6 +113,8 @@ inline void store(Wide numbers, float* to) { std::memcpy(to, &numbers, sizeof nu
 inline float sum_of(Wide numbers) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)numbers);
+#elif defined(__aarch64__)
+    return vaddvq_f32((float32x4_t)numbers);
 #else
     typedef float Four __attribute__((vector_size(16)));
     Four parts[WIDTH / 4];
@@ -185,6 +189,8 @@ inline float sum_of_terms(const float* numbers, long count, float nothing, Term 
 inline float max_of(Wide numbers) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)numbers);
+#elif defined(__aarch64__)
+    return vmaxvq_f32((float32x4_t)numbers);
 #else
     float found = numbers[0];
     for (long lane = 1; lane < WIDTH; ++lane) found = std::max(found, numbers[lane]);
@@ -237,6 +243,9 @@ void add_and_norm(const float* hidden, const float* output, const Norm& norm, fl
 typedef uint16_t BFloat16;
 
 inline Wide load(const BFloat16* from) {
+#if defined(__aarch64__)
+    return (Wide)vshll_n_u16(vld1_u16(from), 16);                               // g++ converts number by number
+#else
     typedef BFloat16 Bf16Vector __attribute__((vector_size(2 * WIDTH)));
     typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
     Bf16Vector bf16;
@@ -245,6 +254,7 @@ inline Wide load(const BFloat16* from) {
     Wide numbers;
     std::memcpy(&numbers, &bits, sizeof numbers);
     return numbers;
+#endif
 }
 
 inline float to_float(BFloat16 bf16) {
@@ -304,6 +314,8 @@ float softmax_terms(float* scores, long count) {
 // row. PARTIAL_SUMS: number of partial sums of a score.
 #if defined(__AVX512F__)
 constexpr long QUERY_BLOCK = 6, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
+#elif defined(__aarch64__)
+constexpr long QUERY_BLOCK = 4, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
 #else
 constexpr long QUERY_BLOCK = 4, COLUMN_BLOCK = 2, PARTIAL_SUMS = 2;
 #endif
@@ -461,13 +473,25 @@ void attend_own(const float* query, long query_stride, const BFloat16* cache, co
 
 // Layout of int8 weights: the outputs are divided into panels of PANEL outputs, and the inputs into groups of GROUP
 // inputs. For each group of inputs, a panel contains the weights of the panel's first output, then the weights of its
-// second output, and so on. Incomplete panels and groups are padded with zeros.
-constexpr long PANEL = 64, GROUP = 4;
+// second output, and so on. Incomplete panels and groups are padded with zeros. A group is as many inputs as an
+// instruction adds up.
+constexpr long PANEL = 64;
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr long GROUP = 8;
+#else
+constexpr long GROUP = 4;
+#endif
 
 // Quantised inputs are from -127 to 127. INPUT_ZERO_POINT is added to them: 128 if the inputs are unsigned bytes, else
 // 0. same_group repeats a group of inputs in a vector. add_products adds the products of this group and the weights of
 // one output to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights at a time. With these
 // sizes, the sums fill the processor's registers.
+//
+// AVX2 can multiply unsigned inputs by signed weights, too, but it adds two products in an int16. With inputs up to 255,
+// such a sum may overflow. So the inputs are |x|, and MAGNITUDES is defined: a second array contains a byte of ones for
+// each negative input. The exclusive or of this byte and a weight is -weight - 1. The sums are therefore too small by
+// the sum of |x| of a row's negative inputs; they begin with this number instead of 0. A multiplication by the sign of
+// the input would be simpler, but it takes 1.25 times as long: the processor has only two units for it.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -483,40 +507,73 @@ inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm256_d
 #elif defined(__AVX2__) && !defined(TILES)
 typedef __m256i Sums;
 #define VECTOR_PRODUCTS
-constexpr long TILE = 4, VECTORS = 2, INPUT_ZERO_POINT = 0;
+#define MAGNITUDES
+constexpr long TILE = 3, VECTORS = 4, INPUT_ZERO_POINT = 0;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
-    // Multiplies |input| by (weight * sign of the input). The sum of two such products fits into an int16.
-    const Sums pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(levels), _mm256_sign_epi8(weights, levels));
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(levels, weights), _mm256_set1_epi16(1)));
+}
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+// The instruction smmla multiplies two rows of 8 inputs by the weights of two outputs: twice as many products as sdot
+// computes, with the same throughput on Neoverse V1, N2 and V2.
+typedef int32x4_t Sums;
+constexpr long TILE = 4, VECTORS = 8, INPUT_ZERO_POINT = 0;
+#elif defined(__ARM_FEATURE_DOTPROD)
+typedef int32x4_t Sums;
+#define VECTOR_PRODUCTS
+constexpr long TILE = 3, VECTORS = 8, INPUT_ZERO_POINT = 0;
+inline Sums same_group(int32_t levels) { return vdupq_n_s32(levels); }
+inline Sums add_products(Sums sums, Sums levels, Sums weights) {
+    return vdotq_s32(sums, vreinterpretq_s8_s32(levels), vreinterpretq_s8_s32(weights));
 }
 #else
 constexpr long TILE = 6, INPUT_ZERO_POINT = 128;
 #endif
+#if defined(MAGNITUDES)
+constexpr bool SIGNS_APART = true;
+#else
+constexpr bool SIGNS_APART = false;
+#endif
+
+// Number of bytes of a row of quantised inputs: `stride` levels; with SIGNS_APART, also the bytes for negative inputs and
+// the first value of the sums.
+constexpr long row_bytes(long stride) { return SIGNS_APART ? 2 * stride + long(sizeof(int32_t)) : stride; }
 
 // Quantises rows to int8. The scale of a row is max |x| / 127. If the row contains NaN or infinity, its scale is NaN.
-// stride: number of bytes of a quantised row.
+// stride: number of levels of a quantised row.
 void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long rows, long size, long stride) {
     for (long row = 0; row < rows; ++row) {
         const float* own = numbers + row * size;
-        uint8_t* levels_of_row = levels + row * stride;
+        uint8_t* levels_of_row = levels + row * row_bytes(stride);
         // The bits of |x|, as integers, have the same order as |x|, and the bits of NaN are the largest. A maximum of
         // floats would ignore NaN. The compiler vectorises the maximum of integers.
         uint32_t largest_bits = bits_of(1e-12f);
         for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
         if (largest_bits >= INFINITY_BITS) {
             std::memcpy(&scale[row], &NAN_BITS, sizeof NAN_BITS);
-            std::memset(levels_of_row, INPUT_ZERO_POINT, stride);
+            std::memset(levels_of_row, INPUT_ZERO_POINT, row_bytes(stride));
             continue;
         }
         float largest;
         std::memcpy(&largest, &largest_bits, sizeof largest);
         scale[row] = largest / 127;
         const float levels_of_one = 127 / largest;
-        for (long i = 0; i < size; ++i)
-            levels_of_row[i] =
-                uint8_t(int32_t((own[i] * levels_of_one + ROUNDER) - ROUNDER) + int32_t(INPUT_ZERO_POINT));
+        const auto level_of = [=](float number) { return int32_t((number * levels_of_one + ROUNDER) - ROUNDER); };
         std::memset(levels_of_row + size, INPUT_ZERO_POINT, stride - size);
+        if constexpr (SIGNS_APART) {
+            uint8_t* negative = levels_of_row + stride;
+            int32_t missing = 0;
+            for (long i = 0; i < size; ++i) {
+                const int32_t level = level_of(own[i]), sign = level >> 31;
+                levels_of_row[i] = uint8_t((level ^ sign) - sign);
+                negative[i] = uint8_t(sign);
+                missing -= level & sign;
+            }
+            std::memset(negative + size, 0, stride - size);
+            std::memcpy(negative + stride, &missing, sizeof missing);
+        } else {
+            for (long i = 0; i < size; ++i) levels_of_row[i] = uint8_t(level_of(own[i]) + int32_t(INPUT_ZERO_POINT));
+        }
     }
 }
 
@@ -525,32 +582,68 @@ template <long ROWS>
 void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
 #if defined(VECTOR_PRODUCTS)
     constexpr long SIZE = sizeof(Sums), OUTPUTS = VECTORS * SIZE / GROUP;
+    const auto repeated = [](const uint8_t* group) {
+        int32_t bytes;
+        std::memcpy(&bytes, group, sizeof bytes);
+        return same_group(bytes);
+    };
     for (long first = 0; first < PANEL; first += OUTPUTS) {
         // The loops are unrolled to keep the sums in registers. Otherwise the compiler writes the sums to memory in
         // each iteration.
         Sums totals[ROWS][VECTORS], own[VECTORS];
 #pragma GCC unroll 6
         for (long row = 0; row < ROWS; ++row)
-#pragma GCC unroll 4
-            for (long v = 0; v < VECTORS; ++v) totals[row][v] = Sums{};
+#pragma GCC unroll 8
+            for (long v = 0; v < VECTORS; ++v)
+                totals[row][v] = SIGNS_APART ? repeated(levels + row * row_bytes(stride) + 2 * stride) : Sums{};
         const int8_t* weights = panel + first * GROUP;
         for (long i = 0; i < stride; i += GROUP, weights += GROUP * PANEL) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (long v = 0; v < VECTORS; ++v) std::memcpy(&own[v], weights + v * SIZE, SIZE);
 #pragma GCC unroll 6
             for (long row = 0; row < ROWS; ++row) {
-                int32_t group;
-                std::memcpy(&group, levels + row * stride + i, sizeof group);
-                const Sums same = same_group(group);
-#pragma GCC unroll 4
-                for (long v = 0; v < VECTORS; ++v) totals[row][v] = add_products(totals[row][v], same, own[v]);
+                const uint8_t* group = levels + row * row_bytes(stride) + i;
+                const Sums same = repeated(group), flip = SIGNS_APART ? repeated(group + stride) : Sums{};
+#pragma GCC unroll 8
+                for (long v = 0; v < VECTORS; ++v) totals[row][v] = add_products(totals[row][v], same, own[v] ^ flip);
             }
         }
 #pragma GCC unroll 6
         for (long row = 0; row < ROWS; ++row)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (long v = 0; v < VECTORS; ++v)
                 std::memcpy(sums + row * PANEL + first + v * SIZE / GROUP, &totals[row][v], SIZE);
+    }
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+    // A vector contains the sums of two rows and two outputs. If the number of rows is odd, the last one is multiplied
+    // twice.
+    constexpr long PAIRS = (ROWS + 1) / 2, OUTPUTS = 2 * VECTORS;
+    for (long first = 0; first < PANEL; first += OUTPUTS) {
+        Sums totals[PAIRS][VECTORS] = {};
+        const int8_t* weights = panel + first * GROUP;
+        for (long i = 0; i < stride; i += GROUP, weights += GROUP * PANEL) {
+            int8x16_t groups[PAIRS];
+#pragma GCC unroll 2
+            for (long pair = 0; pair < PAIRS; ++pair) {
+                const uint8_t *one = levels + 2 * pair * stride + i, *other = 2 * pair + 1 < ROWS ? one + stride : one;
+                groups[pair] = vreinterpretq_s8_u8(vcombine_u8(vld1_u8(one), vld1_u8(other)));
+            }
+#pragma GCC unroll 8
+            for (long v = 0; v < VECTORS; ++v) {
+                const int8x16_t own = vld1q_s8(weights + 2 * v * GROUP);
+#pragma GCC unroll 2
+                for (long pair = 0; pair < PAIRS; ++pair)
+                    totals[pair][v] = vmmlaq_s32(totals[pair][v], groups[pair], own);
+            }
+        }
+#pragma GCC unroll 2
+        for (long pair = 0; pair < PAIRS; ++pair)
+#pragma GCC unroll 8
+            for (long v = 0; v < VECTORS; ++v) {
+                int32_t* to = sums + 2 * pair * PANEL + first + 2 * v;
+                vst1_s32(to, vget_low_s32(totals[pair][v]));
+                if (2 * pair + 1 < ROWS) vst1_s32(to + PANEL, vget_high_s32(totals[pair][v]));
+            }
     }
 #else
     std::fill_n(sums, ROWS * PANEL, 0);
@@ -697,7 +790,7 @@ void product_of_levels(const Linear& linear, long first, long last, const uint8_
     for (long begin = first; begin < last; begin += PANEL)
         for (long row = 0; row < rows; row += TILE) {
             const long tile = std::min(TILE, rows - row);
-            of_rows[tile - 1](levels + row * stride, stride, linear.panels + begin * stride, sums);
+            of_rows[tile - 1](levels + row * row_bytes(stride), stride, linear.panels + begin * stride, sums);
             scale_sums(linear, begin, sums, input_scale + row, result + row * result_stride + begin - first,
                        result_stride, tile);
         }
@@ -711,7 +804,7 @@ struct Levels {
 
     static long filled(long inputs) { return (inputs + GROUP - 1) / GROUP * GROUP; }
 
-    Levels(long rows, long inputs) : levels(allocate<uint8_t>(rows * filled(inputs))), scale(allocate<float>(rows)) {}
+    Levels(long rows, long inputs) : levels(allocate<uint8_t>(rows * row_bytes(filled(inputs)))), scale(allocate<float>(rows)) {}
 
     void quantise(const float* input, long rows, long inputs) {
         stride = filled(inputs);
@@ -1179,6 +1272,8 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
 }  // namespace
 
 extern "C" {
+
+long group_size() { return GROUP; }                                             // callers arrange the weights
 
 void topk(float* logits, const float* totals, long groups, long beam, long words, const int64_t* banned,
           long number_banned, const bool* must_end, bool skip_log_softmax, float* best_totals, int64_t* beams,

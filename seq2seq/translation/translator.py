@@ -17,7 +17,6 @@ import numpy as np
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import DividedLine, divide
-from seq2seq.data.preparation import stored_characters
 from seq2seq.devices import choose_device, configure_process, num_threads
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
@@ -26,6 +25,7 @@ from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, 
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.search.beam import NoHypothesis, search
+from seq2seq.storage.checkpoints import stored_characters
 from seq2seq.tokenizers.context import parse_context, shortened
 from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.source import Source
@@ -171,7 +171,7 @@ class Translator:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
                                 "ensemble instead.")
             require_same_vocabulary(path, tokenizers.target, fusion, language_model.tokenizers.target)
-        known = frozenset(stored_characters(Path(path), "source")) or None
+        known = frozenset(stored_characters(stored.metadata, "source")) or None
         return replace(translator, directory=Path(path), characters=known,
                        other_engines=tuple(other.engine for other in others),
                        language_model=None if language_model is None else language_model.engine,

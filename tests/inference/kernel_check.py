@@ -21,7 +21,6 @@ from kernel_reference import Array
 
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
-    GROUP,
     INPUT_ZERO_POINT,
     KEY_PADDING,
     LOG_ZERO,
@@ -49,7 +48,8 @@ class Fault(Exception):
 class Checker:
     """Provides random inputs, and output buffers with guard bytes, and compares results with NumPy."""
 
-    def __init__(self, library: Path, seed: int, exact: bool) -> None:
+    def __init__(self, library: Path, seed: int, exact: bool = False) -> None:
+        """exact: True = omit guard bytes."""
         self.functions, self.exact = Functions(library), exact
         self.random = np.random.default_rng(seed)
         self.begin()
@@ -59,9 +59,15 @@ class Checker:
         self.kept: list[Any] = []                                               # arrays whose addresses are in use
         self.guarded: list[tuple[str, Array, int]] = []                         # function, buffer with guards, size
 
+    def allocate(self, size: int) -> Array:
+        """Return a new array of bytes."""
+        return np.empty(size, np.uint8)
+
     def input(self, values: Any, dtype: Any = np.float32) -> Array:
         """Return a contiguous copy of `values` in a new allocation. The copy exists until the next call of `begin`."""
-        array = np.array(values, dtype, order="C")
+        values = np.asarray(values, dtype)
+        array = self.allocate(values.nbytes).view(values.dtype).reshape(values.shape)
+        array[...] = values
         self.kept.append(array)
         return array
 
@@ -75,7 +81,8 @@ class Checker:
         dtype = np.dtype(dtype)
         size = int(np.prod(shape)) * dtype.itemsize
         guard = 0 if self.exact else GUARD
-        block = np.full(size + 2 * guard, 0xA5, np.uint8)
+        block = self.allocate(size + 2 * guard)
+        block[:] = 0xA5
         self.kept.append(block)
         self.guarded.append((function, block, size))
         return block[guard : guard + size].view(dtype).reshape(shape)
@@ -109,9 +116,10 @@ class Checker:
         scale = self.input(self.random.uniform(0.5, 2, outputs) / (127 * inputs**0.5))
         bias = self.input(self.random.normal(size=outputs)) if self.random.random() < 0.8 else None
         weights = levels * scale[:, None].astype(np.float64)
-        padded = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // GROUP) * GROUP), np.int8)
+        group = self.functions.group
+        padded = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // group) * group), np.int8)
         padded[:outputs, :inputs] = levels
-        panels = padded.reshape(-1, PANEL, padded.shape[1] // GROUP, GROUP).transpose(0, 2, 1, 3)
+        panels = padded.reshape(-1, PANEL, padded.shape[1] // group, group).transpose(0, 2, 1, 3)
 
         def product(rows: Array) -> Array:
             step = np.maximum(np.abs(rows).max(1, keepdims=True), 1e-12) / 127.0
@@ -229,7 +237,8 @@ class Checker:
         weights[self.random.integers(outputs)] *= self.random.choice([0, 1e-30, 1])
         weights[self.random.integers(outputs), self.random.integers(inputs)] = self.random.choice([0, np.nan, -np.inf])
         weights = self.input(weights)
-        panels = self.output("pack", (-(-outputs // PANEL), -(-inputs // GROUP), PANEL, GROUP), np.int8)
+        group = self.functions.group
+        panels = self.output("pack", (-(-outputs // PANEL), -(-inputs // group), PANEL, group), np.int8)
         scale, offset = self.output("pack", (outputs,)), self.output("pack", (outputs,), np.int32)
         if self.functions.packed_size(outputs, inputs) != panels.size:
             raise Fault(f"packed_size is wrong ({shape})")
@@ -485,13 +494,12 @@ def address(array: Array | None) -> int | None:
     return None if array is None else int(array.ctypes.data)
 
 
-def check(library: Path, shapes: int, seed: int, exact: bool = False) -> None:
-    """Check every function of a library on random shapes. exact: True = omit guard bytes.
+def check(checker: Checker, shapes: int) -> None:
+    """Check every function of a library on random shapes.
 
     Raises:
         Fault: a result is wrong, or a guard byte was overwritten; the message names the function and the shape.
     """
-    checker = Checker(library, seed, exact)
     for _ in range(shapes):
         for check_function in (checker.check_add_and_norm, checker.check_product, checker.check_pack,
                                checker.check_attend_past, checker.check_attend_source, checker.check_stack,
@@ -501,4 +509,4 @@ def check(library: Path, shapes: int, seed: int, exact: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    check(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), exact=True)
+    check(Checker(Path(sys.argv[1]), int(sys.argv[3]), exact=True), int(sys.argv[2]))

@@ -17,7 +17,7 @@ from seq2seq.errors import CheckpointError, RequestError
 from seq2seq.inference import engines, int8
 from seq2seq.inference.eager import fold_query_preparation, quantised
 from seq2seq.inference.int8 import GROWTH_STEPS, Int8Engine
-from seq2seq.inference.kernel_library import GROUP, PANEL
+from seq2seq.inference.kernel_library import PANEL
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.inference.transformer_weights import expected_shapes, sinusoids
 from seq2seq.model import build_model, layers
@@ -419,7 +419,7 @@ def test_weights_of_other_types_give_what_they_give_in_fp32(make_model, make_bat
 
 
 @pytest.mark.parametrize("inputs", [1, 67, 128])
-def test_weights_are_quantised_as_by_the_engine_in_bf16(make_model, load, inputs):
+def test_weights_are_quantised_as_by_the_engine_in_bf16(make_model, load, kernels, inputs):
     outputs = 131
     weight = torch.randn(outputs, inputs) * torch.logspace(-30, 5, outputs)[:, None]
     weight[7] = 0
@@ -427,9 +427,9 @@ def test_weights_are_quantised_as_by_the_engine_in_bf16(make_model, load, inputs
     engine = load(make_model(torch.float32))
     linear = engine._packed(weight.numpy(), None)
     levels, scale = quantised(weight)
-    groups = -(-inputs // GROUP)
-    panels = read(linear.panels, (-(-outputs // PANEL), groups, PANEL, GROUP), np.int8)
-    found = panels.transpose(0, 2, 1, 3).reshape(-1, groups * GROUP)
+    group = kernels.group
+    shape = (-(-outputs // PANEL), -(-inputs // group), PANEL, group)
+    found = read(linear.panels, shape, np.int8).transpose(0, 2, 1, 3).reshape(shape[0] * PANEL, -1)
     assert np.array_equal(found[:outputs, :inputs], levels) and np.count_nonzero(found) == np.count_nonzero(levels)
     assert np.array_equal(read(linear.scale, (outputs,), np.float32), scale)
 
