@@ -23,7 +23,6 @@ from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
     KEY_PADDING,
     LOG_ZERO,
-    PANEL,
     Functions,
     Layer,
     Linear,
@@ -213,7 +212,8 @@ class Int8Engine:
     def step(self, last_tokens: np.ndarray, state: Int8State) -> tuple[ArrayScores, Int8State]:
         """See `interface.Stepwise.step`."""
         self._check_length(state.position + 1)
-        last_tokens, rows, memory = np.ascontiguousarray(last_tokens, np.int64), len(last_tokens), state.memory
+        last_tokens, rows, memory = np.ascontiguousarray(last_tokens, np.int64), len(state.past), state.memory
+        assert len(last_tokens) == rows
         attention = np.zeros((rows, memory.longest), np.float32) if memory.keep_attention else None
         after = state.with_next_position(attention)
         keys_values, logits = after.cache.keys_values, np.empty((rows, self.vocab_size), np.float32)
@@ -266,6 +266,8 @@ class Int8Engine:
     def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
                         layer: int) -> list[np.ndarray]:
         """See `engines.Engine.cross_attention`."""
+        if not 1 <= layer <= self.cross_layers:
+            raise ValueError(f"there is no decoder layer {layer}; this model has {self.cross_layers}")
         offsets = np.ascontiguousarray(source_offsets, np.int32)
         memory = self.start(source, offsets).memory
         lengths = [1 + len(target) for target in targets]                       # with the start symbol
@@ -331,10 +333,9 @@ class Int8Engine:
         return self._packed(self._fp32(f"{name}.weight"), self._fp32(f"{name}.bias"))
 
     def _packed(self, weight: np.ndarray, bias: np.ndarray | None) -> Linear:
-        """Quantise a weight matrix, (outputs, inputs), and pack it into panels (see PANEL in kernels.cpp)."""
+        """Quantise a weight matrix, (outputs, inputs), and arrange it as the kernels read it."""
         weight, (outputs, inputs) = np.ascontiguousarray(weight), weight.shape
-        group = self.functions.group
-        panels = self._new(-(-outputs // PANEL) * PANEL * -(-inputs // group) * group, np.int8)
+        panels = self._new(self.functions.packed_size(outputs, inputs), np.int8)
         scale, offset = self._new(outputs, np.float32), self._new(outputs, np.int32)
         self.functions.pack(_address(weight), outputs, inputs, panels, scale, offset)
         return Linear(panels=panels, scale=scale, offset=offset, bias=None if bias is None else self._keep_copy(bias),

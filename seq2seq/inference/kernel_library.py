@@ -128,6 +128,8 @@ class Functions:
                                  *(SIZE,) * 3)
         self.attend_source = typed(loaded.attend_source, POINTER, SIZE, *(POINTER,) * 4, *(SIZE,) * 3)
         self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE, threads)
+        self.packed_size = typed(loaded.packed_size, SIZE, SIZE)
+        self.packed_size.restype = SIZE
         self.pack = typed(loaded.pack, POINTER, SIZE, SIZE, *(POINTER,) * 3)
         self.encode = typed(loaded.encode, stack, POINTER, POINTER, SIZE, POINTER, SIZE, threads)
         self.step = typed(loaded.step, stack, POINTER, POINTER, SIZE, POINTER, SIZE, POINTER, POINTER, SIZE,

@@ -1321,6 +1321,9 @@ void product(const Linear* linear, const float* input, float* result, long rows,
     });
 }
 
+// Returns the number of bytes of the packed weights of a linear layer.
+long packed_size(long outputs, long inputs) { return (outputs + PANEL - 1) / PANEL * PANEL * Levels::filled(inputs); }
+
 // Quantises a weight matrix, (outputs, inputs), to int8, with a scale for each output, and writes it in the layout of
 // `Linear`. A row that contains NaN or infinity gets a scale that is not finite.
 void pack(const float* weights, long outputs, long inputs, int8_t* panels, float* scale, int32_t* offset) {

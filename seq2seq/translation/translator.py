@@ -136,10 +136,12 @@ class Translator:
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU. If
-                the package was built without a C++ compiler, a message says so, and auto is used instead. Scoring
-                always uses auto instead of int8. In fp32 and int8, a translation does not depend on the other lines. In
-                bf16, rounding depends on the shape of the batch, which in rare cases changes a translation.
+            precision: fp32, bf16, fp16, int8; reference: the first of bf16, fp16 and fp32 that the hardware supports;
+                auto: int8 on a CPU, unless the bundle says that it loses too much BLEU (`default_precision`), otherwise
+                reference. If the model has no int8, or the package was built without a C++ compiler, a message says so,
+                and reference is used instead. Scoring always uses reference instead of int8. In fp32 and int8, a
+                translation does not depend on the other lines. In bf16, rounding depends on the shape of the batch,
+                which in rare cases changes a translation.
             threads: number of CPU threads; None: torch decides.
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).

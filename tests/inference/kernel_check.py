@@ -240,6 +240,8 @@ class Checker:
         group = self.functions.group
         panels = self.output("pack", (-(-outputs // PANEL), -(-inputs // group), PANEL, group), np.int8)
         scale, offset = self.output("pack", (outputs,)), self.output("pack", (outputs,), np.int32)
+        if self.functions.packed_size(outputs, inputs) != panels.size:
+            raise Fault(f"packed_size is wrong ({shape})")
         self.functions.pack(address(weights), outputs, inputs, address(panels), address(scale), address(offset))
         self.check_guards(shape)
         levels, expected = reference.quantised(weights)

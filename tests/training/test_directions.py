@@ -314,7 +314,8 @@ def test_a_model_of_several_directions_generates_text_for_another(folder, tmp_pa
     start_training(load_recipe(folder / "student.yaml"), tmp_path / "run")
     written, = (tmp_path / "run" / "synthetic").glob("*.txt")
     lines = (folder / "valid.en").read_text().splitlines()
-    assert written.read_text().splitlines() == texts(Translator.load(folder / "run", target_language="la"), lines)
+    assert written.read_text().splitlines() == texts(
+        Translator.load(folder / "run", precision="reference", target_language="la"), lines)
     both = ", ".join(f"{{source: valid.en, translated_by: run, languages: {{source: en, target: {code}}}}}"
                      for code in ("de", "la"))
     (folder / "student.yaml").write_text(RECIPE.replace("source: train.en, target: train.de}]",

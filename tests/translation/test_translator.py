@@ -255,7 +255,8 @@ def test_a_block_size_of_zero_is_refused(translator):
 
 @pytest.mark.parametrize("options, error, message", [
     ({"device": "gpu"}, UserError, "there is no device 'gpu'"),
-    ({"precision": "fp64"}, UserError, "there is no precision 'fp64'. Use one of auto, fp32, bf16, fp16, int8."),
+    ({"precision": "fp64"}, UserError,
+     "there is no precision 'fp64'. Use one of auto, reference, fp32, bf16, fp16, int8."),
     ({"threads": 0}, UserError, "threads: expected a number of at least 1; found 0"),
     ({"threads": 10**30}, UserError, "threads: expected a number of at most 1,024; found 1,000,000,000"),
 ])
@@ -487,10 +488,10 @@ def test_bf16_translates_too(bundle, translator, monkeypatch):
         assert first.log_probability == pytest.approx(second.log_probability, rel=0.05)
 
 
-def test_auto_is_bf16_where_the_processor_has_it_and_else_fp32(bundle, monkeypatch):
+def test_reference_is_bf16_where_the_processor_has_it_and_else_fp32(bundle, monkeypatch):
     for fast, expected in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr("seq2seq.devices.has_fast_bf16", lambda device, fast=fast: fast)
-        found = Translator.load(bundle, device="cpu")
+        found = Translator.load(bundle, device="cpu", precision="reference")
         assert found.model.target_embedding.dtype == expected
         assert found.precision == {torch.bfloat16: "bf16", torch.float32: "fp32"}[expected]
 
