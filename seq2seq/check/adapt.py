@@ -12,7 +12,7 @@ import json
 import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -183,7 +183,7 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
                 trained.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
                                       "adaptation": {**asdict(found), "model": str(model)}})
     if metric == "bleu" and int8_obstacle(adapted_recipe.model) is None:
-        fast = scores(Translator.load(output / BEST, "cpu", "int8"))
+        fast = scores(replace(Translator.load(output / BEST, "cpu", "int8"), characters=None))
         int8 = Int8Score(mean(score.value for score in fast), mean((chosen.domain, chosen.general)),
                          choose_precision("reference", device), sum(map(len, sets.values())), fast[0].signature)
         update_bundle_metadata(output / BEST, **int8.metadata())

@@ -21,7 +21,7 @@ from seq2seq.translation.worker_processes import TranslatorPool
 SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 1, num_heads: 2, feed_forward: 7, max_positions: 31"
 SCORE = {"bleu": 41.9, "reference_bleu": 42.0, "reference_precision": "bf16", "sentences": 1014, "signature": "tok:13a"}
 DEFAULTS = {
-    "translate": "auto", "serve": "auto",                                       # and the training's own precision:
+    "translate": "auto", "serve": "auto",
     "generate": "reference", "evaluate": "reference", "report": "reference", "check": None, "train": None,
     "score": "fp32", "rescore": "fp32", "align": "fp32", "attention": "fp32",
 }
@@ -51,7 +51,8 @@ def test_each_command_has_its_default():
     with_precision = {name: command for name, command in commands.items()
                       if command and "precision" in inspect.signature(command).parameters}
     assert {name: default_of(command) for name, command in with_precision.items()} == DEFAULTS
-    assert [default_of(each) for each in (Translator.load, TranslatorPool, read_system)] == ["auto", "auto", "reference"]
+    functions = Translator.load, TranslatorPool, read_system
+    assert list(map(default_of, functions)) == ["auto", "auto", "reference"]
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", "int8"), ("cuda", "reference"), ("cuda:1", "reference")])

@@ -100,7 +100,8 @@ def test_the_scores_have_bleu_in_int8_beside_the_reference(bleu, said):
     line, = [line for line in card[card.index("## Scores"):].splitlines() if line.startswith("int8")]
     assert line.startswith(said) and f"{bleu} in int8" in line and "42.04 in bf16" in line and "1,014" in line
     assert "int8" not in model_card(recipe(), METADATA, SIZES)
-    assert "42.04" not in model_card(recipe(), METADATA | {"int8": score}, SIZES, Usage("ctranslate2", "Run it.", "Made."))
+    exported = model_card(recipe(), METADATA | {"int8": score}, SIZES, Usage("ctranslate2", "Run it.", "Exported."))
+    assert "42.04" not in exported                                              # another library has another int8
 
 
 def test_a_card_has_no_directories_of_the_user():
