@@ -108,7 +108,7 @@ class Functions:
         self.attend_past = typed(loaded.attend_past, POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 2,
                                  *(SIZE,) * 3)
         self.attend_source = typed(loaded.attend_source, POINTER, SIZE, *(POINTER,) * 4, *(SIZE,) * 3)
-        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE)
+        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE, ctypes.c_bool)
         self.encode = typed(loaded.encode, ctypes.POINTER(Stack), *(POINTER,) * 5, SIZE)
         self.step = typed(loaded.step, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, POINTER, SIZE,
                           POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 3, SIZE)
