@@ -5,7 +5,6 @@ left out, and without a compiler, or on Windows, the package contains no kernels
 """
 
 import os
-import platform
 import runpy
 import shlex
 import shutil
@@ -17,9 +16,6 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import ExecError
 
 KERNELS = runpy.run_path("seq2seq/inference/kernel_library.py")                 # importing seq2seq would need torch
-# Instruction sets other than "portable" are those of x86-64.
-INSTRUCTION_SETS = [name for name, needed in KERNELS["INSTRUCTION_SETS"].items()
-                    if not needed or platform.machine() == "x86_64"]
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
@@ -61,5 +57,5 @@ class PlatformWheel(bdist_wheel):
 setup(cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel}, ext_modules=[
     Extension(f"seq2seq.inference.{name}", [str(KERNELS["SOURCE"])], optional=True,
               extra_compile_args=[*KERNELS["COMPILER_FLAGS"],
-                                  *" ".join(KERNELS["INSTRUCTION_SETS"][name].values()).split()])
-    for name in INSTRUCTION_SETS])
+                                  *" ".join(needed.values()).split()])
+    for name, needed in KERNELS["INSTRUCTION_SETS"].items()])

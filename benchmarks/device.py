@@ -31,13 +31,14 @@ from benchmarks.__main__ import RECIPES, ROOT
 from benchmarks.measuring import environment
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape
 from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
-from seq2seq.devices import choose_device, describe, make_deterministic
+from seq2seq.devices import choose_device, describe
 from seq2seq.inference.static import StaticEngine
 from seq2seq.model import loss as loss_module
 from seq2seq.model.layers import Dropout
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import TrainingSection
 from seq2seq.search.options import SearchOptions, power_length_penalty
+from seq2seq.training.run import make_deterministic
 from seq2seq.training.step import TrainingStep
 
 PEAK = 790e12
@@ -286,8 +287,7 @@ def decoding(bench: Bench) -> dict[str, Callable[[], object]]:
         for chosen in batches_in_order(lengths, batch_tokens * 2 // beam_size):
             ids, offsets, _ = corpus.source.gather(chosen)
             found = engine.whole_search(
-                torch.from_numpy(ids).to(bench.device), torch.from_numpy(offsets.astype(np.int32)).to(bench.device),
-                int(lengths[chosen].max()), limits[chosen].tolist(),
+                ids, offsets.astype(np.int32), limits[chosen].tolist(),
                 SearchOptions(beam_size, power_length_penalty(1.0), banned_ids=[0, 1]))
             tokens += sum(len(hypotheses[0][0]) + 1 for hypotheses in found)
         return tokens
@@ -344,12 +344,12 @@ def main() -> int:
                         help="directory for device.json (default: runs/benchmarks)")
     arguments = parser.parse_args()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")                 # for deterministic matrix products
-    bench = Bench(choose_device())
+    bench = Bench(torch.device(choose_device()))
     if arguments.tiny:
         bench = Bench(bench.device, d_model=64, layers=1, num_heads=2, feed_forward=128, vocab_size=300, tokens=300,
                       small_tokens=200, sentences=20, steps=2)
-    print(f"torch {torch.__version__}, {describe(bench.device)}", flush=True)
-    bench.results["surroundings"] = {**environment(), "device": describe(bench.device)}
+    print(f"torch {torch.__version__}, {describe(str(bench.device))}", flush=True)
+    bench.results["surroundings"] = {**environment(), "device": describe(str(bench.device))}
     arguments.output.mkdir(parents=True, exist_ok=True)
     failed = False
     for part in arguments.parts or ["training", "checks", "decoding"]:

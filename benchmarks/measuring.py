@@ -132,7 +132,7 @@ def environment() -> dict[str, Any]:
 
     git = subprocess.run(["git", "--no-optional-locks", "describe", "--always", "--dirty"], capture_output=True,
                          text=True, cwd=Path(__file__).parent, check=False)
-    return {"machine": describe(torch.device("cpu")), "python": platform.python_version(), "torch": torch.__version__,
+    return {"machine": describe("cpu"), "python": platform.python_version(), "torch": torch.__version__,
             **{name: version_of(name) for name in ("transformers", "ctranslate2")},
             "seq2seq": seq2seq.__version__, "commit": git.stdout.strip() or "unknown"}
 

@@ -34,7 +34,7 @@ def measure(recipe: Recipe, run: Path, steps: int, repetitions: int) -> list[dic
 
     run: directory for the tokenizer and the prepared text.
     """
-    precisions = ["fp32"] + ["bf16"] * has_fast_bf16(torch.device("cpu"))
+    precisions = ["fp32"] + ["bf16"] * has_fast_bf16("cpu")
     # The systems run in two groups, both with the reference. All of them at once would need 28 GB for the base shape.
     first = [(f"{name} {precision}", system, (precision,))
              for name, system in (("seq2seq", ours), ("transformers", theirs)) for precision in precisions]

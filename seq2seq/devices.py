@@ -1,4 +1,8 @@
-"""Devices and precisions available on this machine, and process-wide settings of torch and the C library."""
+"""Devices, precisions and threads of this machine, and process-wide settings of the C library.
+
+Devices are names: cpu, cuda, cuda:1. torch is imported only in functions that need it, such as those that ask about
+GPUs. So translation with the int8 kernels works without torch.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,21 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from seq2seq.errors import OptionError, UserError
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 PRECISIONS = ("auto", "fp32", "bf16", "fp16", "int8")
 """Precisions of inference; see `choose_precision`."""
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Torch dtype of each floating-point precision."""
 
 MEMORY = Path("/proc/meminfo")
 """File that tells the free memory of the machine."""
@@ -31,6 +37,57 @@ MOUNTED_CONTROL_GROUPS = Path("/sys/fs/cgroup")
 MAX_THREADS = 1024
 """Maximum number of CPU threads, the same as for training.threads in recipes. With about ten thousand threads, OpenMP
 aborts the process."""
+
+
+class _Threads(threading.local):
+    """Number of threads for the work of each thread. of_thread: as set by `use_threads`; None: that of the process."""
+
+    of_process: int | None = None                       # class attribute: the same for all threads
+    of_thread: int | None = None
+
+
+_threads = _Threads()
+
+
+def num_threads() -> int:
+    """Return the number of CPU threads for the work of the calling thread: kernels, tokenizers, torch."""
+    if _threads.of_thread is not None:
+        return _threads.of_thread
+    if (torch := _imported_torch()) is not None:
+        return int(torch.get_num_threads())
+    return _threads.of_process or _default_threads()
+
+
+def use_threads(threads: int) -> None:
+    """Set the number of CPU threads for the work of the calling thread, which does not exceed `MAX_THREADS`."""
+    _threads.of_thread = threads
+    set_threads_of_torch()
+
+
+def set_threads_of_torch() -> None:
+    """Set torch's number of threads if torch is imported and `configure_process` or `use_threads` has set a number."""
+    threads = _threads.of_thread or _threads.of_process
+    if threads is not None and (torch := _imported_torch()) is not None:
+        torch.set_num_threads(threads)
+
+
+@cache
+def _default_threads() -> int:
+    """Return the value of OMP_NUM_THREADS, or else the number of processor cores that this process may use."""
+    if match := re.match(r"\s*\+?0*([1-9]\d*)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", "")):
+        return min(int(match[1]), MAX_THREADS)
+    if not hasattr(os, "sched_getaffinity"):            # not Linux
+        return os.cpu_count() or 1
+    cpus = os.sched_getaffinity(0)
+    # Each core is the set of its hardware threads. Kernels gain nothing from more threads than cores.
+    cores = {_text(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")) or str(cpu) for cpu in cpus}
+    return min(len(cores), MAX_THREADS)
+
+
+def _imported_torch() -> Any | None:
+    """Return torch if it is imported, else None. While another thread imports it, it may lack its functions."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "OutOfMemoryError") and hasattr(torch, "set_num_threads") else None
 
 
 def configure_process(threads: int | None = None) -> None:
@@ -47,9 +104,11 @@ def configure_process(threads: int | None = None) -> None:
             raise OptionError(f"threads: expected a number of at least 1; found {threads}")
         if threads > MAX_THREADS:
             raise OptionError(f"threads: expected a number of at most {MAX_THREADS:,}; found {threads:,}")
-        torch.set_num_threads(threads)
     elif "OMP_NUM_THREADS" not in os.environ and (cpus := cpus_of_container()) is not None:
-        torch.set_num_threads(min(cpus, torch.get_num_threads()))
+        threads = min(cpus, num_threads())
+    if threads is not None:
+        _Threads.of_process = threads
+        set_threads_of_torch()
     _keep_freed_memory()
 
 
@@ -79,38 +138,44 @@ def _glibc() -> ctypes.CDLL | None:
         return None
 
 
-def make_deterministic(device: torch.device) -> None:
-    """Make training deterministic. On a CPU, results are bit-identical for the same number of threads."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
-    # By default, deterministic mode also fills uninitialised memory, which takes a seventh of the training time on a
-    # CPU.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+def kind(device: str) -> str:
+    """Return the kind of a device: "cuda" for cuda:1."""
+    return device.partition(":")[0]
 
 
-@contextmanager
-def strictly_deterministic() -> Iterator[None]:
-    """Context in which operators without a deterministic algorithm raise errors on a GPU, too.
+def count_gpus() -> int:
+    """Return the number of CUDA devices that torch can use; 0 if torch is not installed."""
+    if _imported_torch() is None and not (_driver_finds_gpus() and find_spec("torch")):
+        return 0
+    import torch
 
-    `make_deterministic` only lets them warn there. But then fused attention (PyTorch 2.11) has a backward pass that is
-    not deterministic, although there is one that is.
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def _driver_finds_gpus() -> bool:
+    """Return True if there may be a GPU of NVIDIA or AMD. Asking their drivers takes much less time than asking torch.
     """
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True)
     try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(True, warn_only=warns)
+        driver, count = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"), ctypes.c_int(0)
+        if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0:
+            return True
+    except (OSError, AttributeError):
+        pass
+    return os.path.exists("/dev/kfd")                   # AMD's driver
 
 
-def choose_device(name: str = "auto") -> torch.device:
-    """Return the device with this name. For `auto`, return the current CUDA device if there is one, else the CPU.
+def choose_device(name: str = "auto") -> str:
+    """Return the name of a device that can be used. `auto` is cuda if there is a CUDA device, else cpu.
 
     Raises:
         UserError: the device does not exist.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return "cuda" if count_gpus() else "cpu"
+    if name == "cpu":
+        return name
+    import torch
+
     known = "Use cpu, cuda (or cuda:1, …) or auto." if torch.cuda.is_available() else "Use cpu or auto."
     try:
         device = torch.device(name)
@@ -121,36 +186,43 @@ def choose_device(name: str = "auto") -> torch.device:
         if device.type == "meta":
             raise RuntimeError("tensors on this device have no values.")
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device '{name}' cannot be used here{_why_not(device)}. {known}") from error
-    return device
+        raise UserError(f"device '{name}' cannot be used here{_why_not(name)}. {known}") from error
+    return name
 
 
-def _why_not(device: torch.device) -> str:
+def _why_not(device: str) -> str:
     """Return the reason why a device cannot be used, as the end of an error message; empty if unknown."""
-    if device.type != "cuda":
+    if kind(device) != "cuda":
         return ""
+    import torch
+
     if not torch.cuda.is_available():
         return ": torch finds no CUDA device" if torch.version.cuda else ": this torch is built without CUDA"
     return f": there are {torch.cuda.device_count()} CUDA devices, counted from cuda:0"
 
 
-def has_fast_bf16(device: torch.device) -> bool:
+def has_fast_bf16(device: str) -> bool:
     """Return True if the device multiplies bf16 matrices in hardware.
 
     Such devices are GPUs of CUDA compute capability 8.0 or above, and CPUs with bf16 instructions (AMX, AVX-512, ARM).
     """
-    if device.type == "cpu":
+    if kind(device) == "cpu":
         return bool({"amx_bf16", "avx512_bf16", "bf16"} & cpu_flags())
     return _has_capability(device, 8)
 
 
-def _has_capability(device: torch.device, version: int) -> bool:
+def _has_capability(device: str, version: int) -> bool:
     """Return True for a CUDA device of this compute capability or above."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (version, 0)
+    if kind(device) != "cuda":
+        return False
+    import torch
+
+    return torch.cuda.get_device_capability(device) >= (version, 0)
 
 
-def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype for a precision. `auto` is the first of bf16, fp16 and fp32 that the hardware supports.
+def choose_floating_point(precision: str, device: str) -> str:
+    """Return "fp32", "bf16" or "fp16", the type of numbers for a precision; tf32 computes with fp32 numbers. `auto` is
+    the first of bf16, fp16 and fp32 that the hardware supports.
 
     Raises:
         UserError: the hardware does not have this precision.
@@ -159,21 +231,28 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     if precision == "auto":
         precision = "bf16" if fast_bf16 else "fp16" if fast_fp16 else "fp32"
     if precision == "bf16" and not fast_bf16:
-        raise UserError(f"precision bf16: this {device.type} can only emulate bf16, which is many times slower. "
+        raise UserError(f"precision bf16: this {kind(device)} can only emulate bf16, which is many times slower. "
                         "Use precision auto or fp32.")
     if precision == "fp16" and not fast_fp16:
         raise UserError("precision fp16 needs a GPU of compute capability 7.0 or above. Use precision auto or fp32.")
     if precision == "tf32" and not _has_capability(device, 8):
         raise UserError("precision tf32 needs a GPU of compute capability 8.0 or above. Use precision auto or fp32.")
-    return DTYPES["fp32" if precision == "tf32" else precision]
+    return "fp32" if precision == "tf32" else precision
 
 
-def name_of(dtype: torch.dtype) -> str:
-    """Return the precision of a floating-point type, such as "bf16"."""
-    return next(name for name, other in DTYPES.items() if other == dtype)
+def choose_dtype(precision: str, device: str) -> torch.dtype:
+    """Return the torch dtype for a precision; see `choose_floating_point`."""
+    return dtype_of(choose_floating_point(precision, device))
 
 
-def choose_precision(precision: str, device: torch.device) -> str:
+def dtype_of(precision: str) -> torch.dtype:
+    """Return the torch dtype of "fp32", "bf16" or "fp16"."""
+    import torch
+
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+
+
+def choose_precision(precision: str, device: str) -> str:
     """Return the precision for inference. `auto` is the first of bf16, fp16 and fp32 that the hardware supports.
 
     Raises:
@@ -182,10 +261,10 @@ def choose_precision(precision: str, device: torch.device) -> str:
     if precision not in PRECISIONS:
         raise OptionError(f"there is no precision '{precision}'. Use one of {', '.join(PRECISIONS)}.")
     if precision == "int8":
-        if device.type != "cpu":
-            raise UserError(f"precision int8 is for the CPU; this is {device.type}. Use precision auto or bf16.")
+        if kind(device) != "cpu":
+            raise UserError(f"precision int8 is for the CPU; this is {kind(device)}. Use precision auto or bf16.")
         return precision
-    return name_of(choose_dtype(precision, device))
+    return choose_floating_point(precision, device)
 
 
 # Parts of the out-of-memory messages of torch's CPU allocator, and of GPU libraries that do not use torch's allocator.
@@ -198,30 +277,29 @@ def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-@torch.no_grad()
-def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy the values of each source to its target."""
-    torch._foreach_copy_(list(targets), list(sources))
-
-
 def is_out_of_memory(error: Exception) -> bool:
     """Return True for out-of-memory errors: torch's on GPUs, Python's, and errors whose message contains a text of
     `OUT_OF_MEMORY`."""
-    return (isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    torch = _imported_torch()
+    return (isinstance(error, MemoryError) or torch is not None and isinstance(error, torch.OutOfMemoryError)
             or any(text in str(error) for text in OUT_OF_MEMORY))
 
 
-def describe(device: torch.device) -> str:
+def describe(device: str) -> str:
     """Return the name of a GPU, or the name of the CPU and the number of threads, for logs and result files."""
-    if device.type == "cuda":
+    if kind(device) == "cuda":
+        import torch
+
         return torch.cuda.get_device_name(device)
-    return f"{_cpu_name()}, {torch.get_num_threads()} threads"
+    return f"{_cpu_name()}, {num_threads()} threads"
 
 
-def free_memory(device: torch.device) -> int | None:
+def free_memory(device: str) -> int | None:
     """Return the free memory of a GPU, or, if the device is a CPU, of the machine or this container, whichever has
     less, in bytes; None if unknown."""
-    if device.type == "cuda":
+    if kind(device) == "cuda":
+        import torch
+
         return int(torch.cuda.mem_get_info(device)[0])
     available = re.search(r"^MemAvailable:\s*(\d+) kB", _text(MEMORY), re.MULTILINE)
     if not available:

@@ -6,8 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-
-from seq2seq.storage import directories
+from safetensors import torch
 
 
 def in_child(action):
@@ -52,7 +51,7 @@ def die_at_operation(number, patch, death):
     patch.setattr(Path, "write_bytes", watched(Path.write_bytes, lambda path, data: path.touch()))
     patch.setattr(Path, "write_text", watched(Path.write_text, None))
     patch.setattr(shutil, "rmtree", watched(shutil.rmtree, half_deleted))
-    patch.setattr(directories, "save_file", watched(directories.save_file, half_written))
+    patch.setattr(torch, "save_file", watched(torch.save_file, half_written))
 
 
 def killed_at_operation(number, action):

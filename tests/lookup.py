@@ -3,10 +3,10 @@
 import itertools
 
 import numpy as np
-import torch
 
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
+from seq2seq.search.scores import ArrayScores
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 
 VOCAB_SIZE = 7
@@ -20,7 +20,7 @@ class Table:
     end: value added to the logit of `</s>`; the higher it is, the shorter the translations.
     """
 
-    def __init__(self, dtype=torch.float64, end=0.0, vocab_size=VOCAB_SIZE):
+    def __init__(self, dtype=np.float64, end=0.0, vocab_size=VOCAB_SIZE):
         self.dtype, self.end, self.vocab_size = dtype, end, vocab_size
         self.rows_of_steps = []
 
@@ -33,7 +33,7 @@ class Table:
         row = self.logits(sentence, prefix)
         return row - np.log(np.exp(row).sum())
 
-    def start(self, source, source_offsets, longest_source, keep_attention=False):
+    def start(self, source, source_offsets, keep_attention=False):
         return TableState(tuple((int(source[begin]), ()) for begin in source_offsets[:-1]), len(source_offsets) - 1)
 
     def step(self, last_tokens, state):
@@ -42,7 +42,7 @@ class Table:
                      for (sentence, prefix), token in zip(state.rows, last_tokens, strict=True))
         assert all(prefix[0] == START_ID for _, prefix in rows)
         logits = np.stack([self.logits(sentence, prefix[1:]) for sentence, prefix in rows])
-        return torch.from_numpy(logits).to(self.dtype), TableState(rows, state.sentences)
+        return ArrayScores(logits.astype(self.dtype)), TableState(rows, state.sentences)
 
 
 class TableState:
@@ -59,10 +59,22 @@ class TableState:
         return TableState(tuple(self.rows[row] for row in rows.flatten().tolist()), len(rows))
 
 
+def arrays_of(batch):
+    """Return the source of a batch of tensors as search takes it."""
+    return batch.source.cpu().numpy(), batch.source_offsets.cpu().numpy()
+
+
+def on_host(model):
+    """Return a model in PyTorch with the interface of search."""
+    from seq2seq.inference.eager import EagerEngine
+
+    return EagerEngine(model, "fp32", next(model.parameters()).device)
+
+
 def translate(model, sentences, *, beam_size, max_length=5, alpha=1.0, length_penalty=None, banned=BANNED, **options):
     """Search with `Table`. Sentences are integers; each is the only token of its source."""
     lengths = max_length if isinstance(max_length, list) else [max_length] * len(sentences)
-    return search(model, torch.tensor(sentences), torch.arange(len(sentences) + 1, dtype=torch.int32), 1, lengths,
+    return search(model, np.array(sentences), np.arange(len(sentences) + 1, dtype=np.int32), lengths,
                   SearchOptions(beam_size, length_penalty or power_length_penalty(alpha), banned_ids=banned, **options))
 
 

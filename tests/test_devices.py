@@ -7,7 +7,7 @@ from seq2seq import devices
 from seq2seq.devices import choose_dtype, choose_precision, configure_process, cpus_of_container, free_memory
 from seq2seq.errors import UserError
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CPU, GPU = "cpu", "cuda"
 
 
 @pytest.mark.parametrize(("capability", "expected"), [((6, 1), "fp32"), ((7, 0), "fp16"), ((7, 5), "fp16"),

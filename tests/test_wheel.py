@@ -1,7 +1,6 @@
 """The package installed from a wheel, outside the repository."""
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -85,7 +84,7 @@ def test_the_wheel_contains_every_file_of_the_package(installed):
 def test_the_wheel_contains_a_library_for_each_instruction_set_that_the_compiler_knows(wheel, installed):
     assert wheel.stem.split("-")[2:4] == ["py3", "none"]
     contained = {path.name for path in (installed / "seq2seq/inference").glob("*.so")}
-    assert contained == (LIBRARIES - {"kernels.amx.so"} if platform.machine() == "x86_64" else {"kernels.portable.so"})
+    assert contained == LIBRARIES - {"kernels.amx.so"}
 
 
 @pytest.mark.slow

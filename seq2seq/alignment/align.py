@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
-from torch import nn
 
 from seq2seq.alignment.shown_maps import maps_of_kind, select_map
 from seq2seq.data.alignment_links import AlignmentSettings, Link, extract_links, piece_word_overlap, word_weights
 from seq2seq.data.line_splitting import Span, alignment_units, word_spans
-from seq2seq.model.attention import CrossAttention
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.attention_maps import PairAttention, compute_pair_attention
@@ -72,8 +69,7 @@ def unit_weights(translator: Translator, pairs: Sequence[tuple[str, str]], align
 def _one_layer(translator: Translator, aligner: AlignmentSettings) -> tuple[int | None, AlignmentSettings]:
     """Return the decoder layer that `aligner` selects, and settings for maps that contain only this layer. If
     the model has no such layer, return (None, aligner)."""
-    modules = cast(nn.Module, translator.model).named_modules(remove_duplicate=False)       # tied layers count, too
-    layers = sum(isinstance(module, CrossAttention) for _, module in modules)
+    layers = translator.engine.cross_layers
     layer = layers if aligner.layer is None else aligner.layer
     return (layer, replace(aligner, layer=1)) if 1 <= layer <= layers else (None, aligner)
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from seq2seq.data.alignment_links import Kind
 from seq2seq.errors import UserError
-from seq2seq.model.attention_weights import Kind
 from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")                                         # sentencepiece's byte-fallback pieces

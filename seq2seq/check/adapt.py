@@ -27,7 +27,7 @@ from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
-from seq2seq.inference.load_model import read_model
+from seq2seq.inference.load_model import as_tensors, read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import stopping_by_ctrl_c
@@ -138,12 +138,13 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
                                                             "--output DIR")
     train(untested, output / TRAINING, restart=None)
 
-    old, new = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
+    bundles = load_bundle(bundle), load_bundle(output / TRAINING / BEST)
+    (old, new), trained = map(as_tensors, (each.weights for each in bundles)), bundles[1]
     metric = "bleu" if "bleu" in adapted_recipe.measures else "chrf"
     device = choose_device(adapted_recipe.training.device)
 
     def translator(share: float) -> Translator:
-        _set_weights(network, interpolated(old.weights, new.weights, share))
+        _set_weights(network, interpolated(old, new, share))
         return Translator.from_recipe(network, tokenizers, adapted_recipe, device)
 
     def row(share: float) -> TradeOff:
@@ -162,9 +163,9 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     before, after = (evaluate_tests(translator(share), adapted_recipe) for share in (0, chosen.share))
     found = Adaptation(metric, table, chosen, {
         name: (before[name][metric].value, scores[metric].value) for name, scores in after.items()})
-    metadata = {key: value for key, value in new.metadata.items() if key != "validation"}       # of other weights
-    save_bundle(output / BEST, interpolated(old.weights, new.weights, chosen.share), adapted_recipe.to_yaml(),
-                new.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
+    metadata = {key: value for key, value in trained.metadata.items() if key != "validation"}       # of other weights
+    save_bundle(output / BEST, interpolated(old, new, chosen.share), adapted_recipe.to_yaml(),
+                trained.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
                                       "adaptation": {**asdict(found), "model": str(model)}})
     return found
 

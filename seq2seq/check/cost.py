@@ -41,9 +41,8 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     """Add the number of parameters, their memory in training, and a description of the machine to the report."""
     import torch
 
-    from seq2seq.devices import choose_device, choose_dtype, configure_process, describe, name_of
-    from seq2seq.inference.load_model import SkipInitialization
-    from seq2seq.model import build_model
+    from seq2seq.devices import choose_device, choose_floating_point, configure_process, describe
+    from seq2seq.model import SkipInitialization, build_model
 
     sizes = report.vocabulary["source_vocab_size"], report.vocabulary["vocab_size"]
     if "auto" in sizes:                                             # the sizes are unknown without training text
@@ -63,17 +62,17 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
         device = choose_device(recipe.training.device)
     except UserError as error:
         report.errors.append(f"training.device: {error}")
-        device = torch.device("cpu")
-    report.machine = {"device": str(device), "processor": describe(device)}
+        device = "cpu"
+    report.machine = {"device": device, "processor": describe(device)}
     try:
-        dtype = choose_dtype(recipe.training.precision, device)
+        precision = choose_floating_point(recipe.training.precision, device)
     except UserError as error:
         report.errors.append(f"training.precision: {error}")
-        dtype = torch.float32
-    report.machine["precision"] = name_of(dtype)
+        precision = "fp32"
+    report.machine["precision"] = precision
     # Bytes per parameter: 16 for the fp32 weight, its gradient and Adam's two moments; 4 for the exponential moving
     # average of the weight; 4 for the copies of weight and gradient in bf16 or fp16.
-    bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if dtype != torch.float32 else 0)
+    bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if precision != "fp32" else 0)
     report.model = {"type": recipe.model.type, "parameters": parameters, "of_embeddings": embeddings,
                     "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}
 

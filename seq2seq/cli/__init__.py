@@ -41,6 +41,7 @@ from seq2seq.cli import (
     translate,
 )
 from seq2seq.cli.options import Command, CommandGroup
+from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.signals import Stopped
 from seq2seq.translation.text_io import OutputClosed
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                        "choose a shorter name, and run the command again.")
             print(console.escape_control_characters(message), file=sys.stderr)
             return 2
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             print(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model or smaller "
                   "batches (training.batch_tokens, decoding.batch_tokens).", file=sys.stderr)
             return 2
@@ -118,11 +119,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nThis is a bug in seq2seq. Please report it with the lines above.", file=sys.stderr)
         return 1
     return 0
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if "torch" not in sys.modules:
-        return isinstance(error, MemoryError)
-    from seq2seq.devices import is_out_of_memory
-
-    return is_out_of_memory(error)

@@ -73,8 +73,7 @@ def attention(
         require_matplotlib()
     from seq2seq.alignment.attention_page import page
     from seq2seq.alignment.shown_maps import AttentionMapSelection, maps_of_kind
-    from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
-    from seq2seq.model.attention_weights import KINDS
+    from seq2seq.data.alignment_links import KINDS, AlignmentSettings, measured_aligner
     from seq2seq.translation.attention_maps import compute_pair_attention
 
     translator = load_translator(model, device, precision, threads, target_language)

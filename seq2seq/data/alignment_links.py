@@ -13,6 +13,10 @@ from seq2seq.data.line_splitting import Span
 from seq2seq.errors import CheckpointError
 from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
 
+Kind = Literal["cross", "encoder", "decoder", "context"]
+"""Kind of attention; see `translation.attention_maps.PairAttention`."""
+KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder", "context")
+
 Link = tuple[int, int]
 """Indices of a source word and a target word, counted from 0."""
 

@@ -11,14 +11,16 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from seq2seq.devices import copy_to_device
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 IGNORE_INDEX = -100
 """Target id of positions that were added to fill a batch up to a `Shape`. Loss and metrics ignore them."""
@@ -67,7 +69,7 @@ class Batch:
             return self
         tensors: dict[str, Any] = {
             field.name: copy_to_device(value, device)
-            for field in fields(self) if isinstance(value := getattr(self, field.name), Tensor)
+            for field in fields(self) if not isinstance(value := getattr(self, field.name), int)
         }
         return replace(self, **tensors)
 
@@ -244,13 +246,15 @@ def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> It
 
 
 def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
-    """Gather the pairs `indices` into a packed batch.
+    """Gather the pairs `indices` into a packed batch of tensors, on the CPU.
 
     fill: shape that the batch is filled up to; None: the batch is not filled up. Dummy sentences are added until the
         batch has the shape's numbers of tokens, then empty sentences until it has the shape's number of sentences.
     Raises:
         ValueError: the pairs do not fit into `fill`, or a sentence is too long for it.
     """
+    import torch
+
     source, source_offsets, source_positions = corpus.source.gather(indices)
     target, target_offsets, target_positions = corpus.target.gather(indices)
     longest_source, longest_target = int(np.diff(source_offsets).max()), int(np.diff(target_offsets).max())

@@ -14,13 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from seq2seq import console
 from seq2seq.data.corpus import read_pairs, read_texts, validation_pairs
 from seq2seq.data.modifiers import robustness_slices
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.devices import return_freed_memory
+from seq2seq.devices import kind, return_freed_memory
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.calibration import Calibration, fit
 from seq2seq.evaluation.error_analysis import sentence_scores, word_frequencies
@@ -120,7 +118,7 @@ def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", p
     translator = Translator.load(path, device, precision, threads)
     system = System(path.absolute().name if path.absolute().name != "best" else path.absolute().parent.name, path,
                     recipe=recipe, run=path if bundle.parent == path else None, metadata=bundle_metadata(bundle),
-                    hashes=hashes, megabytes=megabytes, precision=translator.precision, device=str(translator.device))
+                    hashes=hashes, megabytes=megabytes, precision=translator.precision, device=translator.device)
     directed = {test.name: translator.into(test.languages[1]) for test in tests}
     first = tests[0]
     directed[first.name].translate(first.sources_for(translator.context)[:200])   # libraries allocate at first use
@@ -202,25 +200,29 @@ def _translate(translator: Translator, lines: Sequence[str | Source], title: str
         return [n_best[0] for n_best in translator.translate(lines, progress=advance)]
 
 
-def _reset_peak_memory(device: torch.device) -> int:
+def _reset_peak_memory(device: str) -> int:
     """Reset the peak memory and return the memory in use now, in bytes.
 
     On a GPU, this is GPU memory; otherwise, it is the memory of this process, which only Linux reports.
     """
     gc.collect()
-    if device.type == "cuda":
+    if kind(device) == "cuda":
+        import torch
+
         torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device)
+        return int(torch.cuda.memory_allocated(device))
     return_freed_memory()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")                           # proc(5): resets VmHWM
     return _peak_memory(device)
 
 
-def _peak_memory(device: torch.device) -> int:
+def _peak_memory(device: str) -> int:
     """Return the peak memory in bytes since `_reset_peak_memory`; 0 if it is unknown."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+    if kind(device) == "cuda":
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(device))
     with contextlib.suppress(OSError):
         found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
         return int(found[1]) * 1024 if found else 0

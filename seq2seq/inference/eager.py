@@ -8,38 +8,59 @@ PyTorch. If one of these operators is missing or returns wrong results, the engi
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.devices import DTYPES
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.devices import copy_to_device, dtype_of
+from seq2seq.inference.device_search import StepwiseRun, decode
 from seq2seq.inference.kernel_library import INPUT_ZERO_POINT
+from seq2seq.inference.tensor_scores import TensorScores, at_least_fp32
 from seq2seq.model import Model
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.attention_scores import Weighing
-from seq2seq.model.interface import State
+from seq2seq.model.attention_weights import attention_maps
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
 from seq2seq.search.beam import WholeSearch
-from seq2seq.search.topk import topk
+from seq2seq.search.beams import Hypothesis
+from seq2seq.search.interface import Scores
+from seq2seq.search.options import SearchOptions
+from seq2seq.search.scores import ArrayScores
 
 # Maximum number of rows for which `PackedLinear` uses int8 weights. With so few rows, a matrix product takes only as
 # long as reading the weights from memory, so weights with fewer bytes make the product faster.
 FEW_ROWS = 6
 
 
+@dataclass(frozen=True)
+class TensorState:
+    """Decoding state of a model in PyTorch, for search on the host (`search.interface.State`)."""
+
+    inner: Any
+    device: torch.device
+
+    @property
+    def attention(self) -> np.ndarray | None:
+        return None if self.inner.attention is None else at_least_fp32(self.inner.attention).cpu().numpy()
+
+    def select(self, rows: np.ndarray) -> TensorState:
+        return TensorState(self.inner.select(torch.from_numpy(rows).to(self.device)), self.device)
+
+
 class EagerEngine:
     """Engine that decodes with a copy of `model` in `precision`, "fp32", "bf16" or "fp16"."""
 
-    topk = staticmethod(topk)
-
     def __init__(self, model: Model, precision: str, device: torch.device) -> None:
-        self.model, self.precision = for_inference(model, precision, device), precision
+        self.model, self.precision, self.device = for_inference(model, precision, device), precision, device
         self.max_positions = model.max_positions
         self._step: Callable[[Tensor, Any], tuple[Tensor, Any]] = self.model.step
         if isinstance(self.model, Transformer | LanguageModel):
@@ -49,16 +70,51 @@ class EagerEngine:
 
     @property
     def whole_search(self) -> WholeSearch | None:
-        """See `engines.Engine.whole_search`."""
-        return None
+        """See `engines.Engine.whole_search`. On a GPU, the search runs there and does not wait for it in each step."""
+        return self._search_on_device if self.device.type == "cuda" else None
 
-    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int, keep_attention: bool = False) -> State:
-        """See `interface.Stepwise.start`."""
-        return self.model.start(source, source_offsets, longest_source, keep_attention)
+    @torch.inference_mode()
+    def _search_on_device(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
+                          options: SearchOptions) -> list[list[Hypothesis]]:
+        state = self.model.start(*self.on_device(source, source_offsets))
+        run = StepwiseRun(self._step, state, max_lengths, options, torch.from_numpy(options.banned).to(self.device))
+        return decode(run, max_lengths)
 
-    def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See `interface.Stepwise.step`."""
-        return self._step(last_tokens, state)
+    def on_device(self, source: np.ndarray, source_offsets: np.ndarray) -> tuple[Tensor, Tensor, int]:
+        """Return the first arguments of `model.interface.Stepwise.start`."""
+        tokens, offsets = (copy_to_device(torch.from_numpy(array), self.device)
+                           for array in (source, source_offsets.astype(np.int32)))
+        return tokens, offsets, int(np.diff(source_offsets).max())
+
+    @torch.inference_mode()
+    def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> TensorState:
+        """See `search.interface.Stepwise.start`."""
+        return TensorState(self.model.start(*self.on_device(source, source_offsets), keep_attention), self.device)
+
+    @torch.inference_mode()
+    def step(self, last_tokens: np.ndarray, state: TensorState) -> tuple[Scores, TensorState]:
+        """See `search.interface.Stepwise.step`."""
+        logits, after = self._step(copy_to_device(torch.from_numpy(last_tokens), self.device), state.inner)
+        logits = at_least_fp32(logits)
+        scores = ArrayScores(logits.numpy()) if logits.device.type == "cpu" else TensorScores(logits)
+        return scores, TensorState(after, self.device)
+
+
+    @property
+    def cross_layers(self) -> int:
+        """See `engines.Engine.cross_layers`."""
+        modules = self.model.named_modules(remove_duplicate=False)              # tied layers count, too
+        return sum(isinstance(module, CrossAttention) for _, module in modules)
+
+    @torch.inference_mode()
+    def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
+                        layer: int) -> list[np.ndarray]:
+        """See `engines.Engine.cross_attention`."""
+        corpus = EncodedCorpus(EncodedSide(source, source_offsets.astype(np.int64)), EncodedSide.from_lists(targets))
+        batch = gather(corpus, np.arange(len(targets))).to(self.device)
+        weights, = attention_maps(self.model, batch, ["cross"], layer).cross
+        return [of_sentence[:, : len(target) + 1, :length] for of_sentence, target, length in
+                zip(weights.float().cpu().numpy(), targets, np.diff(source_offsets), strict=True)]
 
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -75,7 +131,7 @@ def for_inference(model: Network, precision: str, device: torch.device | None = 
         if isinstance(module, SelfAttention | CrossAttention):
             fold_query_preparation(module)
     if precision != "fp32":
-        frozen_copy.to(DTYPES[precision])
+        frozen_copy.to(dtype_of(precision))
         if not next(frozen_copy.parameters()).is_cuda:
             _replace_linear_layers(frozen_copy)
     return frozen_copy

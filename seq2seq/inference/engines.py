@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
+import numpy as np
 
 from seq2seq import console
-from seq2seq.devices import choose_precision, cpu_flags
-from seq2seq.inference.eager import EagerEngine
+from seq2seq.devices import choose_precision, cpu_flags, kind
+from seq2seq.errors import CheckpointError
 from seq2seq.inference.int8 import Int8Engine
 from seq2seq.inference.kernel_library import Functions, usable_libraries
-from seq2seq.inference.static import StaticEngine
-from seq2seq.model import Model
-from seq2seq.model.interface import Seq2Seq, Stepwise
-from seq2seq.model.transformer import Transformer
+from seq2seq.inference.load_model import StoredModel, build, read_stored_model
 from seq2seq.search.beam import WholeSearch
-from seq2seq.search.topk import TopK
+from seq2seq.search.interface import Stepwise
+from seq2seq.storage.checkpoints import weights_checksum
+
+if TYPE_CHECKING:
+    from seq2seq.model import Model
+    from seq2seq.model.interface import Seq2Seq
 
 
 class Engine(Stepwise, Protocol):
@@ -29,22 +32,37 @@ class Engine(Stepwise, Protocol):
     precision: str
 
     @property
-    def topk(self) -> TopK:
-        """Function that finds the best continuations of hypotheses from the logits of a step."""
-
-    @property
     def whole_search(self) -> WholeSearch | None:
         """Beam search without the hooks of `SearchOptions`; None if the engine has only `start` and `step`."""
+
+    @property
+    def cross_layers(self) -> int:
+        """Number of decoder layers with cross-attention for `cross_attention`; 0 if there are none."""
+
+    def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
+                        layer: int) -> list[np.ndarray]:
+        """Return the cross-attention of a decoder layer with teacher forcing.
+
+        Args:
+            source, source_offsets: see `search.interface.Stepwise.start`. targets: ids of a target for each sentence,
+                without `</s>`. layer: from 1.
+        Returns:
+            For each sentence, (heads, len(target) + 1, source tokens) float32. Row i belongs to the step that reads
+            token i of `<s>` and the target.
+        Raises:
+            ValueError: a sentence is longer than `max_positions`.
+        """
 
     @property
     def model(self) -> Seq2Seq:
         """Model of the engine as a PyTorch module, which scores all positions of a given target in one call."""
 
 
-def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
+def load_engine(model: StoredModel | Model, precision: str, device: str) -> Engine:
     """Return an engine that decodes with a copy of `model`.
 
     Args:
+        model: contents of a bundle; or a model in memory, as in validation, for which there is no int8.
         precision: "fp32", "bf16", "fp16" (only on a GPU), "int8" (only on a CPU), or "auto" (see `choose_precision`).
             If the int8 kernels do not support the model, or the package contains none, "int8" is replaced by "auto",
             and a message says so. `Engine.precision` of the result is the precision in use.
@@ -52,17 +70,30 @@ def load_engine(model: Model, precision: str, device: torch.device) -> Engine:
         UserError: the precision is unknown, or not available on this hardware.
     """
     selected = choose_precision(precision, device)
-    if selected == "int8":
-        obstacle, selected = Int8Engine.obstacle(model), choose_precision("auto", device)
+    if selected == "int8" and isinstance(model, StoredModel):
+        obstacle, selected = Int8Engine.obstacle(model.recipe.model), choose_precision("auto", device)
         if obstacle is not None:
             _say_once(f"int8 is not available for this model, because it {obstacle}; translating in {selected} instead")
         elif (kernels := _kernels()) is not None:
-            assert isinstance(model, Transformer)
-            return Int8Engine(model, kernels)
-    if device.type == "cuda" and StaticEngine.obstacle(model) is None:
+            directory, checksum = model.directory, weights_checksum(model.directory)
+
+            def model_in_pytorch() -> Seq2Seq:
+                if weights_checksum(directory) != checksum:
+                    raise CheckpointError(f"{directory} has changed since it was loaded. Load it again.")
+                return load_engine(read_stored_model(directory), "auto", device).model
+
+            return Int8Engine(model.recipe.model, model.sizes, model.weights, kernels, model_in_pytorch)
+    import torch
+
+    from seq2seq.inference.eager import EagerEngine
+    from seq2seq.inference.static import StaticEngine
+    from seq2seq.model.transformer import Transformer
+
+    model = build(model) if isinstance(model, StoredModel) else model
+    if kind(device) == "cuda" and StaticEngine.obstacle(model) is None:
         assert isinstance(model, Transformer)
-        return StaticEngine(model, selected, device)
-    return EagerEngine(model, selected, device)
+        return StaticEngine(model, selected, torch.device(device))
+    return EagerEngine(model, selected, torch.device(device))
 
 
 @cache

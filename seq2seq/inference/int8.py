@@ -1,4 +1,4 @@
-"""Engine for Transformers in int8 on a CPU.
+"""Engine for Transformers in int8 on a CPU. It needs no PyTorch.
 
 kernels.cpp has functions for the encoder, a decoder step, a whole beam search, and top-k. The result of a row does not
 depend on the other rows of the batch: each row of inputs has its own scale, and sums of integers are exact. Attention
@@ -9,22 +9,18 @@ not copy the KV cache.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
-from seq2seq.devices import choose_precision
-from seq2seq.inference.eager import EagerEngine, quantised
+from seq2seq.devices import num_threads
+from seq2seq.errors import CheckpointError
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
-    GROUP,
-    INPUT_ZERO_POINT,
     KEY_PADDING,
     LOG_ZERO,
     PANEL,
@@ -34,262 +30,328 @@ from seq2seq.inference.kernel_library import (
     Norm,
     Stack,
 )
-from seq2seq.model.interface import Seq2Seq, State
-from seq2seq.model.packing import check_length
-from seq2seq.model.transformer import ACTIVATIONS as FUNCTIONS
-from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
-from seq2seq.search.bookkeeping import Hypothesis
+from seq2seq.inference.transformer_weights import differences, expected_shapes, scaled_dot_query, sinusoids
+from seq2seq.recipe import ModelSection
+from seq2seq.search.beams import Hypothesis
+from seq2seq.search.interface import Continuations
 from seq2seq.search.options import SearchOptions
-from seq2seq.search.topk import Continuations
-from seq2seq.search.topk import topk as reference_topk
+from seq2seq.search.scores import ArrayScores
+from seq2seq.search.scores import topk as reference_topk
+from seq2seq.tokenizers.tokenizer import START_ID
+
+if TYPE_CHECKING:
+    from seq2seq.model.interface import Seq2Seq
 
 # Number of decoding steps for which a new KV cache has free rows. When too few rows are free for a step, the rows in
 # use are copied to a new cache.
 GROWTH_STEPS = 16
-# Approximate number of tokens in a block of sentences. The encoder computes the sentences of a block together. The
-# activations of a block fit into a core's cache.
-ENCODER_BLOCK_TOKENS = 96
+# Epsilon of all layer norms, as in model/transformer.py.
+EPSILON = 1e-5
+# Alignment of packed weights in bytes: a cache line, and the longest vector.
+ALIGNMENT = 64
 
 
 @dataclass
 class _Cache:
     """KV cache of all layers.
 
-    keys_values: (layers, capacity, 2 * d_model), bf16; `capacity` is the number of cache rows. used: number of cache
-    rows that decoding states have reserved so far.
+    keys_values: (layers, capacity, 2 * d_model), bits of bf16; `capacity` is the number of cache rows. used: number of
+    cache rows that decoding states have reserved so far.
     """
 
-    keys_values: Tensor
+    keys_values: np.ndarray
     used: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Keys and values of cross-attention of a batch.
+
+    keys_values: bits of bf16. Each decoder layer takes `stride` elements; padding follows the last layer. Each layer
+        contains the keys of the first sentence, (d_model, tokens), then the values of this sentence, (tokens, d_model),
+        then the keys of the second sentence, and so on.
+    longest: number of tokens of the longest sentence. keep_attention: see `interface.Stepwise.start`.
+    """
+
+    keys_values: np.ndarray
+    stride: int
+    longest: int
+    keep_attention: bool
+
+
+@dataclass(frozen=True, eq=False)
 class Int8State:
     """Decoding state. `past` maps hypotheses to cache rows, so reordering hypotheses moves no rows of the KV cache.
 
     position: position of the next token. used: value of `_Cache.used` when this state was created. Cache rows that
         were reserved later belong to other states.
     past: (rows, position) int32, cache row of each earlier position of each hypothesis.
-    memory: bf16, keys and values of cross-attention. Each decoder layer takes memory_stride elements; padding follows
-        the last layer. Each layer contains the keys of the first sentence, (d_model, tokens), then the values of this
-        sentence, (tokens, d_model), then the keys of the second sentence, and so on.
     first, count: (rows,) int32, index of the first source token and number of source tokens of each row's sentence.
+    attention: see `interface.State`.
     """
 
     position: int
     used: int
     cache: _Cache
     past: np.ndarray
-    memory: Tensor
-    memory_stride: int
+    memory: Memory
     first: np.ndarray
     count: np.ndarray
-    attention: None = None
+    attention: np.ndarray | None = None
 
-    def select(self, rows: Tensor) -> Int8State:
+    def select(self, rows: np.ndarray) -> Int8State:
         """See `interface.State.select`."""
-        flat = rows.numpy().ravel()
-        return replace(self, past=self.past[flat], first=self.first[flat], count=self.count[flat])
+        flat = rows.ravel()
+        attention = None if self.attention is None else self.attention[flat]
+        return Int8State(self.position, self.used, self.cache, self.past[flat], self.memory, self.first[flat],
+                         self.count[flat], attention)
 
-    def with_next_position(self, rows: int) -> Int8State:
+    def with_next_position(self, attention: np.ndarray | None) -> Int8State:
         """Return the state with one more position, and reserve a new cache row for each hypothesis."""
-        cache, past, used = self.cache, self.past, self.used
-        layers, capacity, features = cache.keys_values.shape
-        if used + rows > capacity or cache.used != used:
+        cache, past, used, position = self.cache, self.past, self.used, self.position
+        rows = len(past)
+        if used + rows > cache.keys_values.shape[1] or cache.used != used:
             # Only the cache rows that hypotheses of this state use are copied to the new cache.
             live_rows, new_rows = np.unique(past, return_inverse=True)
             past, used = new_rows.reshape(past.shape), len(live_rows)
-            keys_values = cache.keys_values.new_empty(layers, used + GROWTH_STEPS * rows, features)
-            keys_values[:, :used] = cache.keys_values[:, torch.from_numpy(live_rows).long()]
+            layers, _, features = cache.keys_values.shape
+            keys_values = np.empty((layers, used + GROWTH_STEPS * rows, features), np.uint16)
+            keys_values[:, :used] = cache.keys_values[:, live_rows]
             cache = _Cache(keys_values)
         cache.used = used + rows
-        longer = np.empty((rows, self.position + 1), np.int32)
+        longer = np.empty((rows, position + 1), np.int32)
         longer[:, :-1] = past
         longer[:, -1] = np.arange(used, cache.used)
-        return replace(self, position=self.position + 1, used=cache.used, cache=cache, past=longer)
+        return Int8State(position + 1, cache.used, cache, longer, self.memory, self.first, self.count, attention)
 
 
 class Int8Engine:
-    """Engine that decodes with a `Transformer` whose weights are quantised to int8.
-
-    The kernels return no attention weights and do not score given targets. For searches with `keep_attention`, and for
-    the property `model`, the engine uses an eager engine in precision "auto".
-    """
+    """Engine that decodes with a Transformer whose weights are quantised to int8."""
 
     precision = "int8"
 
-    def __init__(self, model: Transformer, functions: Functions) -> None:
-        self.source_model, self.functions, self.max_positions = model, functions, model.max_positions
-        self.kept: list[Tensor] = []                                            # tensors whose addresses kernels use
-        self.d_model, self.scale = model.d_model, model.scale
-        self.source_embedding, self.source_positions = (
-            part.detach().float() for part in (model.source_embedding, model.source_positions))
-        self.target_embedding, self.target_positions = (
-            part.detach().float().contiguous() for part in (model.target_embedding, model.target_positions))
-        encoder, decoder = cast(list[EncoderLayer], model.encoder), cast(list[DecoderLayer], model.decoder)
-        self.encoder = self._stack(
-            encoder, [(layer.self_residual, layer.feed_forward_residual) for layer in encoder], model.encoder_norm,
-            [self._linear(layer.cross_attention.key_value.weight, layer.cross_attention.key_value.bias)
-             for layer in decoder])
-        self.decoder = self._stack(
-            decoder, [(layer.self_residual, layer.cross_residual, layer.feed_forward_residual) for layer in decoder],
-            model.decoder_norm, [self._linear(model.output_weight, model.output_bias)])
+    def __init__(self, section: ModelSection, sizes: tuple[int, int], weights: Mapping[str, np.ndarray],
+                 functions: Functions, make_model: Callable[[], Seq2Seq] | None = None) -> None:
+        """Quantise a model.
+
+        Args:
+            section: `model` section of the recipe, which has no `obstacle`. sizes: source and target vocabulary size.
+            weights: float16, float32 or float64 weights by name, see `transformer_weights.expected_shapes`. Embeddings
+                and learned positions in float32 are used in place; nothing else is kept.
+            make_model: function that makes the property `model`, when it is needed.
+        Raises:
+            CheckpointError: a weight is missing, surplus, or has another shape or type.
+        """
+        stored = {name: (weight.shape, "F" if weight.dtype.kind == "f" else str(weight.dtype))
+                  for name, weight in weights.items()}
+        if unlike := differences(stored, expected_shapes(section, sizes)):
+            raise CheckpointError(f"the weights do not match the recipe: {unlike}. Copy the model again from its "
+                                  "original location.")
+        self.section, self.functions, self.make_model = section, functions, make_model
+        self.max_positions, self.cross_layers = section.max_positions, section.decoder_layers
+        self.vocab_size, self.d_model = sizes[1], section.d_model
+        self._kept: list[Any] = []                                              # arrays whose addresses kernels use
+        self._weights = weights                                                 # until the end of the constructor
+        embeddings = {"target": self._fp32("target_embedding")}
+        embeddings["source"] = (embeddings["target"] if section.tied_embeddings == "all" else
+                                self._fp32("source_embedding"))
+        if section.positions == "learned":
+            positions = {side: self._fp32(f"{side}_positions") for side in embeddings}
+        else:
+            positions = dict.fromkeys(embeddings, sinusoids(section.max_positions, section.d_model))
+        self._kept += [*embeddings.values(), *positions.values()]
+        decoder_layers = 1 if section.tied_decoder_layers else section.decoder_layers
+        memory_projections = [self._linear(f"decoder.{index}.cross_attention.key_value")
+                              for index in range(decoder_layers)] * (section.decoder_layers // decoder_layers)
+        output = self._packed(
+            embeddings["target"] if section.tied_embeddings != "none" else self._fp32("output_weight"),
+            self._fp32("output_bias") if section.output_bias else None)
+        self.encoder = self._stack("encoder", section.encoder_layers, section.encoder_layers, memory_projections,
+                                   embeddings["source"], positions["source"])
+        self.decoder = self._stack("decoder", section.decoder_layers, decoder_layers, [output], embeddings["target"],
+                                   positions["target"])
+        del self._weights
 
     @staticmethod
-    def obstacle(model: nn.Module) -> str | None:
-        """Return the reason why the kernels do not support this model; None if they support it.
+    def obstacle(section: ModelSection) -> str | None:
+        """Return the reason why the kernels do not support the model of a recipe; None if they support it.
 
         The reason is a predicate for the subject "it" (the model), such as "has hard attention".
         """
-        if not isinstance(model, Transformer):
+        if section.type != "transformer":
             return "is not an encoder-decoder Transformer"
-        if model.variant is not None:
-            return model.variant
-        if model.window is not None:
-            return "has an attention window"
-        for layer in cast(list[DecoderLayer], model.decoder):
-            if layer.cross_attention.hard:
-                return "has hard attention"
-            for weighing in (layer.self_attention.weighing, layer.cross_attention.weighing):
-                if not weighing.is_scaled_dot_product:
-                    return f"has {weighing.score} attention scores with {weighing.normalize}"
+        if section.copy:
+            return "copies from the source"
+        if section.context == "hierarchical":
+            return "reads the context hierarchically"
+        if section.selection != "soft":
+            return f"has {section.selection} attention"
+        if section.attention_score == "additive" or section.normalize != "softmax":
+            return f"has {section.attention_score} attention scores with {section.normalize}"
         return None
 
     @cached_property
-    def eager(self) -> EagerEngine:
-        """Eager engine of the same model, for tasks that the kernels do not support."""
-        device = torch.device("cpu")
-        return EagerEngine(self.source_model, choose_precision("auto", device), device)
-
-    @property
     def model(self) -> Seq2Seq:
         """See `engines.Engine.model`."""
-        return self.eager.model
+        assert self.make_model is not None
+        return self.make_model()
 
-    @torch.no_grad()
-    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int, keep_attention: bool = False) -> State:
+    def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> Int8State:
         """See `interface.Stepwise.start`."""
-        if keep_attention or longest_source > self.max_positions:
-            return self.eager.start(source, source_offsets, longest_source, keep_attention)
-        tokens, offsets, layers = len(source), source_offsets.numpy(), self.encoder.number_of_last
+        source, offsets = np.ascontiguousarray(source, np.int64), np.ascontiguousarray(source_offsets, np.int32)
         first, count = offsets[:-1], np.diff(offsets)
-        first_of_token, count_of_token = first.repeat(count), count.repeat(count)
-        embedded = self.source_embedding[source].mul_(self.scale)
-        embedded.add_(self.source_positions[torch.from_numpy(np.arange(tokens) - first_of_token)])
-        # A thread passes a block of sentences through all layers before it begins another block. Sentences with the
-        # same value of (offset of the sentence's end) // ENCODER_BLOCK_TOKENS form a block.
-        blocks = offsets[1:] // ENCODER_BLOCK_TOKENS
-        ends = offsets[1:][np.append(blocks[1:] != blocks[:-1], True)].astype(np.int64)
-        memory_stride = tokens * 2 * self.d_model
-        memory = torch.empty(layers * memory_stride + KEY_PADDING, dtype=torch.bfloat16)
-        self.functions.encode(self.encoder, embedded.data_ptr(), _address(first_of_token), _address(count_of_token),
-                              memory.data_ptr(), _address(ends), len(ends))
-        cache = _Cache(torch.empty(layers, 0, 2 * self.d_model, dtype=torch.bfloat16))
-        return Int8State(0, 0, cache, np.empty((len(first), 0), np.int32), memory, memory_stride, first, count)
+        longest = int(count.max(initial=0))
+        self._check_length(longest)
+        layers, features, sentences = self.cross_layers, 2 * self.d_model, len(first)
+        stride = len(source) * features
+        keys_values = np.empty(layers * stride + KEY_PADDING, np.uint16)
+        self.functions.encode(self.encoder, _address(source), _address(offsets), sentences, _address(keys_values),
+                              stride, num_threads())
+        return Int8State(0, 0, _Cache(np.empty((layers, 0, features), np.uint16)), np.empty((sentences, 0), np.int32),
+                         Memory(keys_values, stride, longest, keep_attention), first, count)
 
-    @torch.no_grad()
-    def step(self, last_tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, last_tokens: np.ndarray, state: Int8State) -> tuple[ArrayScores, Int8State]:
         """See `interface.Stepwise.step`."""
-        if not isinstance(state, Int8State):
-            return self.eager.step(last_tokens, state)
-        last_tokens = last_tokens.contiguous()                                  # the kernel reads the memory itself
-        check_length(state.position + 1, self.max_positions)
-        rows = last_tokens.shape[0]
-        after = state.with_next_position(rows)
-        keys_values, memory = after.cache.keys_values, state.memory
-        logits = torch.empty(rows, self.decoder.last[0].outputs)
+        self._check_length(state.position + 1)
+        last_tokens, rows, memory = np.ascontiguousarray(last_tokens, np.int64), len(last_tokens), state.memory
+        attention = np.zeros((rows, memory.longest), np.float32) if memory.keep_attention else None
+        after = state.with_next_position(attention)
+        keys_values, logits = after.cache.keys_values, np.empty((rows, self.vocab_size), np.float32)
         length = np.full(rows, after.position, np.int32)
         self.functions.step(
-            self.decoder, self.target_embedding.data_ptr(), self.target_positions.data_ptr(), self.scale,
-            last_tokens.data_ptr(), keys_values.data_ptr(), keys_values.stride(0), _address(after.past),
-            after.past.shape[1], _address(length), memory.data_ptr(), state.memory_stride, _address(after.first),
-            _address(after.count), logits.data_ptr(), rows)
-        return logits, after
+            self.decoder, _address(last_tokens), _address(keys_values), keys_values[0].size, _address(after.past),
+            after.position, _address(length), _address(memory.keys_values), memory.stride, _address(after.first),
+            _address(after.count), _address(logits), attention if attention is None else _address(attention),
+            memory.longest, rows, num_threads())
+        return ArrayScores(logits, self.topk), after
 
-    def whole_search(self, source: Tensor, source_offsets: Tensor, longest_source: int, max_lengths: Sequence[int],
+    def whole_search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                      options: SearchOptions) -> list[list[Hypothesis]]:
         """See `search.beam.WholeSearch`. The search releases Python's global interpreter lock."""
-        state = cast(Int8State, self.start(source, source_offsets, longest_source))
+        state = self.start(source, source_offsets)
         # One step may add `beam_size` finished hypotheses to `finished_per_group` - 1 earlier ones.
         sentences, max_finished = len(max_lengths), options.finished_per_group + options.beam_size - 1
-        limits, banned, longest = np.array(max_lengths, np.int64), options.banned_on(source.device), max(max_lengths)
+        limits, longest = np.array(max_lengths, np.int64), max(max_lengths, default=0)
+        banned = options.banned
         finished, totals = np.empty(sentences, np.int64), np.empty((sentences, max_finished), np.float32)
         lengths = np.empty((sentences, max_finished), np.int32)
         tokens = np.empty((sentences, max_finished, longest), np.int32)
-        first, count = (np.ascontiguousarray(part, np.int32) for part in (state.first, state.count))
+        memory = state.memory
         self.functions.search(
-            self.decoder, self.target_embedding.data_ptr(), self.target_positions.data_ptr(), self.scale,
-            state.memory.data_ptr(), state.memory_stride, _address(first), _address(count), _address(limits), sentences,
-            options.beam_size, options.finished_per_group, banned.data_ptr(), len(banned), max_finished, longest,
-            _address(finished), _address(totals), _address(lengths), _address(tokens))
+            self.decoder, _address(memory.keys_values), memory.stride, _address(state.first), _address(state.count),
+            _address(limits), sentences, options.beam_size, options.finished_per_group, _address(banned), len(banned),
+            max_finished, longest, _address(finished), _address(totals), _address(lengths), _address(tokens),
+            num_threads())
         return [[Hypothesis(tokens[sentence, index, : lengths[sentence, index]].tolist(),
                             float(totals[sentence, index]))
                  for index in range(finished[sentence])] for sentence in range(sentences)]
 
-    def topk(self, logits: Tensor, totals: Tensor, banned: Tensor, must_end: Tensor | None, count: int,
+    def topk(self, logits: np.ndarray, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
              skip_log_softmax: bool) -> Continuations:
-        """See `search.topk.topk`."""
-        if logits.device.type != "cpu" or logits.dtype != torch.float32 or totals.dtype != torch.float32:
+        """See `search.scores.topk`."""
+        if logits.dtype != np.float32 or totals.dtype != np.float32:
             return reference_topk(logits, totals, banned, must_end, count, skip_log_softmax)
-        (groups, beam), logits, totals = totals.shape, logits.contiguous(), totals.contiguous()
-        best_totals = torch.empty(groups, count)
-        beams, ids = torch.empty(2, groups, count, dtype=torch.int64)
-        self.functions.topk(logits.data_ptr(), totals.data_ptr(), groups, beam, logits.shape[1], banned.data_ptr(),
-                            len(banned), None if must_end is None else must_end.data_ptr(), skip_log_softmax,
-                            best_totals.data_ptr(), beams.data_ptr(), ids.data_ptr(), count)
-        return best_totals.masked_fill_(best_totals <= LOG_ZERO, -math.inf), beams, ids
+        (groups, beam), logits, totals = totals.shape, np.ascontiguousarray(logits), np.ascontiguousarray(totals)
+        best_totals = np.empty((groups, count), np.float32)
+        beams, ids = np.empty((2, groups, count), np.int64)
+        banned = np.ascontiguousarray(banned, np.int64)
+        if must_end is not None:
+            must_end = np.ascontiguousarray(must_end, np.bool_)
+        self.functions.topk(_address(logits), _address(totals), groups, beam, logits.shape[1], _address(banned),
+                            len(banned), None if must_end is None else _address(must_end), skip_log_softmax,
+                            _address(best_totals), _address(beams), _address(ids), count, num_threads())
+        best_totals[best_totals <= LOG_ZERO] = -math.inf
+        return best_totals, beams, ids
 
-    # The methods below convert the model to the structures of the kernels.
+    def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
+                        layer: int) -> list[np.ndarray]:
+        """See `engines.Engine.cross_attention`."""
+        offsets = np.ascontiguousarray(source_offsets, np.int32)
+        memory = self.start(source, offsets).memory
+        lengths = [1 + len(target) for target in targets]                       # with the start symbol
+        self._check_length(max(lengths, default=0))
+        target_offsets = np.array([0, *accumulate(lengths)], np.int32)
+        tokens = np.fromiter(chain.from_iterable((START_ID, *target) for target in targets), np.int64)
+        shapes = [(self.section.num_heads, *shape) for shape in zip(lengths, np.diff(offsets).tolist(), strict=True)]
+        ends = list(accumulate(map(math.prod, shapes), initial=0))
+        weights, weight_offsets = np.empty(ends[-1], np.float32), np.array(ends, np.int64)
+        self.functions.cross_attention(
+            self.decoder, _address(tokens), _address(target_offsets), len(targets), _address(memory.keys_values),
+            memory.stride, _address(offsets), layer - 1, _address(weights), _address(weight_offsets), num_threads())
+        return [weights[begin:end].reshape(shape) for (begin, end), shape in zip(pairwise(ends), shapes, strict=True)]
 
-    def _stack(self, layers: Sequence[EncoderLayer | DecoderLayer], residuals: Sequence[tuple[Residual, ...]],
-               last_norm: nn.Module, last: Sequence[Linear]) -> Stack:
-        norms = [residual.norm for layer_residuals in residuals for residual in layer_residuals]
-        pre_norm, feed_forward = residuals[0][0].pre_norm, layers[0].feed_forward
+    def _check_length(self, length: int) -> None:
+        if length > self.max_positions:
+            raise ValueError(f"a sentence has {length} tokens; this model supports at most {self.max_positions}")
+
+    # The methods below convert the weights to the structures of the kernels.
+
+    def _stack(self, side: str, number: int, stored: int, last: Sequence[Linear], embedding: np.ndarray,
+               positions: np.ndarray) -> Stack:
+        """Convert the encoder or the decoder. stored: number of layers with own weights, 1 if layers are tied."""
+        section, pre_norm = self.section, self.section.norm == "pre"
+        sublayers = ["self", "cross", "feed_forward"] if side == "decoder" else ["self", "feed_forward"]
+        norms = [self._norm(f"{side}.{layer % stored}.{sublayer}_residual.norm")
+                 for layer in range(number) for sublayer in sublayers]
+        first = Norm()
         if pre_norm:
             # The kernels apply a norm after each residual sum. In a pre-norm model, this is the norm of the next
             # sublayer's input.
-            norms = [*norms[1:], cast(nn.LayerNorm, last_norm)]
-        first = self._norm(residuals[0][0].norm) if pre_norm else Norm()
-        sublayers = len(residuals[0])
-        converted = [self._layer(layer, list(map(self._norm, norms[index * sublayers : (index + 1) * sublayers])))
-                     for index, layer in enumerate(layers)]
-        activation = next(index for index, name in enumerate(ACTIVATIONS)
-                          if feed_forward.activation is FUNCTIONS[name])
-        return Stack((Layer * len(converted))(*converted), len(converted), self.d_model,
-                     layers[0].self_attention.num_heads, feed_forward.inner.out_features, pre_norm, activation, first,
-                     (Linear * len(last))(*last), len(last))
+            first, *norms = [*norms, self._norm(f"{side}_norm")]
+        linears = [self._linears(f"{side}.{layer}") for layer in range(stored)]
+        layers = []
+        for layer in range(number):
+            own = norms[layer * len(sublayers) : (layer + 1) * len(sublayers)]
+            layers.append(Layer(*linears[layer % stored], (own[0], own[1], own[-1])))
+        scale = math.sqrt(section.d_model) if section.scale_embedding else 1.0
+        return Stack((Layer * number)(*layers), number, section.d_model, section.num_heads, section.feed_forward,
+                     pre_norm, ACTIVATIONS.index(section.activation), first, (Linear * len(last))(*last), len(last),
+                     _address(embedding), _address(positions), scale,
+                     -1 if section.window is None else section.window)
 
-    def _layer(self, layer: EncoderLayer | DecoderLayer, norms: list[Norm]) -> Layer:
-        self_attention, feed_forward = layer.self_attention, layer.feed_forward
-        query, source_output, cross_norm = Linear(), Linear(), Norm()
-        if isinstance(layer, DecoderLayer):
-            source = layer.cross_attention
-            query = self._linear(*source.weighing.prepared_parameters(source.query))
-            source_output, cross_norm = self._linear(source.output.weight, source.output.bias), norms[1]
-        return Layer(self._linear(*self_attention.weighing.prepared_parameters(self_attention.query_key_value)),
-                     self._linear(self_attention.output.weight, self_attention.output.bias), query, source_output,
-                     self._linear(feed_forward.inner.weight, feed_forward.inner.bias),
-                     self._linear(feed_forward.outer.weight, feed_forward.outer.bias),
-                     (norms[0], cross_norm, norms[-1]))
+    def _linears(self, layer: str) -> list[Linear]:
+        cross = f"{layer}.cross_attention"
+        is_decoder = layer.startswith("decoder")
+        return [self._query(f"{layer}.self_attention", "query_key_value"),
+                self._linear(f"{layer}.self_attention.output"),
+                self._query(cross, "query") if is_decoder else Linear(),
+                self._linear(f"{cross}.output") if is_decoder else Linear(),
+                self._linear(f"{layer}.feed_forward.inner"), self._linear(f"{layer}.feed_forward.outer")]
 
-    def _norm(self, norm: nn.LayerNorm) -> Norm:
-        return Norm(self._keep_copy(norm.weight), self._keep_copy(norm.bias), norm.eps)
+    def _query(self, attention: str, name: str) -> Linear:
+        bilinear = f"{attention}.weighing.weight"
+        return self._packed(*scaled_dot_query(
+            self.section, self._fp32(f"{attention}.{name}.weight"), self._fp32(f"{attention}.{name}.bias"),
+            self._fp32(bilinear) if bilinear in self._weights else None))
 
-    def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+    def _norm(self, name: str) -> Norm:
+        return Norm(self._keep_copy(self._fp32(f"{name}.weight")), self._keep_copy(self._fp32(f"{name}.bias")), EPSILON)
+
+    def _linear(self, name: str) -> Linear:
+        return self._packed(self._fp32(f"{name}.weight"), self._fp32(f"{name}.bias"))
+
+    def _packed(self, weight: np.ndarray, bias: np.ndarray | None) -> Linear:
         """Quantise a weight matrix, (outputs, inputs), and pack it into panels (see PANEL in kernels.cpp)."""
-        levels, scale = quantised(weight.detach().float())
-        outputs, inputs = levels.shape
-        padded = F.pad(levels, (0, -inputs % GROUP, 0, -outputs % PANEL))
-        panels = padded.view(-1, PANEL, padded.shape[1] // GROUP, GROUP).transpose(1, 2)
-        return Linear(panels=self._keep_copy(panels, torch.int8), scale=self._keep_copy(scale),
-                      bias=None if bias is None else self._keep_copy(bias),
-                      offset=self._keep_copy(INPUT_ZERO_POINT * levels.sum(1), torch.int32), inputs=inputs,
-                      outputs=outputs)
+        weight, (outputs, inputs) = np.ascontiguousarray(weight), weight.shape
+        group = self.functions.group
+        panels = self._new(-(-outputs // PANEL) * PANEL * -(-inputs // group) * group, np.int8)
+        scale, offset = self._new(outputs, np.float32), self._new(outputs, np.int32)
+        self.functions.pack(_address(weight), outputs, inputs, panels, scale, offset)
+        return Linear(panels=panels, scale=scale, offset=offset, bias=None if bias is None else self._keep_copy(bias),
+                      inputs=inputs, outputs=outputs)
 
-    def _keep_copy(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
-        """Copy a tensor, converted to `dtype`, and return the copy's address. The copy exists as long as the engine."""
-        self.kept.append(tensor.detach().to(dtype, copy=True).contiguous())
-        return self.kept[-1].data_ptr()
+    def _fp32(self, name: str) -> np.ndarray:
+        return np.ascontiguousarray(self._weights[name], np.float32)
+
+    def _keep_copy(self, array: np.ndarray) -> int:
+        """Copy an array and return the copy's address. The copy exists as long as the engine."""
+        self._kept.append(array.copy())
+        return _address(self._kept[-1])
+
+    def _new(self, size: int, dtype: Any) -> int:
+        """Return the address of a new array, which exists as long as the engine."""
+        self._kept.append(np.empty(size * np.dtype(dtype).itemsize + ALIGNMENT, np.uint8))
+        return -(-_address(self._kept[-1]) // ALIGNMENT) * ALIGNMENT
 
 
 def _address(array: np.ndarray) -> int:

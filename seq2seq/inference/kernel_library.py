@@ -7,6 +7,7 @@ setup.py runs this file, so the file imports only the standard library.
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Set
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,25 @@ _AVX2 = {"avx2": "-mavx2", "fma": "-mfma"}
 # By default, compilers use 256-bit vectors also if there are 512-bit vectors.
 _AVX512 = _AVX2 | {"avx512f": "-mavx512f -mprefer-vector-width=512", "avx512bw": "-mavx512bw", "avx512dq": "-mavx512dq",
                    "avx512vl": "-mavx512vl", "avx512_vnni": "-mavx512vnni"}
-# Instruction sets, the fastest first. Each maps the processor flags of Linux that the library needs to the compiler
-# flags that enable these instructions. If Linux does not let a process use AMX, the library for AMX uses AVX-512.
-INSTRUCTION_SETS = {
-    "amx": _AVX512 | {"amx_tile": "-mamx-tile", "amx_int8": "-mamx-int8"},
-    "avx512": _AVX512,
-    "avxvnni": _AVX2 | {"avx_vnni": "-mavxvnni"},
-    "avx2": _AVX2,
-    "portable": {},
+_DOTPROD = {"asimddp": "-march=armv8.2-a+dotprod"}
+# Instruction sets of each kind of processor, named as in `platform.machine()`; the fastest first. Each maps the
+# processor flags of Linux that the library needs to the compiler flags that enable these instructions. If Linux does
+# not let a process use AMX, the library for AMX uses AVX-512. Of two -march, compilers use the second.
+PROCESSORS = {
+    "x86_64": {
+        "amx": _AVX512 | {"amx_tile": "-mamx-tile", "amx_int8": "-mamx-int8"},
+        "avx512": _AVX512,
+        "avxvnni": _AVX2 | {"avx_vnni": "-mavxvnni"},
+        "avx2": _AVX2,
+    },
+    "aarch64": {
+        "i8mm": _DOTPROD | {"i8mm": "-march=armv8.2-a+dotprod+i8mm"},
+        "dotprod": _DOTPROD,
+    },
 }
+# Instruction sets of this kind of processor. "portable" is what the compiler assumes of it: on macOS, whose name for
+# aarch64 is arm64, with dot products, which all of Apple's processors for it have.
+INSTRUCTION_SETS = {**PROCESSORS.get(platform.machine(), {}), "portable": {}}
 
 
 def library_path(instruction_set: str) -> Path:
@@ -45,9 +56,8 @@ def usable_libraries(cpu_flags: Set[str]) -> list[Path]:
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
 # Names in the order of the enumeration `Activation` in kernels.cpp.
 ACTIVATIONS = ("relu", "gelu", "silu")
-# PANEL: number of outputs in a panel of int8 weights. GROUP: number of inputs in a group. The values are those in
-# kernels.cpp, where the layout is described.
-PANEL, GROUP = 64, 4
+# Number of outputs in a panel of int8 weights, as in kernels.cpp, where the layout is described.
+PANEL = 64
 # Log-probability of an impossible continuation, as in kernels.cpp.
 LOG_ZERO = -1e38
 # Zero point of quantised inputs in eager.py and in kernels.cpp (where it is 0 on AVX2 without VNNI). VNNI multiplies
@@ -86,33 +96,45 @@ class Stack(ctypes.Structure):
 
     first: norm before the first sublayer of a pre-norm model. last: linear layers that follow `layers`: in an encoder,
     the projections to keys and values of cross-attention, one for each decoder layer; in a decoder, the output layer.
+    window: maximum distance between a query and its keys in self-attention; negative: no limit.
     """
 
     _fields_ = (("layers", ctypes.POINTER(Layer)), ("number_of_layers", SIZE), ("d_model", SIZE), ("heads", SIZE),
                 ("feed_forward", SIZE), ("pre_norm", SIZE), ("activation", SIZE), ("first", Norm),
-                ("last", ctypes.POINTER(Linear)), ("number_of_last", SIZE))
+                ("last", ctypes.POINTER(Linear)), ("number_of_last", SIZE), ("embedding", POINTER),
+                ("positions", POINTER), ("embedding_scale", ctypes.c_float), ("window", SIZE))
 
 
 class Functions:
-    """Functions of a compiled library. While they run, Python's global interpreter lock is released."""
+    """Functions of a compiled library. While they run, Python's global interpreter lock is released.
+
+    The last argument of functions that may use several threads is the number of threads.
+
+    group: number of inputs in a group of int8 weights (see PANEL in kernels.cpp).
+    """
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
+        self.group: int = loaded.group_size()
 
         def typed(function: Any, *arguments: Any) -> Any:
             function.argtypes, function.restype = arguments, None
             return function
 
+        stack, threads = ctypes.POINTER(Stack), ctypes.c_int
         self.add_and_norm = typed(loaded.add_and_norm, POINTER, POINTER, ctypes.POINTER(Norm), POINTER, POINTER, SIZE,
                                   SIZE)
         self.attend_past = typed(loaded.attend_past, POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 2,
                                  *(SIZE,) * 3)
         self.attend_source = typed(loaded.attend_source, POINTER, SIZE, *(POINTER,) * 4, *(SIZE,) * 3)
-        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE, ctypes.c_bool)
-        self.encode = typed(loaded.encode, ctypes.POINTER(Stack), *(POINTER,) * 5, SIZE)
-        self.step = typed(loaded.step, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, POINTER, SIZE,
-                          POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 3, SIZE)
-        self.search = typed(loaded.search, ctypes.POINTER(Stack), POINTER, POINTER, ctypes.c_float, POINTER, SIZE,
-                            *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3, *(POINTER,) * 4)
+        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE, ctypes.c_bool, threads)
+        self.pack = typed(loaded.pack, POINTER, SIZE, SIZE, *(POINTER,) * 3)
+        self.encode = typed(loaded.encode, stack, POINTER, POINTER, SIZE, POINTER, SIZE, threads)
+        self.step = typed(loaded.step, stack, POINTER, POINTER, SIZE, POINTER, SIZE, POINTER, POINTER, SIZE,
+                          *(POINTER,) * 4, SIZE, SIZE, threads)
+        self.cross_attention = typed(loaded.cross_attention, stack, POINTER, POINTER, SIZE, POINTER, SIZE, POINTER,
+                                     SIZE, POINTER, POINTER, threads)
+        self.search = typed(loaded.search, stack, POINTER, SIZE, *(POINTER,) * 3, *(SIZE,) * 3, POINTER, *(SIZE,) * 3,
+                            *(POINTER,) * 4, threads)
         self.topk = typed(loaded.topk, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
-                          *(POINTER,) * 3, SIZE)
+                          *(POINTER,) * 3, SIZE, threads)

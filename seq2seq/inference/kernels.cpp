@@ -15,9 +15,8 @@
 
 #if defined(__AVX__)
 #include <immintrin.h>
-#endif
-#if defined(_OPENMP)
-#include <omp.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 // TILES is defined if AMX is used. AMX has tile registers, which contain rows of bytes. Tests emulate AMX (macro
 // EMULATE_TILES). In clang++ 14, the macro for AMX is __AMXINT8__.
@@ -58,13 +57,17 @@ struct Layer {
 
 // Encoder or decoder. first: norm before the first sublayer of a pre-norm model. last: linear layers that follow
 // `layers`: in an encoder, the projections to keys and values of cross-attention, one for each decoder layer; in a
-// decoder, the output layer.
+// decoder, the output layer. The input of the first layer is embedding_scale * embedding of the token + encoding of its
+// position. window: maximum distance between a query and its keys in self-attention; negative: no limit.
 struct Stack {
     const Layer* layers;
     long number_of_layers, d_model, heads, feed_forward, pre_norm, activation;
     Norm first;
     const Linear* last;
     long number_of_last;
+    const float *embedding, *positions;
+    float embedding_scale;
+    long window;
 };
 
 enum Activation { RELU, GELU, SILU };
@@ -110,6 +113,8 @@ inline void store(Wide numbers, float* to) { std::memcpy(to, &numbers, sizeof nu
 inline float sum_of(Wide numbers) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)numbers);
+#elif defined(__aarch64__)
+    return vaddvq_f32((float32x4_t)numbers);
 #else
     typedef float Four __attribute__((vector_size(16)));
     Four parts[WIDTH / 4];
@@ -184,6 +189,8 @@ inline float sum_of_terms(const float* numbers, long count, float nothing, Term 
 inline float max_of(Wide numbers) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)numbers);
+#elif defined(__aarch64__)
+    return vmaxvq_f32((float32x4_t)numbers);
 #else
     float found = numbers[0];
     for (long lane = 1; lane < WIDTH; ++lane) found = std::max(found, numbers[lane]);
@@ -236,6 +243,9 @@ void add_and_norm(const float* hidden, const float* output, const Norm& norm, fl
 typedef uint16_t BFloat16;
 
 inline Wide load(const BFloat16* from) {
+#if defined(__aarch64__)
+    return (Wide)vshll_n_u16(vld1_u16(from), 16);                               // g++ converts number by number
+#else
     typedef BFloat16 Bf16Vector __attribute__((vector_size(2 * WIDTH)));
     typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
     Bf16Vector bf16;
@@ -244,6 +254,7 @@ inline Wide load(const BFloat16* from) {
     Wide numbers;
     std::memcpy(&numbers, &bits, sizeof numbers);
     return numbers;
+#endif
 }
 
 inline float to_float(BFloat16 bf16) {
@@ -303,6 +314,8 @@ float softmax_terms(float* scores, long count) {
 // row. PARTIAL_SUMS: number of partial sums of a score.
 #if defined(__AVX512F__)
 constexpr long QUERY_BLOCK = 6, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
+#elif defined(__aarch64__)
+constexpr long QUERY_BLOCK = 4, COLUMN_BLOCK = 4, PARTIAL_SUMS = 4;
 #else
 constexpr long QUERY_BLOCK = 4, COLUMN_BLOCK = 2, PARTIAL_SUMS = 2;
 #endif
@@ -460,8 +473,14 @@ void attend_own(const float* query, long query_stride, const BFloat16* cache, co
 
 // Layout of int8 weights: the outputs are divided into panels of PANEL outputs, and the inputs into groups of GROUP
 // inputs. For each group of inputs, a panel contains the weights of the panel's first output, then the weights of its
-// second output, and so on. Incomplete panels and groups are padded with zeros.
-constexpr long PANEL = 64, GROUP = 4;
+// second output, and so on. Incomplete panels and groups are padded with zeros. A group is as many inputs as an
+// instruction adds up.
+constexpr long PANEL = 64;
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr long GROUP = 8;
+#else
+constexpr long GROUP = 4;
+#endif
 
 // Quantised inputs are from -127 to 127. INPUT_ZERO_POINT is added to them: 128 if the inputs are unsigned bytes, else
 // 0. same_group repeats a group of inputs in a vector. add_products adds the products of this group and the weights of
@@ -493,6 +512,19 @@ constexpr long TILE = 3, VECTORS = 4, INPUT_ZERO_POINT = 0;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
     return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(levels, weights), _mm256_set1_epi16(1)));
+}
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+// The instruction smmla multiplies two rows of 8 inputs by the weights of two outputs: twice as many products as sdot
+// computes, with the same throughput on Neoverse V1, N2 and V2.
+typedef int32x4_t Sums;
+constexpr long TILE = 4, VECTORS = 8, INPUT_ZERO_POINT = 0;
+#elif defined(__ARM_FEATURE_DOTPROD)
+typedef int32x4_t Sums;
+#define VECTOR_PRODUCTS
+constexpr long TILE = 3, VECTORS = 8, INPUT_ZERO_POINT = 0;
+inline Sums same_group(int32_t levels) { return vdupq_n_s32(levels); }
+inline Sums add_products(Sums sums, Sums levels, Sums weights) {
+    return vdotq_s32(sums, vreinterpretq_s8_s32(levels), vreinterpretq_s8_s32(weights));
 }
 #else
 constexpr long TILE = 6, INPUT_ZERO_POINT = 128;
@@ -619,29 +651,61 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, const i
         Sums totals[ROWS][COUNT], own[COUNT];
 #pragma GCC unroll 6
         for (long row = 0; row < ROWS; ++row)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (long v = 0; v < COUNT; ++v)
                 totals[row][v] =
                     SIGNS_APART && !POSITIVE ? repeated(levels + row * row_bytes(stride) + 2 * stride) : Sums{};
         for (long n = 0; n < number; ++n) {
             const long i = POSITIVE ? groups[n] : n * GROUP;
             const int8_t* weights = panel + first * GROUP + i * PANEL;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (long v = 0; v < COUNT; ++v) std::memcpy(&own[v], weights + v * SIZE, SIZE);
 #pragma GCC unroll 6
             for (long row = 0; row < ROWS; ++row) {
                 const uint8_t* group = levels + row * row_bytes(stride) + i;
                 const Sums same = repeated(group),
                            flip = SIGNS_APART && !POSITIVE ? repeated(group + stride) : Sums{};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
                 for (long v = 0; v < COUNT; ++v) totals[row][v] = add_products(totals[row][v], same, own[v] ^ flip);
             }
         }
 #pragma GCC unroll 6
         for (long row = 0; row < ROWS; ++row)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (long v = 0; v < COUNT; ++v)
                 std::memcpy(sums + row * PANEL + first + v * SIZE / GROUP, &totals[row][v], SIZE);
+    }
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+    // A vector contains the sums of two rows and two outputs. If the number of rows is odd, the last one is multiplied
+    // twice.
+    constexpr long PAIRS = (ROWS + 1) / 2, OUTPUTS = 2 * VECTORS;
+    for (long first = 0; first < PANEL; first += OUTPUTS) {
+        Sums totals[PAIRS][VECTORS] = {};
+        for (long n = 0; n < number; ++n) {
+            const long i = POSITIVE ? groups[n] : n * GROUP;
+            const int8_t* weights = panel + first * GROUP + i * PANEL;
+            int8x16_t inputs[PAIRS];
+#pragma GCC unroll 2
+            for (long pair = 0; pair < PAIRS; ++pair) {
+                const uint8_t *one = levels + 2 * pair * stride + i, *other = 2 * pair + 1 < ROWS ? one + stride : one;
+                inputs[pair] = vreinterpretq_s8_u8(vcombine_u8(vld1_u8(one), vld1_u8(other)));
+            }
+#pragma GCC unroll 8
+            for (long v = 0; v < VECTORS; ++v) {
+                const int8x16_t own = vld1q_s8(weights + 2 * v * GROUP);
+#pragma GCC unroll 2
+                for (long pair = 0; pair < PAIRS; ++pair)
+                    totals[pair][v] = vmmlaq_s32(totals[pair][v], inputs[pair], own);
+            }
+        }
+#pragma GCC unroll 2
+        for (long pair = 0; pair < PAIRS; ++pair)
+#pragma GCC unroll 8
+            for (long v = 0; v < VECTORS; ++v) {
+                int32_t* to = sums + 2 * pair * PANEL + first + 2 * v;
+                vst1_s32(to, vget_low_s32(totals[pair][v]));
+                if (2 * pair + 1 < ROWS) vst1_s32(to + PANEL, vget_high_s32(totals[pair][v]));
+            }
     }
 #else
     std::fill_n(sums, ROWS * PANEL, 0);
@@ -783,18 +847,21 @@ struct Levels {
     const long filled_capacity;
     const std::unique_ptr<uint8_t[]> levels;
     const std::unique_ptr<float[]> scale;
-    // Of each TILE rows, the groups with inputs other than 0, and their number. They exist if the inputs are `positive`.
+    // Of each TILE rows, the groups with inputs other than 0, and their number. If the inputs are not `positive`, `number`
+    // counts all groups.
     const std::unique_ptr<int32_t[]> groups;
     std::vector<long> number;
-    std::vector<uint32_t> any;
+    typedef std::conditional_t<GROUP == 8, uint64_t, uint32_t> Group;           // the inputs of a group
+    std::vector<Group> any;                                                     // bitwise or of the rows
     long stride = 0;
     bool positive = false;
 
     static long filled(long inputs) { return (inputs + GROUP - 1) / GROUP * GROUP; }
 
     Levels(long rows, long inputs)
-        : filled_capacity(filled(inputs)), levels(allocate<uint8_t>(rows * row_bytes(filled_capacity))), scale(allocate<float>(rows)), groups(allocate<int32_t>((rows + TILE - 1) / TILE * (filled_capacity / GROUP))),
-          number((rows + TILE - 1) / TILE), any(filled_capacity / GROUP) {}
+        : filled_capacity(filled(inputs)), levels(allocate<uint8_t>(rows * row_bytes(filled_capacity))),
+          scale(allocate<float>(rows)),
+          groups(allocate<int32_t>((rows + TILE - 1) / TILE * (filled_capacity / GROUP))), number((rows + TILE - 1) / TILE), any(filled_capacity / GROUP) {}
 
     void quantise(const float* input, long rows, long inputs) {
         positive = false, stride = filled(inputs);
@@ -812,19 +879,19 @@ struct Levels {
             std::memcpy(any.data(), of_tile, end);
             for (long row = 1; row < tile; ++row) {
                 const uint8_t* __restrict own = of_tile + row * row_bytes(end);
-                uint32_t* __restrict all = any.data();
+                Group* __restrict all = any.data();
                 for (long n = 0; n < end / GROUP; ++n) {
-                    uint32_t group;
+                    Group group;
                     std::memcpy(&group, own + n * GROUP, sizeof group);
                     all[n] |= group;
                 }
             }
-            const uint32_t* all = any.data();
+            const Group* all = any.data();
             int32_t* own = groups_of(first);
             long count = 0;
             for (long n = 0; n < end / GROUP; ++n) {
                 own[count] = int32_t(n * GROUP);
-                count += (all[n] | -all[n]) >> 31;                              // 1 if not 0; a branch would be slow
+                count += long((all[n] | -all[n]) >> (8 * GROUP - 1));            // 1 if not 0; a branch would be slow
             }
             number[first / TILE] = count;
         }
@@ -895,7 +962,12 @@ struct Activations {
           projected(allocate<float>(rows * std::max(3 * d_model, stack.feed_forward))),
           attended(allocate<float>(rows * d_model)), levels(rows, std::max(d_model, stack.feed_forward)) {}
 
-    // Computes the input of the first sublayer. The caller has filled `hidden`.
+    void embed(long row, int64_t token, long position) {
+        const float *embedded = stack.embedding + token * d_model, *encoding = stack.positions + position * d_model;
+        for (long i = 0; i < d_model; ++i) hidden[row * d_model + i] = embedded[i] * stack.embedding_scale + encoding[i];
+    }
+
+    // Computes the input of the first sublayer. The caller has called `embed` for every row.
     void begin() {
         std::copy_n(hidden.get(), rows * d_model, sublayer_input.get());
         std::fill_n(output.get(), rows * d_model, 0.0f);                        // no sublayer output to add yet
@@ -934,47 +1006,84 @@ struct Activations {
     }
 };
 
-// Encodes a block of whole sentences: `tokens` embedded tokens, starting at token `begin`. Writes keys and values of
-// cross-attention for each decoder layer, (layers, all_tokens, 2 * d_model), in the layout of `transpose_keys`.
-// first[t]: first token of the sentence of token t. count[t]: number of tokens of this sentence.
-void encode(const Stack& encoder, const float* embedded, const int32_t* first, const int32_t* count, BFloat16* memory,
-            long begin, long tokens, long all_tokens) {
-    Activations rows(encoder, tokens);
+// Computes self-attention of each row over its own past, see `attend_own`. With a window, a row attends only to the
+// last window + 1 of its cache rows.
+void attend_recent(const Activations& rows, const BFloat16* cache, const int32_t* past, long past_stride,
+                   const int32_t* length) {
+    const long d_model = rows.d_model, heads = rows.stack.heads, window = rows.stack.window;
+    if (window < 0) {
+        attend_own(rows.projected.get(), 3 * d_model, cache, past, past_stride, length, rows.attended.get(), rows.rows,
+                   heads, rows.head_size);
+        return;
+    }
+    for (long row = 0; row < rows.rows; ++row) {
+        const int32_t keys = int32_t(std::min<long>(length[row], window + 1));
+        attend_own(rows.projected.get() + row * 3 * d_model, 3 * d_model, cache,
+                   past + row * past_stride + length[row] - keys, past_stride, &keys,
+                   rows.attended.get() + row * d_model, 1, heads, rows.head_size);
+    }
+}
+
+// Encodes a block of whole sentences: sentences `begin` (included) to `end` (excluded). Writes keys and values of
+// cross-attention for each decoder layer, (layers, all tokens, 2 * d_model), in the layout of `transpose_keys`; layers
+// are memory_stride elements apart. offsets: index of the first token of each sentence, then the number of tokens.
+void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets, BFloat16* memory, long memory_stride,
+            long begin, long end) {
+    const long first_token = offsets[begin], number_of_tokens = offsets[end] - first_token, window = encoder.window;
+    Activations rows(encoder, number_of_tokens);
     const long d_model = rows.d_model;
-    std::copy_n(embedded + begin * d_model, tokens * d_model, rows.hidden.get());
+    std::vector<int32_t> first(number_of_tokens), count(number_of_tokens), every(window < 0 ? 0 : number_of_tokens);
+    for (long sentence = begin, row = 0; sentence < end; ++sentence)
+        for (long token = offsets[sentence]; token < offsets[sentence + 1]; ++token, ++row) {
+            rows.embed(row, tokens[token], token - offsets[sentence]);
+            first[row] = int32_t(offsets[sentence] - first_token);
+            count[row] = offsets[sentence + 1] - offsets[sentence];
+        }
     rows.begin();
-    std::vector<int32_t> first_here(tokens);
-    for (long token = 0; token < tokens; ++token) first_here[token] = first[begin + token] - int32_t(begin);
     const auto transpose_all_keys = [&](const float* keys_values, long stride, BFloat16* blocks) {
-        for (long token = 0; token < tokens; token += count[begin + token])
-            transpose_keys(keys_values + token * stride, stride, blocks + token * 2 * d_model, count[begin + token],
-                           d_model);
+        for (long token = 0; token < number_of_tokens; token += count[token])
+            transpose_keys(keys_values + token * stride, stride, blocks + token * 2 * d_model, count[token], d_model);
     };
-    const auto own = allocate<BFloat16>(tokens * 2 * d_model + WIDTH);
+    for (long token = 0; token < long(every.size()); ++token) every[token] = int32_t(token);
+    const auto own = allocate<BFloat16>(number_of_tokens * 2 * d_model + WIDTH);
+    const auto attend_to_window = [&](const float* projected) {
+        for (long token = 0; token < number_of_tokens; ++token)
+            convert_to_bf16(projected + (3 * token + 1) * d_model, &own[token * 2 * d_model], 2 * d_model);
+        for (long token = 0; token < number_of_tokens; ++token) {
+            const long from = std::max<long>(first[token], token - window),
+                       to = std::min<long>(first[token] + count[token], token + window + 1);
+            const int32_t keys = int32_t(to - from);
+            attend_own(projected + 3 * token * d_model, 3 * d_model, own.get(), &every[from], 0, &keys,
+                       &rows.attended[token * d_model], 1, encoder.heads, rows.head_size);
+        }
+    };
     for (long number = 0; number < encoder.number_of_layers; ++number) {
         const Layer& layer = encoder.layers[number];
         rows.project(layer.query_key_value);
-        transpose_all_keys(rows.projected.get() + d_model, 3 * d_model, own.get());
-        attend_sources(rows.projected.get(), 3 * d_model, own.get(), first_here.data(), count + begin,
-                      rows.attended.get(), tokens, encoder.heads, rows.head_size);
+        if (window < 0) {
+            transpose_all_keys(rows.projected.get() + d_model, 3 * d_model, own.get());
+            attend_sources(rows.projected.get(), 3 * d_model, own.get(), first.data(), count.data(),
+                           rows.attended.get(), number_of_tokens, encoder.heads, rows.head_size);
+        } else {
+            attend_to_window(rows.projected.get());
+        }
         rows.finish_attention(layer.output, layer.norms[0]);
         rows.feed_forward(layer);
     }
     for (long number = 0; number < encoder.number_of_last; ++number) {
         rows.project(encoder.last[number]);
-        transpose_all_keys(rows.projected.get(), 2 * d_model, memory + (number * all_tokens + begin) * 2 * d_model);
+        transpose_all_keys(rows.projected.get(), 2 * d_model,
+                           memory + number * memory_stride + first_token * 2 * d_model);
     }
 }
 
 // Input of a decoder step.
 //
-// The input of row r is embedding_scale * embedding of its token + encoding of position length[r] - 1. The cache of
-// layer l begins at cache + l * layer_stride. past[r * past_stride], … are the length[r] cache rows to which row r
-// attends. The step writes the keys and values of row r into the last of these cache rows. The memory of layer l begins
-// at memory + l * memory_stride. Row r attends to count[r] source tokens of the memory, beginning at token first[r].
+// Row r reads its token at position length[r] - 1. The cache of layer l begins at cache + l * layer_stride.
+// past[r * past_stride], … are the length[r] cache rows to which row r attends. The step writes the keys and values of
+// row r into the last of these cache rows. The memory of layer l begins at memory + l * memory_stride. Row r attends to
+// count[r] source tokens of the memory, beginning at token first[r].
 struct StepInput {
-    const float *embedding, *positions;
-    float embedding_scale;
     const int64_t* tokens;
     BFloat16* cache;
     long layer_stride;
@@ -987,17 +1096,15 @@ struct StepInput {
 };
 
 // Computes a decoder step of rows.rows rows, from row `begin` of the input. The result is in `rows.sublayer_input`; the
-// output layer reads it.
-void step(Activations& rows, const StepInput& input, long begin) {
+// output layer reads it. The keys and values of all these rows are written before one of them attends to its past.
+// ends_at(layer) is called when rows.projected contains the queries of a layer's cross-attention; if it returns true,
+// the step ends there.
+template <class EndsAt>
+void step(Activations& rows, const StepInput& input, long begin, EndsAt ends_at) {
     const Stack& decoder = rows.stack;
     const long d_model = rows.d_model;
     const int32_t *past = input.past + begin * input.past_stride, *length = input.length + begin;
-    for (long row = 0; row < rows.rows; ++row) {
-        const float *embedded = input.embedding + input.tokens[begin + row] * d_model,
-                    *position = input.positions + (length[row] - 1) * d_model;
-        for (long i = 0; i < d_model; ++i)
-            rows.hidden[row * d_model + i] = embedded[i] * input.embedding_scale + position[i];
-    }
+    for (long row = 0; row < rows.rows; ++row) rows.embed(row, input.tokens[begin + row], length[row] - 1);
     rows.begin();
     for (long number = 0; number < decoder.number_of_layers; ++number) {
         const Layer& layer = decoder.layers[number];
@@ -1006,29 +1113,60 @@ void step(Activations& rows, const StepInput& input, long begin) {
         for (long row = 0; row < rows.rows; ++row)
             convert_to_bf16(rows.projected.get() + (3 * row + 1) * d_model,
                             cache + past[row * input.past_stride + length[row] - 1] * 2 * d_model, 2 * d_model);
-        attend_own(rows.projected.get(), 3 * d_model, cache, past, input.past_stride, length, rows.attended.get(),
-                   rows.rows, decoder.heads, rows.head_size);
+        attend_recent(rows, cache, past, input.past_stride, length);
         rows.finish_attention(layer.output, layer.norms[0]);
         rows.project(layer.query);
+        if (ends_at(number)) return;
         attend_sources(rows.projected.get(), d_model, input.memory + number * input.memory_stride, input.first + begin,
-                      input.count + begin, rows.attended.get(), rows.rows, decoder.heads, rows.head_size);
+                       input.count + begin, rows.attended.get(), rows.rows, decoder.heads, rows.head_size);
         rows.finish_attention(layer.source_output, layer.norms[1]);
         rows.feed_forward(layer);
+    }
+}
+
+// Computes the attention weights of each row over its source sentence. Arguments: as in `attend_sources`. Calls
+// receive(row, head, terms, scale): the weight of source token n is terms[n] * scale.
+template <class Receive>
+void weigh_sources(const float* query, const BFloat16* memory, const int32_t* first, const int32_t* count, long rows,
+                   long heads, long size, Receive receive) {
+    const float factor = 1 / std::sqrt(float(size));
+    std::vector<float> terms;
+    for (long row = 0; row < rows; ++row) {
+        terms.resize(count[row] + WIDTH);
+        for (long head = 0; head < heads; ++head, query += size) {
+            const BFloat16* keys = memory + (first[row] * 2 * heads + head * count[row]) * size;
+            for (long begin = 0; begin < count[row]; begin += WIDTH) {
+                Wide sum = {};
+                for (long i = 0; i < size; ++i) sum += broadcast(query[i]) * load(keys + i * count[row] + begin);
+                store(sum * factor, &terms[begin]);
+            }
+            receive(row, head, terms.data(), softmax_terms(terms.data(), count[row]));
+        }
     }
 }
 
 // Divides `rows` rows among the threads, in blocks whose size is a multiple of TILE and at most MAX_BLOCK_ROWS. Calls
 // work(begin, count) for the blocks in parallel.
 template <class Work>
-void in_parallel_blocks(long rows, Work work) {
-    long threads = 1;
-#if defined(_OPENMP)
-    threads = omp_get_max_threads();
-#endif
+void in_parallel_blocks(long rows, int threads, Work work) {
     const long even = (rows + threads - 1) / threads;
     const long size = std::clamp((even + TILE - 1) / TILE * TILE, TILE, MAX_BLOCK_ROWS);
-#pragma omp parallel for schedule(dynamic) if (rows > MAX_SERIAL_ROWS)
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (rows > MAX_SERIAL_ROWS)
     for (long begin = 0; begin < rows; begin += size) work(begin, std::min(size, rows - begin));
+}
+
+// Groups successive sentences into blocks of about MAX_BLOCK_ROWS tokens, whose activations fit into a core's cache.
+// Calls work(begin, end) for the sentences of the blocks in parallel. offsets: index of each sentence's first token,
+// then the number of tokens.
+template <class Work>
+void in_blocks_of_sentences(const int32_t* offsets, long sentences, int threads, Work work) {
+    std::vector<long> begins = {0};
+    for (long sentence = 1; sentence < sentences; ++sentence)
+        if (offsets[sentence + 1] / MAX_BLOCK_ROWS != offsets[sentence] / MAX_BLOCK_ROWS) begins.push_back(sentence);
+    const long blocks = long(begins.size());
+    begins.push_back(sentences);
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (blocks > 1)
+    for (long block = 0; block < blocks; ++block) work(begins[block], begins[block + 1]);
 }
 
 // Continuation of hypothesis number `beam` of a group by `word`. Here, "word" means a target token. total: log p of the
@@ -1123,8 +1261,6 @@ struct BestWords {
 // Arguments of the function `search`; its comment describes them.
 struct Search {
     const Stack& decoder;
-    const float *embedding, *positions;
-    float embedding_scale;
     const BFloat16* memory;
     long memory_stride;
     const int32_t *first, *count;
@@ -1206,9 +1342,9 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
                 count[row] = search.count[one.number];
             }
         rows.rows = now.rows;
-        step(rows, {search.embedding, search.positions, search.embedding_scale, now.last.data(), cache.get(),
-                    layer_stride, now.past.data(), search.longest, length.data(), search.memory, search.memory_stride,
-                    first.data(), count.data()}, 0);
+        const StepInput input = {now.last.data(), cache.get(),   layer_stride,         now.past.data(), search.longest,
+                                 length.data(),   search.memory, search.memory_stride, first.data(),    count.data()};
+        step(rows, input, 0, [](long) { return false; });
         rows.levels.quantise(rows.sublayer_input.get(), rows.rows, d_model);
         best_words.begin();
         for (long begin = 0; begin < words; begin += VOCABULARY_BLOCK) {
@@ -1258,10 +1394,12 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
 
 extern "C" {
 
+long group_size() { return GROUP; }                                             // callers arrange the weights
+
 void topk(float* logits, const float* totals, long groups, long beam, long words, const int64_t* banned,
           long number_banned, const bool* must_end, bool skip_log_softmax, float* best_totals, int64_t* beams,
-          int64_t* ids, long count) {
-#pragma omp parallel for if (groups * beam > MAX_SERIAL_ROWS)
+          int64_t* ids, long count, int threads) {
+#pragma omp parallel for num_threads(threads) if (groups * beam > MAX_SERIAL_ROWS)
     for (long group = 0; group < groups; ++group) {
         BestWords best_words(beam, count);
         best_words.begin();
@@ -1296,8 +1434,8 @@ void attend_source(const float* query, long query_stride, const BFloat16* memory
     attend_sources(query, query_stride, memory, first, count, result, rows, heads, size);
 }
 
-void product(const Linear* linear, const float* input, float* result, long rows, bool relu) {
-    in_parallel_blocks(rows, [&](long begin, long count) {
+void product(const Linear* linear, const float* input, float* result, long rows, bool relu, int threads) {
+    in_parallel_blocks(rows, threads, [&](long begin, long count) {
         Levels levels(count, linear->inputs);
         const float* own = input + begin * linear->inputs;
         relu ? levels.quantise_relu(own, count, linear->inputs) : levels.quantise(own, count, linear->inputs);
@@ -1305,25 +1443,113 @@ void product(const Linear* linear, const float* input, float* result, long rows,
     });
 }
 
-void encode(const Stack* encoder, const float* embedded, const int32_t* first, const int32_t* count, BFloat16* memory,
-            const int64_t* ends, long parts) {
-#pragma omp parallel for schedule(dynamic) if (parts > 1)
-    for (long part = 0; part < parts; ++part) {
-        const long begin = part ? ends[part - 1] : 0;
-        encode(*encoder, embedded, first, count, memory, begin, ends[part] - begin, ends[parts - 1]);
+// Quantises a weight matrix, (outputs, inputs), to int8, with a scale for each output, and writes it in the layout of
+// `Linear`. A row that contains NaN or infinity gets a scale that is not finite.
+void pack(const float* weights, long outputs, long inputs, int8_t* panels, float* scale, int32_t* offset) {
+    const long stride = Levels::filled(inputs);
+    std::vector<int8_t> levels(stride);
+    for (long output = 0; output < (outputs + PANEL - 1) / PANEL * PANEL; ++output) {
+        int8_t* packed = panels + output / PANEL * PANEL * stride + output % PANEL * GROUP;
+        if (output < outputs) {
+            const float* own = weights + output * inputs;
+            uint32_t largest_bits = bits_of(1e-12f);                            // see `quantise_rows`
+            for (long i = 0; i < inputs; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
+            float largest;
+            std::memcpy(&largest, &largest_bits, sizeof largest);
+            const float step = scale[output] = largest / 127;
+            int32_t sum = 0;
+            const bool finite = largest_bits < INFINITY_BITS;
+            for (long i = 0; finite && i < inputs; ++i) {
+                const int32_t level = int32_t((own[i] / step + ROUNDER) - ROUNDER);
+                levels[i] = int8_t(level);
+                sum += level;
+            }
+            if (!finite) std::fill(levels.begin(), levels.end(), int8_t(0));
+            offset[output] = int32_t(INPUT_ZERO_POINT) * sum;
+        } else {
+            std::fill(levels.begin(), levels.end(), int8_t(0));
+        }
+        for (long i = 0; i < stride; i += GROUP) std::memcpy(packed + i * PANEL, &levels[i], GROUP);
     }
 }
 
-void step(const Stack* decoder, const float* embedding, const float* positions, float scale, const int64_t* tokens,
-          BFloat16* cache, long layer_stride, const int32_t* past, long past_stride, const int32_t* length,
-          const BFloat16* memory, long memory_stride, const int32_t* first, const int32_t* count, float* logits,
-          long rows) {
-    const StepInput input = {embedding, positions,   scale,  tokens, cache,         layer_stride,
-                         past,      past_stride, length, memory, memory_stride, first,        count};
-    in_parallel_blocks(rows, [&](long begin, long number) {
+// Encodes sentences. tokens, offsets: the source, as in `Stepwise.start`. memory: output, see the other `encode`.
+void encode(const Stack* encoder, const int64_t* tokens, const int32_t* offsets, long sentences, BFloat16* memory,
+            long memory_stride, int threads) {
+    in_blocks_of_sentences(offsets, sentences, threads, [&](long begin, long end) {
+        encode(*encoder, tokens, offsets, memory, memory_stride, begin, end);
+    });
+}
+
+// attention: (rows, attention_stride), filled with zeros, to which the attention weights of the last layer are added,
+// the mean over its heads; or null.
+void step(const Stack* decoder, const int64_t* tokens, BFloat16* cache, long layer_stride, const int32_t* past,
+          long past_stride, const int32_t* length, const BFloat16* memory, long memory_stride, const int32_t* first,
+          const int32_t* count, float* logits, float* attention, long attention_stride, long rows, int threads) {
+    const StepInput input = {tokens, cache,  layer_stride,  past,  past_stride,
+                             length, memory, memory_stride, first, count};
+    const long last = decoder->number_of_layers - 1;
+    in_parallel_blocks(rows, threads, [&](long begin, long number) {
         Activations part(*decoder, number);
-        step(part, input, begin);
+        step(part, input, begin, [&](long layer) {
+            if (attention && layer == last)
+                weigh_sources(part.projected.get(), memory + layer * memory_stride, first + begin, count + begin,
+                              number, decoder->heads, part.head_size,
+                              [&](long row, long, const float* terms, float scale) {
+                                  float* own = attention + (begin + row) * attention_stride;
+                                  for (long n = 0; n < count[begin + row]; ++n)
+                                      own[n] += terms[n] * (scale / decoder->heads);
+                              });
+            return false;
+        });
         part.multiply(*decoder->last, part.sublayer_input.get(), logits + begin * decoder->last->outputs);
+    });
+}
+
+// Computes cross-attention of decoder layer number `layer`, from 0, for given targets (teacher forcing).
+//
+// tokens, target_offsets: the input of the decoder: for each sentence the start symbol and its target without `</s>`.
+// source_offsets: of the sentences in `memory`, see `StepInput`. weights: output; the weights of a sentence, (heads,
+// target tokens, source tokens), begin at weights + weight_offsets[sentence].
+void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t* target_offsets, long sentences,
+                     const BFloat16* memory, long memory_stride, const int32_t* source_offsets, long layer,
+                     float* weights, const int64_t* weight_offsets, int threads) {
+    in_blocks_of_sentences(target_offsets, sentences, threads, [&](long begin, long end) {
+        const long first_row = target_offsets[begin], rows = target_offsets[end] - first_row;
+        Activations part(*decoder, rows);
+        // Each target token is a row. Its past is a part of `every`: its sentence up to itself. A row reads the cache
+        // of a layer only while this layer is computed, so all layers share one cache.
+        const auto cache = allocate<BFloat16>(rows * 2 * part.d_model);
+        std::vector<int32_t> past, length(rows), first(rows), count(rows);
+        std::vector<long> sentence_of(rows);
+        long longest = 0;
+        for (long sentence = begin; sentence < end; ++sentence)
+            longest = std::max<long>(longest, target_offsets[sentence + 1] - target_offsets[sentence]);
+        past.resize(rows * longest);
+        for (long sentence = begin, row = 0; sentence < end; ++sentence)
+            for (long token = target_offsets[sentence]; token < target_offsets[sentence + 1]; ++token, ++row) {
+                length[row] = int32_t(token - target_offsets[sentence] + 1);
+                for (long n = 0; n < length[row]; ++n)
+                    past[row * longest + n] = int32_t(target_offsets[sentence] - first_row + n);
+                sentence_of[row] = sentence;
+                first[row] = source_offsets[sentence];
+                count[row] = source_offsets[sentence + 1] - source_offsets[sentence];
+            }
+        const StepInput input = {tokens + first_row, cache.get(), 0,            past.data(),  longest,
+                                 length.data(),      memory,      memory_stride, first.data(), count.data()};
+        step(part, input, 0, [&](long number) {
+            if (number == layer)
+                weigh_sources(part.projected.get(), memory + layer * memory_stride, first.data(), count.data(), rows,
+                              decoder->heads, part.head_size,
+                              [&](long row, long head, const float* terms, float scale) {
+                                  const long sentence = sentence_of[row],
+                                             targets = target_offsets[sentence + 1] - target_offsets[sentence];
+                                  float* own = weights + weight_offsets[sentence] +
+                                               (head * targets + length[row] - 1) * count[row];
+                                  for (long n = 0; n < count[row]; ++n) own[n] = terms[n] * scale;
+                              });
+            return number == layer;
+        });
     });
 }
 
@@ -1337,23 +1563,18 @@ void step(const Stack* decoder, const float* embedding, const float* positions, 
 // Inputs: finished_per_group: number of finished hypotheses with which a sentence is finished. limits: maximum length of
 // each target, `</s>` included. memory: as in `StepInput`. first, count: (sentences,), first source token and number of
 // source tokens of each sentence.
-void search(const Stack* decoder, const float* embedding, const float* positions, float scale, const BFloat16* memory,
-            long memory_stride, const int32_t* first, const int32_t* count, const int64_t* limits, long sentences,
-            long beam, long finished_per_group, const int64_t* banned, long number_banned, long max_finished,
-            long longest, int64_t* finished, float* totals, int32_t* lengths, int32_t* tokens) {
-    const Search search = {*decoder,  embedding, positions, scale,     memory,
-                           memory_stride, first, count,     limits,    sentences,
-                           beam,      finished_per_group,   banned, number_banned, max_finished,
-                           longest,   finished,  totals,    lengths,   tokens};
+void search(const Stack* decoder, const BFloat16* memory, long memory_stride, const int32_t* first,
+            const int32_t* count, const int64_t* limits, long sentences, long beam, long finished_per_group,
+            const int64_t* banned, long number_banned, long max_finished, long longest, int64_t* finished,
+            float* totals, int32_t* lengths, int32_t* tokens, int threads) {
+    const Search search = {*decoder, memory,        memory_stride, first,   count,    limits, sentences, beam,
+                           finished_per_group, banned, number_banned, max_finished, longest, finished, totals,
+                           lengths,  tokens};
     std::fill_n(finished, sentences, 0);
-    long threads = 1;
-#if defined(_OPENMP)
-    if (sentences * beam > MAX_SERIAL_ROWS) threads = std::min<long>(omp_get_max_threads(), sentences);
-#endif
-    const long max_sentences =
-        std::clamp((sentences + threads - 1) / threads, 1L, std::max(1L, MAX_BLOCK_ROWS / beam));
+    const long parts = sentences * beam > MAX_SERIAL_ROWS ? std::min<long>(threads, sentences) : 1;
+    const long max_sentences = std::clamp((sentences + parts - 1) / parts, 1L, std::max(1L, MAX_BLOCK_ROWS / beam));
     std::atomic<long> next{0};
-#pragma omp parallel num_threads(threads) if (threads > 1)
+#pragma omp parallel num_threads(int(parts)) if (parts > 1)
     search_batch(search, max_sentences, [&] {
         const long number = next++;
         return number < sentences ? number : -1;

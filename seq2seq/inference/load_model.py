@@ -1,47 +1,48 @@
-"""Load models from bundles."""
+"""Load models from bundles: `read_stored_model` reads the files, without torch; `build` makes models of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+import numpy as np
 
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
-from seq2seq.model import Model, build_model
+from seq2seq.inference.int8 import Int8Engine
+from seq2seq.inference.transformer_weights import differences, expected_shapes
 from seq2seq.recipe import ModelSection, Recipe, parse_recipe
 from seq2seq.storage.checkpoints import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary
 
-FLOATING_POINT_PREFIXES = ("F", "BF")
-"""Prefixes of the names of floating-point dtypes in safetensors: F64, F32, F16, F8_E4M3, BF16."""
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from seq2seq.model import Model
+
+@dataclass(frozen=True)
+class StoredModel:
+    """Contents of a bundle, verified. weights: parameters by name, float32; tied parameters occur once. metadata: see
+    `checkpoints.Bundle`."""
+
+    directory: Path
+    recipe: Recipe
+    tokenizers: Tokenizers
+    weights: dict[str, np.ndarray]
+    metadata: dict[str, Any]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Source and target vocabulary size."""
+        return self.tokenizers.source.vocab_size, self.tokenizers.target.vocab_size
 
 
-class SkipInitialization(TorchFunctionMode):
-    """Context manager that skips the random initialisation of parameters, for models whose weights come from a file.
+def read_stored_model(path: Path) -> StoredModel:
+    """Read a bundle, or a run's best bundle.
 
-    This also saves a second of import time: on the meta device, random initialisation makes torch import torch._dynamo
-    and sympy.
-    """
-
-    INITIALISERS = frozenset({
-        Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.xavier_uniform_,
-        nn.init.kaiming_uniform_})
-
-    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-                           kwargs: Mapping[str, Any] | None = None) -> Any:
-        if func in self.INITIALISERS:
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
-    """Load the model, recipe and tokenizers of a bundle, or of a run's best bundle, with weights in fp32 on the CPU.
-
-    Untrusted bundles are safe to load: no code in them is executed, and shapes are checked before memory is allocated.
+    Untrusted bundles are safe to read: no code in them is executed, and the weights have the shapes of the recipe's
+    model, which are compared before memory is allocated.
 
     Raises:
         CheckpointError: there is no bundle, a file is damaged, or the files do not match.
@@ -60,20 +61,40 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
             raise CheckpointError(f"{bundle.directory / RECIPE}: max_positions is {recipe.model.max_positions:,}, "
                                   f"but the tokenizer was made for {sizes[1] - END_ID:,}. Copy the bundle again from "
                                   "its original location.")
-        if differences := _differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):
-            raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {differences}. Copy both "
+        if unlike := differences(shapes, _model_shapes(recipe.model, sizes, bundle.directory / RECIPE)):
+            raise CheckpointError(f"{bundle.directory / MODEL} does not match its {RECIPE}: {unlike}. Copy both "
                                   "files again from the same run.")
 
     bundle = load_bundle(resolve_model_path(path), require)
     assert recipe is not None and tokenizers is not None
+    weights = {name: weight.astype(np.float32, copy=False) for name, weight in bundle.weights.items()}
+    return StoredModel(bundle.directory, recipe, tokenizers, weights, bundle.metadata)
+
+
+def build(stored: StoredModel) -> Model:
+    """Return the model of a bundle in PyTorch, in fp32 on the CPU."""
+    from seq2seq.model import SkipInitialization, build_model
+
     with SkipInitialization():                                                  # the bundle has all weights
-        model = build_model(recipe.model, tokenizers.source.vocab_size, tokenizers.target.vocab_size)
-    model.load_state_dict(bundle.weights, strict=False)
-    return model, recipe, tokenizers
+        model = build_model(stored.recipe.model, *stored.sizes)
+    model.load_state_dict(as_tensors(stored.weights), strict=False)
+    return model
+
+
+def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
+    """Return model, recipe and tokenizers of a bundle, or of a run's best bundle; see `read_stored_model`."""
+    stored = read_stored_model(path)
+    return build(stored), stored.recipe, stored.tokenizers
 
 
 def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a new model's weights, without allocating weights. recipe_path: path in error messages."""
+    if Int8Engine.obstacle(section) is None:
+        return expected_shapes(section, sizes)
+    import torch
+
+    from seq2seq.model import SkipInitialization, build_model
+
     try:
         with torch.device("meta"), SkipInitialization():
             return {name: tuple(weight.shape) for name, weight in stored_weights(build_model(section, *sizes)).items()}
@@ -93,22 +114,19 @@ def weights_to_start_from(section: ModelSection, sizes: tuple[int, int], path: P
         RecipeError: the bundle's weights differ in name, shape or type from those of the new model.
     """
     def require(bundle: Bundle, shapes: Shapes) -> None:
-        if differences := _differences(shapes, _model_shapes(section, sizes, Path("model"))):
+        if unlike := differences(shapes, _model_shapes(section, sizes, Path("model"))):
             raise RecipeError(f"training.start_from: the model in {path} differs from the model of this recipe: "
-                              f"{differences}. Remove the keys of `model` and `tokenizer` from the recipe; missing "
+                              f"{unlike}. Remove the keys of `model` and `tokenizer` from the recipe; missing "
                               "keys are taken from the bundle's model.")
 
-    return load_bundle(resolve_model_path(path), require).weights
+    return as_tensors(load_bundle(resolve_model_path(path), require).weights)
 
 
-def _differences(stored: Shapes, expected: Mapping[str, tuple[int, ...]]) -> str:
-    """Describe the first three weights that differ in name, shape or type; return "" if all weights agree."""
-    found = {name: str(shape) if dtype.startswith(FLOATING_POINT_PREFIXES) else f"{shape} of {dtype}"
-             for name, (shape, dtype) in stored.items()}
-    wanted = {name: str(shape) for name, shape in expected.items()}
-    names = [name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name)]
-    return "; ".join(f"{name} is {found.get(name, 'missing')} in the bundle, but {wanted.get(name, 'missing')} in the "
-                     "recipe's model" for name in names[:3]) + ("; …" if len(names) > 3 else "")
+def as_tensors(weights: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """Return weights as tensors, which share the memory of the arrays."""
+    import torch
+
+    return {name: torch.from_numpy(weight) for name, weight in weights.items()}
 
 
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -14,19 +14,21 @@ from functools import partial
 from threading import Lock
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from seq2seq.devices import copy_to_device
 from seq2seq.inference.cuda_graphs import CudaGraphs
+from seq2seq.inference.device_search import Beams, decode
 from seq2seq.inference.eager import EagerEngine
+from seq2seq.inference.tensor_scores import at_least_fp32, topk
 from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
 from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
-from seq2seq.search.beam import WholeSearch, decode
-from seq2seq.search.bookkeeping import Beams, Hypothesis
+from seq2seq.search.beam import WholeSearch
+from seq2seq.search.beams import Hypothesis
 from seq2seq.search.options import SearchOptions
-from seq2seq.search.topk import at_least_fp32, topk
 
 # Minimum number of target positions in a bucket. The number is always a power of 2.
 MIN_POSITIONS = 32
@@ -153,7 +155,7 @@ class _Buffers:
     def __init__(self, engine: StaticEngine, capacity: Bucket, options: SearchOptions) -> None:
         self.capacity, self.options = capacity, options
         self.caches = StaticCaches(engine.transformer, engine.steps, options.beam_size, capacity)
-        self.banned = options.banned_on(self.caches.visible.device)
+        self.banned = torch.from_numpy(options.banned).to(self.caches.visible.device)
         self.cuda_graphs = engine.cuda_graphs
         self.graphs: dict[Bucket, torch.cuda.CUDAGraph | None] = {}
         self.beams = self._start([])
@@ -217,7 +219,7 @@ class StaticEngine(EagerEngine):
         return self._search
 
     @torch.inference_mode()
-    def _search(self, source: Tensor, source_offsets: Tensor, longest_source: int, max_lengths: Sequence[int],
+    def _search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                 options: SearchOptions) -> list[list[Hypothesis]]:
         """See `search.beam.WholeSearch`. Only one thread searches at a time, because threads share the buffers."""
         with self.in_use:
@@ -225,7 +227,8 @@ class StaticEngine(EagerEngine):
             if self.settings != settings:
                 self.buffers.clear()
                 self.settings = settings
-            state = self.transformer.start(source, source_offsets, longest_source)
+            tokens, offsets, longest_source = self.on_device(source, source_offsets)
+            state = self.transformer.start(tokens, offsets, longest_source)
             bucket = Bucket.of(len(max_lengths), longest_source, 1)
             buffers = self.buffers_for(bucket, options)
             buffers.fill(state, max_lengths)

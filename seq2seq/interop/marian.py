@@ -16,8 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from seq2seq.errors import FormatError
-from seq2seq.inference.load_model import SkipInitialization
-from seq2seq.model import build_model
+from seq2seq.model import SkipInitialization, build_model
 from seq2seq.model.layers import sinusoids
 from seq2seq.recipe import ModelSection
 from seq2seq.recipe.messages import explain

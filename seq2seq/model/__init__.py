@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from seq2seq.devices import set_threads_of_torch
 from seq2seq.model.attention import MakeWeighing, ScaledDotProduct, runs_packed
 from seq2seq.model.attention_scores import Weighing
 from seq2seq.model.copy_mechanism import CopyHead, CopyingModel
@@ -18,7 +22,27 @@ from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, FeedForward, Transformer
 from seq2seq.recipe import ModelSection
 
+set_threads_of_torch()                                  # the number may have been set before torch was imported
+
 Model = Transformer | RecurrentModel | PointerNetwork | LanguageModel
+
+
+class SkipInitialization(TorchFunctionMode):
+    """Context manager that skips the random initialisation of parameters, for models whose weights come from a file.
+
+    This also saves a second of import time: on the meta device, random initialisation makes torch import torch._dynamo
+    and sympy.
+    """
+
+    INITIALISERS = frozenset({
+        Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.xavier_uniform_,
+        nn.init.kaiming_uniform_})
+
+    def __torch_function__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+                           kwargs: Mapping[str, Any] | None = None) -> Any:
+        if func in self.INITIALISERS:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def build_model(section: ModelSection, source_vocab_size: int, target_vocab_size: int) -> Model:

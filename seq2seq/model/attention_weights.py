@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from seq2seq.data.alignment_links import KINDS, Kind
 from seq2seq.data.batching import Batch
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.hierarchical_context import (
@@ -27,9 +28,6 @@ from seq2seq.model.hierarchical_context import (
 from seq2seq.model.interface import Seq2Seq
 from seq2seq.model.packing import Sentences
 from seq2seq.model.rnn import SourceAttention, plan_active_rows
-
-Kind = Literal["cross", "encoder", "decoder", "context"]
-KINDS: tuple[Kind, ...] = ("cross", "encoder", "decoder", "context")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
 """Base class and shared types of the sections of a recipe."""
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -69,7 +73,27 @@ class Section(BaseModel):
     # validate_default=True, so that a rule about two keys is checked even if the recipe sets only one of them.
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True,
-        use_attribute_docstrings=True,
         validate_default=True,
         allow_inf_nan=False,
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).get("properties", {})
+        for key, text in describe_keys(cls).items():
+            properties[key]["description"] = text
+        return schema
+
+
+def describe_keys(section: type[Section]) -> dict[str, str]:
+    """Return the text about each key of a section, which stands below the key in its class.
+
+    The texts are read when a page or a message needs them. pydantic's `use_attribute_docstrings` would read them at
+    every start, which takes a tenth of a second.
+    """
+    definition, = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {key.target.id: inspect.cleandoc(text.value.value) for key, text in pairwise(definition.body)
+            if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)}

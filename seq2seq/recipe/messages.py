@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from seq2seq.errors import OptionError
 from seq2seq.languages import code_for
-from seq2seq.recipe.base_section import CombinationError, RecipeValueError, Section, SectionsError
+from seq2seq.recipe.base_section import CombinationError, RecipeValueError, Section, SectionsError, describe_keys
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.schema import Recipe
@@ -211,8 +211,7 @@ def similar_key(key: Key) -> str:
 def _documentation(key: Key) -> str:
     """Return the documentation of a key from the schema."""
     section = section_at(key[:-1])
-    entry = section.model_fields.get(str(key[-1])) if section else None
-    return (entry.description or "").replace("\n", " ") if entry else ""
+    return describe_keys(section).get(str(key[-1]), "").replace("\n", " ") if section else ""
 
 
 def _is_written(value: Any, key: Key) -> bool:

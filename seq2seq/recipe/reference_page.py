@@ -33,11 +33,11 @@ def recipe_schema() -> dict[str, Any]:
 def recipe_reference() -> str:
     """Return a Markdown page with the type, the default and the description of each key."""
     schema = recipe_schema()
-    text = [_INTRODUCTION, _table(schema, [""], schema["$defs"])]
+    text = [_INTRODUCTION, _table(schema, [""])]
     for name, keys in _sections(schema).items():
         section = schema["$defs"][name]
         title = ", ".join(f"`{key}`" for key in keys)
-        text += [f"\n## {title}\n\n{section['description']}\n", _table(section, keys, schema["$defs"])]
+        text += [f"\n## {title}\n\n{section['description']}\n", _table(section, keys)]
     return "\n".join([*text, ""])
 
 
@@ -72,18 +72,13 @@ def _references(entry: Any) -> Iterator[str]:
             yield from _references(inner)
 
 
-def _table(section: dict[str, Any], keys: list[str], sections: dict[str, Any]) -> str:
-    """Return the Markdown table of a section's keys.
-
-    keys: dotted keys at which a recipe has this section. sections: schemas of all section classes, by class name.
-    """
+def _table(section: dict[str, Any], keys: list[str]) -> str:
+    """Return the Markdown table of a section's keys. keys: dotted keys at which a recipe has this section."""
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     for name, entry in section["properties"].items():
         changeable = all(may_change_on_resume(f"{key}.{name}".strip(".")) for key in keys)
         default = "" if name in section.get("required", []) else _default(entry)
-        # Pydantic omits the description of a key if it is the same as the docstring of the section class.
-        description = entry.get("description") or sections[next(_references(entry))]["description"]
-        cells = [f"`{name}`{' ↻' if changeable else ''}", _type(entry), default, " ".join(description.split())]
+        cells = [f"`{name}`{' ↻' if changeable else ''}", _type(entry), default, " ".join(entry["description"].split())]
         rows.append(f"| {' | '.join(cell.replace('|', '∣') for cell in cells)} |")
     return "\n".join(rows)
 

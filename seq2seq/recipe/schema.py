@@ -24,6 +24,7 @@ from seq2seq.recipe.base_section import (
     Section,
     SectionsError,
     collecting,
+    describe_keys,
     raise_all,
     refuse_if,
 )
@@ -74,7 +75,7 @@ def _check_sides(recipe: Any, errors: list[SectionsError]) -> None:
     monolingual = not recipe.task.has_source
     with collecting(errors):
         refuse_if(not monolingual and recipe.languages.source is None, "languages.source",
-                  f"missing. {Languages.model_fields['source'].description}")
+                  f"missing. {describe_keys(Languages)['source']}")
         refuse_if(monolingual and recipe.languages.source is not None, "languages.source",
                   "a language model has only a `target` language; leave this key out")
     for key, corpus in recipe.data.corpora_with_keys():

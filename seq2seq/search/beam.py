@@ -9,29 +9,22 @@ search; with a beam as large as the search space, exhaustive search.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from seq2seq.devices import copy_to_device
-from seq2seq.model.interface import Stepwise
-from seq2seq.search.bookkeeping import Beams, Hypothesis
+from seq2seq.search.beams import Beams, Hypothesis
+from seq2seq.search.interface import Continuations, Scores, Stepwise
 from seq2seq.search.options import Hypotheses, SearchOptions
-from seq2seq.search.topk import Continuations, TopK, at_least_fp32, ban, log_sum_exp
-from seq2seq.search.topk import topk as default_topk
-from seq2seq.tokenizers.tokenizer import START_ID
+from seq2seq.tokenizers.tokenizer import END_ID, START_ID
 
-CHECK_STEPS = 8
-"""Number of steps between two checks for finished sentences on a GPU. At each check, the host waits for the GPU."""
-
-WholeSearch = Callable[[Tensor, Tensor, int, Sequence[int], SearchOptions], list[list[Hypothesis]]]
-"""Type of an engine's own search, a function (source, source_offsets, longest_source, max_lengths, options) -> finished
-hypotheses of each sentence, in the order in which they ended. The arguments are those of `search`; the options have no
-hooks. The results are those of `search`.
+WholeSearch = Callable[[np.ndarray, np.ndarray, Sequence[int], SearchOptions], list[list[Hypothesis]]]
+"""Type of an engine's own search, a function (source, source_offsets, max_lengths, options) -> finished hypotheses of
+each sentence, in the order in which they ended. The arguments are those of `search`; the options have no hooks. The
+results are those of `search`.
 """
 
 
@@ -43,17 +36,14 @@ class NoHypothesis(Exception):
         self.lines = lines
 
 
-@torch.inference_mode()
-def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int, max_lengths: Sequence[int],
-           options: SearchOptions, topk: TopK = default_topk, whole_search: WholeSearch | None = None,
-           ) -> list[list[Hypothesis]]:
+def search(model: Stepwise, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
+           options: SearchOptions, whole_search: WholeSearch | None = None) -> list[list[Hypothesis]]:
     """Find the best hypotheses of each sentence.
 
     Args:
-        source, source_offsets, longest_source: as in `Stepwise.start`.
+        source, source_offsets: as in `Stepwise.start`.
         max_lengths: maximum number of target tokens of each sentence, `</s>` included. If a hypothesis reaches
             this length, its last token must be `</s>`.
-        topk: `search.topk.topk` or an engine's implementation of it.
         whole_search: an engine's own search, which is not used if `options.has_hooks` is True or a maximum length
             exceeds the model's maximum number of positions.
     Returns:
@@ -64,13 +54,14 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
     """
     if not max_lengths:
         return []
+    nan = False
     if whole_search is not None and not options.has_hooks and max(max_lengths) <= model.max_positions:
-        finished, run = whole_search(source, source_offsets, longest_source, max_lengths, options), None
+        finished = whole_search(source, source_offsets, max_lengths, options)
     else:
-        run = _StepwiseRun(model, source, source_offsets, longest_source, max_lengths, options, topk)
-        finished = decode(run, max_lengths, options.groups, waits=source.is_cuda)
+        run = _StepwiseRun(model, source, source_offsets, max_lengths, options)
+        finished, nan = run.finish(), run.nan
     if without := [line for line, hypotheses in enumerate(finished) if not hypotheses]:
-        if run is not None and options.has_constraints and not run.nan:
+        if options.has_constraints and not nan:
             raise NoHypothesis(without)
         raise FloatingPointError("the model's scores are not numbers")
     scored = [[replace(each, score=each.log_probability / options.length_penalty(len(each.tokens) + 1) + each.bonus)
@@ -78,135 +69,88 @@ def search(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_sour
     return [sorted(each, key=lambda hypothesis: -hypothesis.score)[: options.n_best] for each in scored]
 
 
-class SearchRun(Protocol):
-    """Search of a batch, step by step: a model with its state, and the beams."""
-
-    @property
-    def beams(self) -> Beams:
-        """Hypotheses after the latest step."""
-
-    @property
-    def lines(self) -> list[int]:
-        """Index of each sentence of the beams in the input of the search."""
-
-    def advance(self, length: int) -> None:
-        """Do step `length`, from 1, without waiting for the GPU. Unfinished hypotheses then have `length` tokens."""
-
-    def keep(self, unfinished: Sequence[int]) -> None:
-        """Remove finished sentences. If it is cheaper, some finished sentences may stay.
-
-        unfinished: indices of the unfinished sentences in `lines`.
-        """
-
-
-def decode(run: SearchRun, max_lengths: Sequence[int], groups: int = 1, waits: bool = True) -> list[list[Hypothesis]]:
-    """Do a whole search. Return the finished hypotheses of each sentence, group by group.
-
-    Args:
-        run: before its first step. max_lengths, groups: as in `search` and `SearchOptions`.
-        waits: True if reading a tensor can make the host wait for a GPU. Then finished sentences are looked for only
-            once in CHECK_STEPS steps, and removed only if at least half of the sentences are finished, because removal
-            copies the KV caches.
-    """
-    results: list[list[Hypothesis]] = [[] for _ in max_lengths]
-    longest, length = max(max_lengths), 0
-
-    def record(sentences: Sequence[int]) -> None:
-        rows = groups_of(sentences, groups, run.beams.done.device) if len(sentences) < len(run.lines) else None
-        finished = run.beams.finished(length, rows)
-        for place, sentence in enumerate(sentences):
-            if (line := run.lines[sentence]) >= 0:
-                results[line] = list(chain(*finished[place * groups : (place + 1) * groups]))
-
-    for length in range(1, longest + 1):
-        run.advance(length)
-        if length == longest or waits and length % CHECK_STEPS:
-            continue
-        done = run.beams.done.cpu().numpy().reshape(-1, groups).min(1).tolist()
-        ended, unfinished = ([sentence for sentence, each in enumerate(done) if each is wanted]
-                             for wanted in (True, False))
-        if not unfinished:
-            break
-        if ended and (not waits or len(unfinished) <= len(ended)):
-            record(ended)
-            run.keep(unfinished)
-    record(range(len(run.lines)))
-    return results
-
-
-def groups_of(sentences: Sequence[int], groups: int, device: torch.device) -> Tensor:
-    """Return the indices of all groups of some sentences."""
-    indices = [sentence * groups + group for sentence in sentences for group in range(groups)]
-    return copy_to_device(torch.tensor(indices), device)
-
-
 class _StepwiseRun:
-    """Search with any model with the step interface, and the hooks of `SearchOptions`.
+    """Search of a batch, step by step, with any model and the hooks of `SearchOptions`.
 
-    lines: see `SearchRun`. rows: (groups, beam), row of the latest step that each row of the next step continues.
-    reordered: False if `rows` are all rows in their order. nan: () bool, True = a score was NaN in a step with
+    lines: index of each sentence of the beams in the input of the search. nan: True = a score was NaN in a step with
     constraints.
     """
 
-    beams: Beams
-    rows: Tensor
+    def __init__(self, model: Stepwise, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
+                 options: SearchOptions) -> None:
+        self.model, self.options, self.max_lengths = model, options, max_lengths
+        self.lines, self.banned, self.nan = list(range(len(max_lengths))), options.banned, False
+        self.state = model.start(source, source_offsets)
 
-    def __init__(self, model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int,
-                 max_lengths: Sequence[int], options: SearchOptions, topk: TopK) -> None:
-        self.model, self.options, self.topk, self.device = model, options, topk, source.device
-        self.max_lengths, self.lines = max_lengths, list(range(len(max_lengths)))
-        self.banned = options.banned_on(source.device)
-        self.nan = torch.zeros((), dtype=torch.bool, device=source.device)
-        self.state = model.start(source, source_offsets, longest_source)
-        # The first step has one row per group; later steps have one row per hypothesis.
-        self.rows = torch.arange(len(max_lengths), device=source.device).repeat_interleave(options.groups)
-        self.reordered = options.groups > 1
+    def finish(self) -> list[list[Hypothesis]]:
+        """Do all steps. Return the finished hypotheses of each sentence, group by group."""
+        options, groups, longest = self.options, self.options.groups, max(self.max_lengths)
+        results: list[list[Hypothesis]] = [[] for _ in self.max_lengths]
+        last_tokens = np.full(len(self.lines), START_ID, np.int64)
+        if groups > 1:                                                          # every group has a row of its own
+            self.state = self.state.select(np.arange(len(self.lines)).repeat(groups).reshape(-1, groups))
+            last_tokens = last_tokens.repeat(groups)
+        beams: Beams | None = None
+        for length in range(1, longest + 1):
+            scores, self.state = self.model.step(last_tokens, self.state)
+            if beams is None:
+                beams = Beams([each for each in self.max_lengths for _ in range(groups)], options.group_size,
+                              options.finished_per_group, scores.dtype)
+            width = beams.totals.shape[1]
+            bonuses = None if options.bonus is None else options.bonus(self.state).reshape(beams.totals.shape)
+            parents = beams.advance(self._continuations(scores, beams), bonuses)
+            done = beams.done.reshape(-1, groups).all(1)
+            if length == longest or done.all():
+                break
+            rows = parents + width * np.arange(len(parents))[:, None]
+            if done.any():
+                kept = np.flatnonzero(~done)
+                for sentence in np.flatnonzero(done).tolist():
+                    self._record(results, beams, sentence)
+                of_kept = (kept[:, None] * groups + np.arange(groups)).ravel()
+                beams.keep(of_kept)
+                self.lines, rows = [self.lines[sentence] for sentence in kept], rows[of_kept]
+            last_tokens = beams.tokens[:, :, -1].ravel()
+            rows = rows.reshape(len(self.lines), -1)
+            if done.any() or width != options.group_size or not (np.diff(rows.ravel()) == 1).all():
+                self.state = self.state.select(rows)
+        assert beams is not None
+        for sentence in range(len(self.lines)):
+            self._record(results, beams, sentence)
+        return results
 
-    def advance(self, length: int) -> None:
-        """See `SearchRun.advance`."""
-        options, size = self.options, self.options.group_size
-        if self.reordered:
-            self.state = self.state.select(self.rows.view(len(self.lines), -1))
-        width = 1 if length == 1 else size                                      # hypotheses per group before this step
-        last_tokens = self.rows.new_full((self.rows.numel(),), START_ID) if length == 1 else self.beams.last_tokens
-        logits, self.state = self.model.step(last_tokens.flatten(), self.state)
-        logits = at_least_fp32(logits)
-        if length == 1:
-            self.beams = Beams.start([each for each in self.max_lengths for _ in range(options.groups)],
-                                     max(self.max_lengths), size, options.finished_per_group, logits.dtype, self.device)
-        beams = self.beams
-        totals = beams.totals[:, :width]
-        must_end = beams.must_end() if length >= min(self.max_lengths) else None
-        if options.has_constraints:
-            continuations = self._constrained(logits, totals, must_end, length - 1)
-        else:
-            continuations = self.topk(logits, totals, self.banned, must_end, 2 * size, options.skip_log_softmax)
-        bonuses = None if options.bonus is None else options.bonus(self.state).view(totals.shape)
-        rows = beams.advance(continuations, options.finished_per_group, length, bonuses)
-        self.rows, self.reordered = rows if length > 1 else rows // size, size > 1
+    def _record(self, results: list[list[Hypothesis]], beams: Beams, sentence: int) -> None:
+        groups = self.options.groups
+        results[self.lines[sentence]] = list(chain(*beams.finished[sentence * groups : (sentence + 1) * groups]))
 
-    def _constrained(self, logits: Tensor, totals: Tensor, must_end: Tensor | None, length: int) -> Continuations:
-        """Return the continuations that logits processors and candidate selection choose. length: tokens so far."""
-        options, count = self.options, 2 * self.options.group_size
-        by_group = totals.view(len(self.lines), options.groups, -1)
-        tokens = self.beams.tokens[:, : totals.shape[1], :length]
-        hypotheses = Hypotheses(tokens.unflatten(0, by_group.shape[:2]).flatten(1, 2), self.lines)
+    def _continuations(self, scores: Scores, beams: Beams) -> Continuations:
+        """Return the best continuations, or those that logits processors and candidate selection choose."""
+        options, count, totals = self.options, 2 * self.options.group_size, beams.totals
+        must_end = beams.must_end() if beams.length + 1 >= min(self.max_lengths) else None
+        if not options.has_constraints:
+            return scores.best(totals, self.banned, must_end, count, options.skip_log_softmax)
+        by_group = totals.reshape(len(self.lines), options.groups, -1)
+        hypotheses = Hypotheses(beams.tokens.reshape(len(self.lines), by_group[0].size, beams.length), self.lines)
         # The log-sum-exp is subtracted before logits processors set the logits of forbidden tokens to -inf. The other
         # tokens therefore keep their probability.
-        past = by_group if options.skip_log_softmax else by_group - log_sum_exp(logits).view(by_group.shape)
+        past = by_group if options.skip_log_softmax else by_group - scores.log_sum_exp().reshape(by_group.shape)
         for processor in options.logits_processors:
-            logits = processor(hypotheses, logits)
+            processor(hypotheses, scores)
         if options.candidate_selection is None:
-            continuations = self.topk(logits, past.flatten(0, 1), self.banned, must_end, count, True)
+            continuations = scores.best(past.reshape(totals.shape), self.banned, must_end, count, True)
         else:
-            ban(logits, self.banned, must_end)
-            selected = options.candidate_selection(hypotheses, logits, past, count)
-            continuations = selected[0].flatten(0, 1), selected[1].flatten(0, 1), selected[2].flatten(0, 1)
-        self.nan |= past.isnan().any() | continuations[0].isnan().any()
+            self._ban(scores, must_end, beams.totals.size)
+            selected = options.candidate_selection(hypotheses, scores, past, count)
+            continuations = tuple(part.reshape(len(totals), -1) for part in selected)
+        self.nan |= bool(np.isnan(past).any() or np.isnan(continuations[0]).any())
         return continuations
 
-    def keep(self, unfinished: Sequence[int]) -> None:
-        """See `SearchRun.keep`."""
-        groups = groups_of(unfinished, self.options.groups, self.device)
-        self.beams, self.rows, self.reordered = self.beams.select(groups), self.rows.index_select(0, groups), True
-        self.lines = [self.lines[sentence] for sentence in unfinished]
+    def _ban(self, scores: Scores, must_end: np.ndarray | None, rows: int) -> None:
+        """Set the logits of the tokens that must not come next to -inf."""
+        if len(self.banned):
+            scores.assign(np.arange(rows)[:, None], self.banned, -math.inf)
+        if must_end is not None and must_end.any():
+            ending = np.flatnonzero(must_end.repeat(rows // len(must_end)))
+            kept = scores.values(ending, np.int64(END_ID))
+            scores.assign(ending, slice(None), -math.inf)
+            scores.assign(ending, np.int64(END_ID), kept)

@@ -10,13 +10,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from seq2seq.search.interface import Continuations, Scores
 from seq2seq.search.logits_processors import Phrase, begins_in_word, decode_pieces
 from seq2seq.search.options import Hypotheses
-from seq2seq.search.sampling import sample_tokens, truncate, uniform_numbers
-from seq2seq.search.topk import topk_of_groups
+from seq2seq.search.sampling import uniform_numbers
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
@@ -39,15 +37,13 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
 
-    def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
-                 count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, hypotheses: Hypotheses, scores: Scores, past: np.ndarray, count: int) -> Continuations:
         assert past.shape[2] == 1, "each group must consist of one hypothesis"
         keys = self.keys[hypotheses.lines].T[:, :, None]                        # (numbers, sentences, 1)
         numbers = uniform_numbers(self.seed, *keys, np.arange(past.shape[1]), hypotheses.tokens.shape[2])
-        truncated = truncate(logits, temperature=self.temperature, k=self.top_k, p=self.top_p, min_share=self.min_p)
-        ids = sample_tokens(truncated, numbers.ravel())
-        totals = past + logits.gather(1, ids[:, None]).view(past.shape)
-        return totals, torch.zeros_like(ids).view(past.shape), ids.view(past.shape)
+        ids = scores.sample(numbers.ravel(), self.temperature, self.top_k, self.top_p, self.min_p)
+        totals = past + scores.values(np.arange(len(ids)), ids).reshape(past.shape)
+        return totals, np.zeros(past.shape, np.int64), ids.reshape(past.shape)
 
 
 @dataclass(frozen=True)
@@ -61,24 +57,30 @@ class DiverseBeams:
 
     strength: float
 
-    def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
-                 count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, hypotheses: Hypotheses, scores: Scores, past: np.ndarray, count: int) -> Continuations:
         sentences, groups, size = past.shape
-        by_group = logits.view(sentences, groups, size, -1)
-        times_selected = logits.new_zeros(sentences, by_group.shape[3])         # by earlier groups, for each token
+        rows = np.arange(sentences * groups * size).reshape(past.shape)
+        # For each sentence, how often earlier groups have selected each token in this step.
+        times_selected: list[Counter[int]] = [Counter() for _ in range(sentences)]
         selected = []
         for group in range(groups):
-            group_logits, group_past = by_group[:, group], past[:, group]
-            penalised = (group_logits - self.strength * times_selected[:, None]).flatten(0, 1)
-            best, beams, ids = topk_of_groups(penalised, group_past, count)     # each (sentences, candidates)
-            flat = beams * group_logits.shape[2] + ids
-            totals = group_past.gather(1, beams) + group_logits.flatten(1).gather(1, flat)
-            totals.masked_fill_(best == -math.inf, -math.inf)           # surplus candidates of small vocabularies
+            pairs = [(row, token) for sentence, times in enumerate(times_selected)
+                     for row in rows[sentence, group].tolist() for token in times]
+            penalised = tuple(np.array(pairs, np.int64).reshape(-1, 2).T)
+            kept = scores.values(*penalised)
+            penalties = [times[token] for times in times_selected for _ in range(size) for token in times]
+            scores.assign(*penalised, kept - (self.strength * np.array(penalties)).astype(kept.dtype))
+            best, beams, ids = scores.best_of_rows(rows[:, group], past[:, group], count)   # (sentences, candidates)
+            scores.assign(*penalised, kept)
+            totals = (np.take_along_axis(past[:, group], beams, 1)
+                      + scores.values(np.take_along_axis(rows[:, group], beams, 1), ids))
+            totals[best == -math.inf] = -math.inf                       # surplus candidates of small vocabularies
             selected.append((totals, beams, ids))
             # `count` is twice the group size. Only the first half of the candidates count as selected.
-            possible = totals[:, : count // 2] > -math.inf
-            times_selected.scatter_add_(1, ids[:, : count // 2], possible.to(times_selected.dtype))
-        totals, beams, ids = (torch.stack(parts, 1) for parts in zip(*selected, strict=True))
+            for times, chosen, log_probabilities in zip(times_selected, ids.tolist(), totals, strict=True):
+                possible = log_probabilities[: count // 2] > -math.inf
+                times.update(token for token, is_possible in zip(chosen, possible, strict=False) if is_possible)
+        totals, beams, ids = (np.stack(parts, 1) for parts in zip(*selected, strict=True))
         return totals, beams, ids
 
 
@@ -117,16 +119,18 @@ class RequiredPhrases:
         self.pieces = pieces
         self.continues_word = _continues_word(tuple(pieces))
 
-    def ban_end_if_missing(self, hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+    def ban_end_if_missing(self, hypotheses: Hypotheses, scores: Scores) -> None:
         """Set the logit of `</s>` to -inf for hypotheses that lack a required phrase.
 
         `SearchOptions` must have both this object as `candidate_selection` and this method as a logits processor.
         """
+        lacking = []
         for row, (target, phrases) in enumerate(self._rows(hypotheses)):
             text = decode_pieces(target, self.pieces) if phrases else ""
             if not all(required.phrase.is_in(text) for required in phrases):
-                logits[row, END_ID] = -math.inf
-        return logits
+                lacking.append(row)
+        if lacking:
+            scores.assign(np.array(lacking), np.int64(END_ID), -math.inf)
 
     def missing_tokens(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
         """Return the number of tokens of required phrases that a target still lacks.
@@ -141,17 +145,16 @@ class RequiredPhrases:
                  for required in missing for spelling in required.spellings)
         return sum(required.size for required in missing) - max(saved, default=0)
 
-    def __call__(self, hypotheses: Hypotheses, logits: Tensor, past: Tensor,
-                 count: int) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, hypotheses: Hypotheses, scores: Scores, past: np.ndarray, count: int) -> Continuations:
         sentences, groups, beam = past.shape
         assert groups == 1, "required phrases need a beam of one group"
-        _, beams, ids = topk_of_groups(logits, past[:, 0], count)
-        first_rows = beam * torch.arange(sentences, device=past.device)[:, None]
+        all_rows = np.arange(sentences * beam)
+        _, beams, ids = scores.best_of_rows(all_rows.reshape(sentences, beam), past[:, 0], count)
+        rows = beams + beam * np.arange(sentences)[:, None]
         # The candidates are pairs (row, id): the best ones of each sentence, the best one of each hypothesis, and the
         # next tokens of missing phrases. A dict keeps each pair once, in this order.
-        considered = dict.fromkeys(zip((beams + first_rows).flatten().tolist(), ids.flatten().tolist(),
-                                       strict=True))
-        considered |= dict.fromkeys(enumerate(logits.argmax(1).tolist()))
+        considered = dict.fromkeys(zip(rows.ravel().tolist(), ids.ravel().tolist(), strict=True))
+        considered |= dict.fromkeys(enumerate(scores.best_ids(all_rows).tolist()))
         by_row, completed = list(self._rows(hypotheses)), []
         for row, (target, phrases) in enumerate(by_row):
             text = decode_pieces(target, self.pieces) if phrases else ""
@@ -163,10 +166,10 @@ class RequiredPhrases:
         if completed:
             # If a phrase was just completed, the most probable tokens may all continue its last word, and then the
             # phrase would be missing again. The best token that continues no word is therefore a candidate, too.
-            ending = logits[completed].masked_fill(self.continues_word.to(logits.device), -math.inf).argmax(1)
+            ending = scores.best_ids(np.array(completed), self.continues_word)
             considered |= dict.fromkeys(zip(completed, ending.tolist(), strict=True))
-        rows, next_ids = torch.tensor(list(considered), device=logits.device).T
-        totals = (logits[rows, next_ids] + past.flatten()[rows]).tolist()
+        rows, next_ids = np.array(list(considered)).T
+        totals = (scores.values(rows, next_ids) + past.ravel()[rows]).tolist()
         by_sentence: list[list[_Candidate]] = [[] for _ in range(sentences)]
         for (row, next_id), total in zip(considered, totals, strict=True):
             if total > -math.inf:
@@ -176,9 +179,9 @@ class RequiredPhrases:
         # If a sentence has fewer than `count` candidates, candidates with a total of -inf are appended.
         selected = [[*_round_robin(candidates)[:count],
                      *[_Candidate(-math.inf, 0, END_ID, 0)] * (count - len(candidates))] for candidates in by_sentence]
-        return (past.new_tensor([[[candidate.total for candidate in each]] for each in selected]),
-                ids.new_tensor([[[candidate.beam for candidate in each]] for each in selected]),
-                ids.new_tensor([[[candidate.next_id for candidate in each]] for each in selected]))
+        return (np.array([[[candidate.total for candidate in each]] for each in selected], past.dtype),
+                np.array([[[candidate.beam for candidate in each]] for each in selected]),
+                np.array([[[candidate.next_id for candidate in each]] for each in selected]))
 
     def _spelled_tokens(self, target: Sequence[int], phrase: Phrase, spelling: Sequence[int]) -> int:
         """Return the length of the longest proper prefix of the spelling with which the target ends, or 0.
@@ -202,13 +205,13 @@ class RequiredPhrases:
 
 
 @lru_cache(maxsize=4)
-def _continues_word(pieces: tuple[bytes, ...]) -> Tensor:
+def _continues_word(pieces: tuple[bytes, ...]) -> np.ndarray:
     """Return a mask of the vocabulary, (vocab_size,) bool. True = the piece may continue the word before it.
 
     Such a piece begins with a letter, a digit, a combining mark or an incomplete UTF-8 character.
     """
     texts = (piece.decode(errors="surrogateescape") for piece in pieces)
-    return torch.tensor([begins_in_word(text) or "\udc80" <= text[:1] <= "\udcff" for text in texts])
+    return np.array([begins_in_word(text) or "\udc80" <= text[:1] <= "\udcff" for text in texts])
 
 
 class _Candidate(NamedTuple):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from seq2seq.model.interface import Stepwise
-from seq2seq.search.topk import at_least_fp32
+from seq2seq.search.interface import Scores, Stepwise
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
@@ -19,17 +16,17 @@ from seq2seq.tokenizers.tokenizer import END_ID
 class EnsembleState:
     """States of all models.
 
-    attention: (rows, longest_source), mean of the models' attention weights; None if any state has none.
+    attention: (rows, longest source), mean of the models' attention weights; None if any state has none.
     """
 
     states: tuple[Any, ...]
 
     @property
-    def attention(self) -> Tensor | None:
+    def attention(self) -> np.ndarray | None:
         attentions = [state.attention for state in self.states]
-        return None if any(attention is None for attention in attentions) else torch.stack(attentions).mean(0)
+        return None if any(attention is None for attention in attentions) else np.mean(attentions, 0)
 
-    def select(self, rows: Tensor) -> EnsembleState:
+    def select(self, rows: np.ndarray) -> EnsembleState:
         """See `interface.State.select`."""
         return EnsembleState(tuple(state.select(rows) for state in self.states))
 
@@ -45,18 +42,15 @@ class Ensemble:
         self.models, self.mean = tuple(models), mean
         self.max_positions = min(model.max_positions for model in models)
 
-    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
-              keep_attention: bool = False) -> EnsembleState:
+    def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> EnsembleState:
         """See `interface.Stepwise.start`."""
-        return EnsembleState(tuple(model.start(source, source_offsets, longest_source, keep_attention)
-                                   for model in self.models))
+        return EnsembleState(tuple(model.start(source, source_offsets, keep_attention) for model in self.models))
 
-    def step(self, last_tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
+    def step(self, last_tokens: np.ndarray, state: EnsembleState) -> tuple[Scores, EnsembleState]:
         """See `interface.Stepwise.step`."""
         steps = [model.step(last_tokens, of_model) for model, of_model in zip(self.models, state.states, strict=True)]
-        log_probabilities = torch.stack([_log_probabilities(logits) for logits, _ in steps])
-        mean = (log_probabilities.mean(0) if self.mean == "log_probability"
-                else log_probabilities.logsumexp(0) - math.log(len(steps)))
+        first, *others = (scores.log_softmax() for scores, _ in steps)
+        mean = (first.mean(others) if self.mean == "log_probability" else first.mean_probability(others))
         return mean, EnsembleState(tuple(after for _, after in steps))
 
 
@@ -73,20 +67,18 @@ class Fusion:
         self.model, self.language_model, self.weight = model, language_model, weight
         self.max_positions = min(model.max_positions, language_model.max_positions)
 
-    def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,
-              keep_attention: bool = False) -> FusionState:
+    def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> FusionState:
         """See `interface.Stepwise.start`."""
         sentences = len(source_offsets) - 1
-        empty = torch.arange(sentences + 1, dtype=source_offsets.dtype, device=source.device)
-        return FusionState(self.model.start(source, source_offsets, longest_source, keep_attention),
-                           self.language_model.start(source.new_full((sentences,), END_ID), empty, 1))
+        empty = np.full(sentences, END_ID, np.int64), np.arange(sentences + 1, dtype=np.int32)
+        return FusionState(self.model.start(source, source_offsets, keep_attention), self.language_model.start(*empty))
 
-    def step(self, last_tokens: Tensor, state: FusionState) -> tuple[Tensor, FusionState]:
-        """See `interface.Stepwise.step`. Returns scores, (rows, vocab_size), that must not be normalised."""
-        logits, translation = self.model.step(last_tokens, state.translation)
-        language_logits, language = self.language_model.step(last_tokens, state.language)
-        scores = _log_probabilities(logits) + self.weight * _log_probabilities(language_logits)
-        return scores, FusionState(translation, language)
+    def step(self, last_tokens: np.ndarray, state: FusionState) -> tuple[Scores, FusionState]:
+        """See `interface.Stepwise.step`. The scores must not be normalised."""
+        scores, translation = self.model.step(last_tokens, state.translation)
+        language_scores, language = self.language_model.step(last_tokens, state.language)
+        fused = scores.log_softmax().plus(language_scores.log_softmax(), self.weight)
+        return fused, FusionState(translation, language)
 
 
 @dataclass(frozen=True)
@@ -97,14 +89,11 @@ class FusionState:
     language: Any
 
     @property
-    def attention(self) -> Tensor | None:
-        attention: Tensor | None = self.translation.attention
+    def attention(self) -> np.ndarray | None:
+        attention: np.ndarray | None = self.translation.attention
         return attention
 
-    def select(self, rows: Tensor) -> FusionState:
+    def select(self, rows: np.ndarray) -> FusionState:
         """See `interface.State.select`."""
         return FusionState(self.translation.select(rows), self.language.select(rows))
 
-
-def _log_probabilities(logits: Tensor) -> Tensor:
-    return at_least_fp32(logits).log_softmax(1)

@@ -1,7 +1,7 @@
 """Logits processors of search: minimum length, target prefixes, forbidden phrases and n-gram blocking.
 
 `min_length`, `force_prefix`, `no_repeat_ngram` and `forbid_phrases` return an `options.LogitsProcessor`, which sets the
-logits of forbidden tokens to -inf in place and leaves the other logits unchanged.
+logits of forbidden tokens to -inf and leaves the other logits unchanged.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from seq2seq.languages import belongs_to_letter
+from seq2seq.search.interface import Scores
 from seq2seq.search.options import Hypotheses, LogitsProcessor
 from seq2seq.tokenizers.tokenizer import END_ID
 
@@ -23,10 +23,9 @@ from seq2seq.tokenizers.tokenizer import END_ID
 def min_length(length: int) -> LogitsProcessor:
     """Forbid targets of fewer than `length` tokens, not counting `</s>`."""
 
-    def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+    def processor(hypotheses: Hypotheses, scores: Scores) -> None:
         if hypotheses.tokens.shape[2] < length:
-            logits[:, END_ID] = -math.inf
-        return logits
+            scores.assign(np.arange(len(hypotheses.rows)), np.int64(END_ID), -math.inf)
 
     return processor
 
@@ -34,14 +33,16 @@ def min_length(length: int) -> LogitsProcessor:
 def force_prefix(prefixes: Sequence[Sequence[int]]) -> LogitsProcessor:
     """Force each target to begin with the prefix of its sentence. prefixes: ids of each sentence's prefix, or []."""
 
-    def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
+    def processor(hypotheses: Hypotheses, scores: Scores) -> None:
         _, beam, length = hypotheses.tokens.shape
-        for sentence, line in enumerate(hypotheses.lines):
-            if length < len(prefixes[line]):
-                rows = logits[sentence * beam : (sentence + 1) * beam]
-                kept = rows[:, prefixes[line][length]].clone()
-                rows.fill_(-math.inf)[:, prefixes[line][length]] = kept
-        return logits
+        forced = {sentence * beam + hypothesis: prefixes[line][length]
+                  for sentence, line in enumerate(hypotheses.lines) if length < len(prefixes[line])
+                  for hypothesis in range(beam)}
+        if forced:
+            rows, ids = np.array(list(forced)), np.array(list(forced.values()))
+            kept = scores.values(rows, ids)
+            scores.assign(rows, slice(None), -math.inf)
+            scores.assign(rows, ids, kept)
 
     return processor
 
@@ -51,18 +52,18 @@ def no_repeat_ngram(size: int, prefixes: Sequence[Sequence[int]] = ()) -> Logits
 
     prefixes: see `force_prefix`; an n-gram that is repeated inside the prefix is allowed there.
     """
-    def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
-        tokens = hypotheses.tokens.flatten(0, 1)                                # (rows, length)
+    def processor(hypotheses: Hypotheses, scores: Scores) -> None:
+        tokens = hypotheses.rows
         beam, length = hypotheses.tokens.shape[1:]
         if length >= size:
-            ngrams = tokens.unfold(1, size, 1)                                  # (rows, starts, size)
+            ngrams = np.lib.stride_tricks.sliding_window_view(tokens, size, 1)  # (rows, starts, size)
             repeated = (ngrams[:, :, :-1] == tokens[:, length - size + 1 :][:, None]).all(2)
             for sentence, line in enumerate(hypotheses.lines if prefixes else ()):
                 if length < len(prefixes[line]):
                     repeated[sentence * beam : (sentence + 1) * beam] = False
-            rows, starts = repeated.nonzero(as_tuple=True)
-            logits[rows, ngrams[rows, starts, -1]] = -math.inf
-        return logits
+            rows, starts = repeated.nonzero()
+            if len(rows):
+                scores.assign(rows, ngrams[rows, starts, -1], -math.inf)
 
     return processor
 
@@ -144,13 +145,12 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
     # a token has at least one.
     context = 4 * max(map(len, phrases), default=0) + 8
 
-    def processor(hypotheses: Hypotheses, logits: Tensor) -> Tensor:
-        for row, tokens in enumerate(hypotheses.tokens.flatten(0, 1)[:, -context:].tolist()):
-            text = b"".join(pieces[token] for token in tokens)
+    def processor(hypotheses: Hypotheses, scores: Scores) -> None:
+        for row, tokens in enumerate(hypotheses.rows[:, -context:].tolist()):
+            text = b"".join([pieces[token] for token in tokens])
             for phrase in forbidden:
                 if len(ids := phrase.banned_after(text)):
-                    logits[row, ids.to(logits.device)] = -math.inf
-        return logits
+                    scores.assign(np.full(len(ids), row), ids, -math.inf)
 
     return processor
 
@@ -162,7 +162,7 @@ class _ForbiddenPhrase:
         self.phrase, self.pieces = phrase, pieces
         self.completing_ids = lru_cache(maxsize=None)(self._completing_ids)
 
-    def banned_after(self, text: bytes) -> Tensor:
+    def banned_after(self, text: bytes) -> np.ndarray:
         """Return the ids that must not follow the text, (ids,)."""
         decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         characters, incomplete = decoder.decode(text), decoder.getstate()[0]
@@ -172,10 +172,9 @@ class _ForbiddenPhrase:
             prefix = "y" if self.phrase._key[:1] == "x" else "x"
         return self.completing_ids(prefix.encode(errors="surrogateescape") + incomplete)
 
-    def _completing_ids(self, prefix: bytes) -> Tensor:
-        return torch.tensor([index for index, piece in enumerate(self.pieces)
-                             if self.phrase.is_in((prefix + piece).decode(errors="surrogateescape"))],
-                            dtype=torch.int64)
+    def _completing_ids(self, prefix: bytes) -> np.ndarray:
+        return np.array([index for index, piece in enumerate(self.pieces)
+                         if self.phrase.is_in((prefix + piece).decode(errors="surrogateescape"))], np.int64)
 
 
 def _ends_in_word(text: str) -> bool:

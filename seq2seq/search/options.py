@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from seq2seq.devices import copy_to_device
+from seq2seq.search.interface import Continuations, Scores
 from seq2seq.tokenizers.tokenizer import END_ID
 
 LengthPenalty = Callable[[int], float]
@@ -40,22 +39,28 @@ class Hypotheses:
     tokens: (sentences, beam, length), target ids so far. lines: index of each sentence in the input of the search.
     """
 
-    tokens: Tensor
+    tokens: np.ndarray
     lines: list[int]
 
+    @property
+    def rows(self) -> np.ndarray:
+        """Tokens of each row of the scores, (rows, length)."""
+        sentences, beam, length = self.tokens.shape
+        return self.tokens.reshape(sentences * beam, length)
 
-LogitsProcessor = Callable[[Hypotheses, Tensor], Tensor]
-"""Function (hypotheses, logits (rows, vocab_size)) -> logits. It may overwrite the logits that it gets."""
 
-CandidateSelection = Callable[[Hypotheses, Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]]
-"""Function (hypotheses, logits, past, count) -> (totals, beams, ids).
+LogitsProcessor = Callable[[Hypotheses, Scores], None]
+"""Function (hypotheses, scores) that changes the scores of a step in place."""
+
+CandidateSelection = Callable[[Hypotheses, Scores, np.ndarray, int], Continuations]
+"""Function (hypotheses, scores, past, count) -> (totals, beams, ids).
 
 It returns at most `count` continuations of the hypotheses of each group, in order of preference.
 
-Arguments: logits: (rows, vocab_size). past: (sentences, groups, beam of a group), log p of each hypothesis, minus the
-log-sum-exp of its logits unless `skip_log_softmax` is set. Therefore past + logits is log p of each continuation.
-Results, each (sentences, groups, candidates): totals: log p of each continuation. beams: index of the continued
-hypothesis in its group. ids: next token.
+Arguments: past: (sentences, groups, beam of a group), log p of each hypothesis, minus the log-sum-exp of its logits
+unless `skip_log_softmax` is set. Therefore past + logits is log p of each continuation. Results, each (sentences,
+groups, candidates): totals: log p of each continuation. beams: index of the continued hypothesis in its group. ids:
+next token.
 """
 
 
@@ -87,7 +92,7 @@ class SearchOptions:
     logits_processors: Sequence[LogitsProcessor] = ()
     candidate_selection: CandidateSelection | None = None
     groups: int = 1
-    bonus: Callable[[Any], Tensor] | None = None
+    bonus: Callable[[Any], np.ndarray] | None = None
     skip_log_softmax: bool = False
 
     @property
@@ -100,10 +105,10 @@ class SearchOptions:
         """Number of finished hypotheses with which a group is finished, see `patience`."""
         return 1 if self.group_size == 1 else max(self.group_size, round(self.group_size * self.patience))
 
-    def banned_on(self, device: torch.device) -> Tensor:
-        """Return the banned ids without `</s>`, (ids,), on a device."""
-        return copy_to_device(torch.tensor([index for index in self.banned_ids if index != END_ID], dtype=torch.int64),
-                              device)
+    @property
+    def banned(self) -> np.ndarray:
+        """Banned ids without `</s>`, (ids,) int64."""
+        return np.array([index for index in self.banned_ids if index != END_ID], np.int64)
 
     @property
     def has_constraints(self) -> bool:

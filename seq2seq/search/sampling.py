@@ -1,6 +1,7 @@
 """Sampling: temperature, top-k, top-p, min-p, and random numbers that do not depend on the batch.
 
 `top_k`, `top_p` and `min_p` return the logits, (rows, vocab_size), with -inf for the tokens that they remove.
+inference/tensor_scores.py has the same functions for tensors on a GPU.
 """
 
 from __future__ import annotations
@@ -9,53 +10,64 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 # Constants of the random number generator SplitMix64 (Steele, Lea and Flood 2014): the increment of its state, and the
 # multipliers of its output function.
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+# Number of consecutive ids whose probabilities are summed before a token is looked for among them.
+BLOCK = 64
 
 
-def with_temperature(logits: Tensor, temperature: float) -> Tensor:
+def with_temperature(logits: np.ndarray, temperature: float) -> np.ndarray:
     """Return logits / temperature. Temperatures below 1 sharpen the distribution; above 1, they flatten it."""
-    return logits if temperature == 1 else logits / temperature
+    return logits if temperature == 1 else logits / logits.dtype.type(temperature)
 
 
-def top_k(logits: Tensor, k: int) -> Tensor:
+def top_k(logits: np.ndarray, k: int) -> np.ndarray:
     """Keep the k most probable tokens (Fan et al. 2018, arXiv:1805.04833). If k is 0, keep all tokens."""
     if not 0 < k < logits.shape[1]:
         return logits
-    best, ids = logits.topk(k, dim=1)
-    return torch.full_like(logits, -math.inf).scatter_(1, ids, best)
+    best = np.argpartition(logits, -k, axis=1)[:, -k:]
+    kept = np.full_like(logits, -math.inf)
+    np.put_along_axis(kept, best, np.take_along_axis(logits, best, 1), 1)
+    return kept
 
 
-def top_p(logits: Tensor, p: float) -> Tensor:
+def top_p(logits: np.ndarray, p: float) -> np.ndarray:
     """Keep the smallest set of tokens whose probabilities sum to at least p (Holtzman et al. 2020, arXiv:1904.09751).
 
     Among equally probable tokens, the tokens with the smallest ids are kept first.
     """
     if p == 1:                                                                  # rounded sums may reach 1 too early
         return logits
-    probabilities, ids = logits.double().softmax(1).sort(dim=1, descending=True, stable=True)
-    removed = probabilities.cumsum(1) - probabilities >= p                      # the more probable tokens suffice
-    return logits.masked_fill(torch.empty_like(removed).scatter_(1, ids, removed), -math.inf)
+    weights = _weights(logits)
+    kept = np.full_like(logits, -math.inf)
+    for row, own in enumerate(weights):
+        total = own.sum(dtype=np.float64)
+        # All tokens below this limit together have a probability below 1 - p, so the set needs none of them.
+        candidates = np.flatnonzero(own > 0.9 * (1 - p) * total / len(own))
+        order = candidates[np.argsort(-own[candidates], kind="stable")]
+        probabilities = own[order] / total
+        order = order[np.cumsum(probabilities) - probabilities < p]             # the tokens before do not suffice
+        kept[row, order] = logits[row, order]
+    return kept
 
 
-def min_p(logits: Tensor, p: float) -> Tensor:
+def min_p(logits: np.ndarray, p: float) -> np.ndarray:
     """Keep the tokens whose probability is at least p times the largest (Nguyen et al. 2024, arXiv:2407.01082)."""
     if p == 0:
         return logits
-    return logits.masked_fill(logits < logits.amax(1, keepdim=True) + math.log(p), -math.inf)
+    return np.where(logits < logits.max(1, keepdims=True) + math.log(p), -math.inf, logits)
 
 
-def truncate(logits: Tensor, *, temperature: float = 1.0, k: int = 0, p: float = 1.0, min_share: float = 0.0) -> Tensor:
+def truncate(logits: np.ndarray, temperature: float = 1.0, k: int = 0, p: float = 1.0, min_share: float = 0.0
+             ) -> np.ndarray:
     """Apply `with_temperature`, `top_k`, `top_p` and `min_p`, in this order. min_share: the argument p of `min_p`."""
     return min_p(top_p(top_k(with_temperature(logits, temperature), k), p), min_share)
 
 
-def sample_tokens(logits: Tensor, numbers: np.ndarray) -> Tensor:
+def sample_tokens(logits: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Sample a token for each row by inverting its cumulative distribution.
 
     Args:
@@ -63,9 +75,24 @@ def sample_tokens(logits: Tensor, numbers: np.ndarray) -> Tensor:
     Returns:
         (rows,), ids. A token of probability 0 is returned only if all tokens of the row have probability 0.
     """
-    sums = logits.double().softmax(1).cumsum(1)
-    thresholds = torch.from_numpy(numbers).to(logits.device)[:, None] * sums[:, -1:]
-    return torch.searchsorted(sums, thresholds, right=True).squeeze(1).clamp_(max=logits.shape[1] - 1)
+    weights, vocab_size = _weights(logits), logits.shape[1]
+    block_sums = np.add.reduceat(weights, np.arange(0, vocab_size, BLOCK), axis=1).astype(np.float64).cumsum(1)
+    thresholds = numbers * block_sums[:, -1]
+    block = np.minimum((block_sums <= thresholds[:, None]).sum(1), block_sums.shape[1] - 1)
+    rows = np.arange(len(weights))
+    before = np.where(block > 0, block_sums[rows, block - 1], 0)
+    ids = block[:, None] * BLOCK + np.arange(BLOCK)
+    inside = np.where(ids < vocab_size, weights[rows[:, None], np.minimum(ids, vocab_size - 1)], 0).astype(np.float64)
+    sums = before[:, None] + inside.cumsum(1)
+    # Rounding may bring the sum inside a block below that of the block; then the last possible token of it is chosen.
+    last = BLOCK - 1 - (inside[:, ::-1] > 0).argmax(1)
+    return np.minimum(block * BLOCK + np.minimum((sums <= thresholds[:, None]).sum(1), last), vocab_size - 1)
+
+
+def _weights(logits: np.ndarray) -> np.ndarray:
+    """Return the probability of each token divided by that of the most probable one of its row."""
+    with np.errstate(invalid="ignore"):                                         # a row of -inf becomes NaN
+        return np.exp(logits - logits.max(1, keepdims=True))
 
 
 def uniform_numbers(*key: int | Sequence[int] | np.ndarray) -> np.ndarray:

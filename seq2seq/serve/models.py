@@ -11,7 +11,7 @@ import numpy as np
 
 from seq2seq.alignment.align import unit_weights
 from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
-from seq2seq.devices import choose_device
+from seq2seq.devices import choose_device, kind
 from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.documents.translate_document import model_recipe
@@ -176,7 +176,7 @@ class Models:
     def _load(self, path: Path) -> _Loaded:
         fingerprint = _fingerprint(path)
         device = choose_device(self.machine.device)
-        precision = self.machine.precision or ("int8" if device.type == "cpu" else "auto")
+        precision = self.machine.precision or ("int8" if kind(device) == "cpu" else "auto")
         translator = Translator.load(path, self.machine.device, precision, self.machine.threads)
         if not (translator.task.has_source and translator.task.target_is_text):
             raise UserError(f"{path} is not a translation model, so it cannot be served.")

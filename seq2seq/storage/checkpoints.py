@@ -3,6 +3,8 @@
 Both are directories that are written atomically (atomic.py). Tensors are stored in safetensors files, not pickled.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import re
@@ -13,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import numpy as np
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError
@@ -37,6 +39,7 @@ from seq2seq.storage.directories import (
     as_json,
     header,
     kind_of,
+    read_arrays,
     read_file,
     read_metadata,
     read_shapes,
@@ -48,6 +51,9 @@ from seq2seq.storage.directories import (
 from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.storage.links import RUN_DIRECTORIES, DamagedError, path_inside
 from seq2seq.storage.model_card import Sizes, is_own_card, model_card
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +210,7 @@ class Bundle:
     """A model with everything that translation needs: weights, recipe, tokenizers and metadata."""
 
     directory: Path
-    weights: dict[str, Tensor]
+    weights: dict[str, np.ndarray]
     recipe_text: str
     tokenizer_files: dict[str, bytes]
     metadata: dict[str, Any]
@@ -212,7 +218,7 @@ class Bundle:
 
 def save_bundle(
     directory: Path,
-    weights: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor] | Mapping[str, np.ndarray],
     recipe_text: str,
     tokenizer_files: Mapping[str, bytes],
     metadata: Mapping[str, Any],
@@ -220,7 +226,7 @@ def save_bundle(
     """Write a bundle with its model card. An old bundle is replaced atomically; files that users put into it are kept.
 
     Args:
-        weights: tensors by name; tied weights are included once.
+        weights: tensors or arrays by name; tied weights are included once.
         tokenizer_files: contents by file name. The names must be in TOKENIZER_FILES.
         metadata: further fields of metadata.json, such as test scores and corpus counts.
     Raises:
@@ -253,7 +259,7 @@ Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:
-    """Read a bundle and verify the checksums of its files. The tensors are on the CPU.
+    """Read a bundle and verify the checksums of its files. The weights have the types of `read_arrays`.
 
     Args:
         require: function that checks the bundle before its weights are read. It gets the bundle without weights, and
@@ -274,7 +280,7 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
         fields = {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
         bundle = Bundle(Path(directory), {}, recipe_text, tokenizer_files, fields)
         require(bundle, read_shapes(current / MODEL))
-        return replace(bundle, weights=read_tensors(current / MODEL))
+        return replace(bundle, weights=read_arrays(current / MODEL))
 
     return read_with_retry(Path(directory), read)
 

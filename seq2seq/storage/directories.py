@@ -1,27 +1,32 @@
 """Directories with a metadata.json, which has the format version and the checksums of the other files.
 
 They are written with `atomic.replace_directory`, and all checksums are verified on reading. Checkpoints, bundles and
-the tokenizers of a run are such directories.
+the tokenizers of a run are such directories. Bundles are read into NumPy arrays, because translation does not need
+torch; checkpoints are read into tensors, which keep their types.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from seq2seq.errors import CheckpointError
 from seq2seq.files import NotJson, parse_json, regular_bytes
 from seq2seq.storage.atomic import current_path
 from seq2seq.storage.links import DamagedError, path_inside
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Read = TypeVar("Read")
 
@@ -34,6 +39,10 @@ CHECKSUM_KEY = "checksum"
 HEADER_KEYS = ("format_version", "kind", "sha256", CHECKSUM_KEY)
 """Keys of metadata.json that are not fields of the caller."""
 BLOCK_BYTES = 1 << 20
+FLOATING_POINT_TYPES = ("F64", "F32", "F16", "BF16")
+"""Floating-point types of safetensors files that `read_arrays` reads."""
+ARRAY_TYPES = (*FLOATING_POINT_TYPES, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+"""All types that `read_arrays` reads."""
 
 # Checksums
 
@@ -83,14 +92,18 @@ def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
 # Writing
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file. Tied weights must be included only once: safetensors refuses tensors that share memory.
+def write_tensors(path: Path, tensors: Mapping[str, Tensor] | Mapping[str, np.ndarray]) -> None:
+    """Write a safetensors file of tensors or of arrays. Tied weights must be included only once: safetensors refuses
+    tensors that share memory.
 
     Raises:
         OSError: the file cannot be written.
     """
+    import torch
+    from safetensors.torch import save_file
+
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+        save_file({name: torch.as_tensor(tensor).detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
         if cause := re.search(r"os error (\d+)", str(error)):
             raise OSError(int(cause[1]), os.strerror(int(cause[1])), str(path)) from error
@@ -234,20 +247,44 @@ def cannot_read(path: Path, error: OSError) -> NoReturn:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file to the CPU.
+    """Read the tensors of a safetensors file to the CPU, in the types of the file.
 
     Raises:
         DamagedError: the file is missing or not a safetensors file.
     """
-    try:
-        mapped = load_file(path)
-    except OSError as error:
-        cannot_read(path, error)
-    except (SafetensorError, RuntimeError) as error:  # RuntimeError: torch cannot map the file into memory
-        raise DamagedError(f"{path} is damaged: {error}.") from error
-    # The tensors are copied to memory. If another process truncated the mapped file later, reading from the map would
-    # kill this process.
-    return {name: tensor.clone() for name, tensor in mapped.items()}
+    from safetensors.torch import load_file
+
+    with _reporting_damage(path):
+        # The tensors are copied to memory. If another process truncated the mapped file later, reading from the map
+        # would kill this process.
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read the tensors of a safetensors file into NumPy arrays, which are copies in memory, as in `read_tensors`.
+
+    NumPy has no bfloat16. Such tensors become float32, which has all their values.
+
+    Raises:
+        DamagedError: the file is missing, not a safetensors file, or has tensors of a type without NumPy counterpart.
+    """
+    for name, (_, dtype) in (shapes := read_shapes(path)).items():
+        if dtype not in ARRAY_TYPES:
+            raise DamagedError(f"{path} is damaged, or seq2seq did not write it: {name} has the type {dtype}.")
+    with _reporting_damage(path), safe_open(path, "np") as file:
+        return {name: _read_bfloat16(path, name) if dtype == "BF16" else file.get_tensor(name)
+                for name, (_, dtype) in shapes.items()}
+
+
+def _read_bfloat16(path: Path, name: str) -> np.ndarray:
+    """Return a bfloat16 tensor of a valid safetensors file as float32. A bfloat16 is the upper half of a float32."""
+    with path.open("rb") as file:
+        header_size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(header_size))[name]
+        begin, end = header["data_offsets"]
+        file.seek(8 + header_size + begin)
+        upper = np.frombuffer(file.read(end - begin), "<u2").reshape(header["shape"])
+    return (upper.astype(np.uint32) << 16).view(np.float32)
 
 
 def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -256,11 +293,18 @@ def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     Raises:
         DamagedError: the file is missing or not a safetensors file.
     """
+    with _reporting_damage(path), safe_open(path, "np") as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+        return {name: (tuple(tensor.get_shape()), str(tensor.get_dtype())) for name, tensor in slices.items()}
+
+
+@contextmanager
+def _reporting_damage(path: Path) -> Iterator[None]:
+    """Context in which the errors of safetensors for a file are raised as CheckpointError; see `cannot_read`."""
     try:
-        with safe_open(path, "pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a mapping
-            return {name: (tuple(tensor.get_shape()), str(tensor.get_dtype())) for name, tensor in slices.items()}
+        yield
     except OSError as error:
         cannot_read(path, error)
-    except (SafetensorError, RuntimeError) as error:
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        # RuntimeError: torch cannot map the file into memory. ValueError: the file has become shorter meanwhile.
         raise DamagedError(f"{path} is damaged: {error}.") from error

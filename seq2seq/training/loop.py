@@ -159,7 +159,7 @@ class TrainingLoop:
         log_lines.print_training_summary(
             self.run, f"{self.parameters:,} parameters, {len(self.prepared.corpus):,} training pairs "
             f"({dropped:,} dropped in cleaning), {len(self.validation.pairs):,} validation pairs; "
-            f"{str(self.step.dtype).removeprefix('torch.')} on {describe(self.step.device)}", self.state.step,
+            f"{str(self.step.dtype).removeprefix('torch.')} on {describe(str(self.step.device))}", self.state.step,
             self.section)
 
     def _log_window(self, log: Log) -> list[str]:
@@ -233,7 +233,7 @@ class TrainingLoop:
 
     def translator(self) -> Translator:
         """Return a translator with the weights in the model, in the precision of the training."""
-        return Translator.from_recipe(self.step.model, self.tokenizers, self.recipe, self.step.device,
+        return Translator.from_recipe(self.step.model, self.tokenizers, self.recipe, str(self.step.device),
                                       self.section.precision.replace("tf32", "fp32"))
 
     # Saving

@@ -20,7 +20,7 @@ from torch import Tensor
 from seq2seq import console
 from seq2seq.data.batching import Batch, EncodedCorpus, Shape, derived_seed, gather, split_by_length, split_to_shape
 from seq2seq.data.token_noise import TokenNoise
-from seq2seq.devices import copy_all, is_out_of_memory, strictly_deterministic
+from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.model import Model
@@ -358,3 +358,24 @@ def update_moving_average(ema_weights: Sequence[Tensor], weights: Sequence[Tenso
     changes = torch._foreach_sub(list(weights), list(ema_weights))
     torch._foreach_mul_(changes, share)
     torch._foreach_add_(list(ema_weights), changes)
+
+
+@contextmanager
+def strictly_deterministic() -> Iterator[None]:
+    """Context in which operators without a deterministic algorithm raise errors on a GPU, too.
+
+    `make_deterministic` only lets them warn there. But then fused attention (PyTorch 2.11) has a backward pass that is
+    not deterministic, although there is one that is.
+    """
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=warns)
+
+
+@torch.no_grad()
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy the values of each source to its target."""
+    torch._foreach_copy_(list(targets), list(sources))

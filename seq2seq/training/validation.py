@@ -17,6 +17,7 @@ from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.data.corpus import read_pairs
 from seq2seq.data.epoch_plan import batches_in_order
+from seq2seq.devices import num_threads
 from seq2seq.errors import CorpusError, RecipeError
 from seq2seq.evaluation.scores import Score, require_metrics, score_pairs, warn_about_lookalikes
 from seq2seq.model.interface import Seq2Seq
@@ -78,7 +79,7 @@ class Validation:
         self.pairs = [pair for _, _, pairs in self.sets for pair in pairs]
         self.fingerprint = hashlib.sha256("".join(
             f"{as_line(source)}\t{target}\n" for source, target in self.pairs).encode()).hexdigest()
-        encode, encode_targets = (partial(side.encode, threads=torch.get_num_threads())
+        encode, encode_targets = (partial(side.encode, threads=num_threads())
                                   for side in (tokenizers.source, tokenizers.target))
         texts = [source for source, _ in self.pairs]
         sources = encode(shortened(texts, encode, recipe.data.cleaning.max_pieces) if recipe.data.context else texts)
@@ -113,7 +114,7 @@ class Validation:
         lengths = np.maximum(self.corpus.source.lengths, self.corpus.target.lengths)
         with torch.inference_mode():
             for indices in group.shard(list(batches_in_order(lengths, section.batch_tokens))):
-                batch = gather(self.corpus, indices).to(translator.device)
+                batch = gather(self.corpus, indices).to(sums.device)
                 losses = negative_log_likelihood(model(batch), batch.target_output)
                 sums += torch.stack([losses.double().sum(), torch.tensor(batch.target_count, device=sums.device)])
         group.sum([sums])

@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.data.alignment_links import KINDS, Kind
+from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import Span
-from seq2seq.model.attention_weights import KINDS, Kind, attention_maps
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.vocabulary import as_line
 from seq2seq.translation.translator import Translator
@@ -41,7 +40,6 @@ class PairAttention:
     maps: dict[Kind, np.ndarray]
 
 
-@torch.inference_mode()
 def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | Source, str]],
                            kinds: Collection[Kind] = KINDS, cross_layer: int | None = None
                            ) -> Iterator[tuple[int, PairAttention]]:
@@ -52,7 +50,7 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | S
     Args:
         pairs: source and target text of each pair.
         kinds: kinds of attention to return.
-        cross_layer: see `attention_maps`.
+        cross_layer: return only the cross-attention of this decoder layer, counted from 1; see `Engine.cross_layers`.
     Raises:
         ValueError: the source or target of a pair has more pieces than the model has positions.
     """
@@ -77,15 +75,35 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | S
 
     longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
     for indices in batches_in_order(longest, translator.decoding.batch_tokens):
-        batch = gather(corpus, indices).to(translator.device)
-        batch_maps = attention_maps(translator.model, batch, kinds, cross_layer)
+        if cross_layer is not None and list(kinds) == ["cross"]:
+            source, offsets, _ = corpus.source.gather(indices)
+            of_batch: list[dict[Kind, np.ndarray]] = [
+                {"cross": weights[None]} for weights in translator.engine.cross_attention(
+                    source, offsets.astype(np.int32), [ids[1][index] for index in indices], cross_layer)]
+        else:
+            of_batch = _all_maps(translator, corpus, indices, kinds)
+        for index, maps in zip(indices.tolist(), of_batch, strict=True):
+            yield index, PairAttention(tokenized(0, index), tokenized(1, index), maps)
+
+
+def _all_maps(translator: Translator, corpus: EncodedCorpus, indices: np.ndarray, kinds: Collection[Kind]
+              ) -> list[dict[Kind, np.ndarray]]:
+    """Return the maps of each pair, as in `PairAttention`, from the model in PyTorch."""
+    import torch
+
+    from seq2seq.data.batching import gather
+    from seq2seq.model.attention_weights import attention_maps
+
+    batch = gather(corpus, indices).to(torch.device(translator.device))
+    with torch.inference_mode():
+        maps = attention_maps(translator.model, batch, kinds)
         stacked = {kind: torch.stack(layers).float().cpu().numpy() for kind in KINDS
-                   if (layers := getattr(batch_maps, kind))}                    # (layers, sentences, heads, …)
-        lengths = zip(corpus.source.lengths_of(indices).tolist(), corpus.target.lengths_of(indices).tolist(),
-                      strict=True)
-        for row, (index, (source, target)) in enumerate(zip(indices, lengths, strict=True)):
-            sizes: dict[Kind, tuple[int, int]] = {
-                "cross": (target, source), "encoder": (source, source), "decoder": (target, target),
-                "context": (source, source)}
-            maps = {kind: stacked[kind][:, row, :, :sizes[kind][0], :sizes[kind][1]] for kind in stacked}
-            yield int(index), PairAttention(tokenized(0, index), tokenized(1, index), maps)
+                   if (layers := getattr(maps, kind))}                          # (layers, sentences, heads, …)
+    of_pairs: list[dict[Kind, np.ndarray]] = []
+    lengths = zip(corpus.source.lengths_of(indices).tolist(), corpus.target.lengths_of(indices).tolist(), strict=True)
+    for row, (source, target) in enumerate(lengths):
+        sizes: dict[Kind, tuple[int, int]] = {
+            "cross": (target, source), "encoder": (source, source), "decoder": (target, target),
+            "context": (source, source)}
+        of_pairs.append({kind: stacked[kind][:, row, :, :sizes[kind][0], :sizes[kind][1]] for kind in stacked})
+    return of_pairs

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import torch
 
-from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
+from seq2seq.devices import num_threads
 from seq2seq.errors import CorpusError
-from seq2seq.model.loss import negative_log_likelihood
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.source import Source, as_source
 from seq2seq.tokenizers.whole_words import position_fault
@@ -37,7 +36,6 @@ def is_text(pair: tuple[str | Source, str], has_source: bool) -> bool:
     return not is_blank(target) and (not has_source or not is_blank(as_source(source).text))
 
 
-@torch.inference_mode()
 def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportProgress | None = None
                 ) -> list[PairScore]:
     """Return log p(target | source) of given translations, by teacher forcing. In an ensemble, only the first model
@@ -47,6 +45,11 @@ def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportP
         ValueError: a source or target is too long for the model (see `scorable_pairs`).
         CorpusError: a target of a pointer network contains something other than positions of its source.
     """
+    import torch
+
+    from seq2seq.data.batching import gather
+    from seq2seq.model.loss import negative_log_likelihood
+
     for source, target in () if translator.task.target_is_text else pairs:
         if fault := position_fault(as_source(source).text, target):
             raise CorpusError(f"the target that begins with '{target[:30]}' cannot be scored: {fault}.")
@@ -62,8 +65,9 @@ def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportP
         progress(len(pairs) - len(text))
     for chosen in batches_in_order(longest[text], translator.decoding.batch_tokens):
         indices = text[chosen]
-        batch = gather(corpus, indices).to(translator.device)
-        losses = negative_log_likelihood(translator.model(batch), batch.target_output).cpu()
+        batch = gather(corpus, indices).to(torch.device(translator.device))
+        with torch.inference_mode():
+            losses = negative_log_likelihood(translator.model(batch), batch.target_output).cpu()
         sums = [loss.sum().item() for loss in losses.split(batch.target_offsets.diff().tolist())]
         for index, loss, tokens in zip(indices, sums, corpus.target.lengths_of(indices).tolist(), strict=True):
             scores[index] = PairScore(-loss, tokens)
@@ -75,5 +79,5 @@ def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportP
 def scorable_pairs(translator: Translator, pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs that `pair_scores` accepts: both sides, `</s>` included, have at most `max_positions` tokens."""
     sides = (translator.encode([source for source, _ in pairs]),
-             translator.tokenizers.target.encode([target for _, target in pairs], torch.get_num_threads()))
+             translator.tokenizers.target.encode([target for _, target in pairs], num_threads()))
     return [pair for pair, *ids in zip(pairs, *sides, strict=True) if max(map(len, ids)) < translator.max_positions]

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from seq2seq.errors import OptionError, RequestError
-from seq2seq.model.interface import Stepwise
 from seq2seq.recipe import DecodingSection
-from seq2seq.search.bookkeeping import Hypothesis
+from seq2seq.search.beams import Hypothesis
 from seq2seq.search.candidate_selection import DiverseBeams, RequiredPhrase, RequiredPhrases, Sampling
 from seq2seq.search.coverage import WithCoverage, coverage_bonus
 from seq2seq.search.ensemble import Ensemble, Fusion
+from seq2seq.search.interface import Stepwise
 from seq2seq.search.logits_processors import force_prefix, min_length, no_repeat_ngram
 from seq2seq.search.minimum_bayes_risk import expected_utilities
 from seq2seq.search.options import LENGTH_PENALTIES, CandidateSelection, LogitsProcessor, SearchOptions

@@ -10,21 +10,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
-import torch
 
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import DividedLine, divide
 from seq2seq.data.preparation import stored_characters
-from seq2seq.devices import choose_device, configure_process, copy_to_device
+from seq2seq.devices import choose_device, configure_process, num_threads
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
-from seq2seq.inference.load_model import read_model, require_same_context, require_same_vocabulary
-from seq2seq.model import Model
-from seq2seq.model.interface import Seq2Seq
+from seq2seq.inference.load_model import StoredModel, read_stored_model, require_same_context, require_same_vocabulary
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, Task, decoding_with
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
@@ -38,6 +35,10 @@ from seq2seq.translation.retry_faulty_lines import retry_faulty, retry_sentences
 from seq2seq.translation.search_setup import Part, PartTranslation, SearchSetup
 from seq2seq.translation.sources import growing_blocks, line_progress, number_sources
 from seq2seq.translation.word_confidence import Word, log_probabilities, words_of
+
+if TYPE_CHECKING:
+    from seq2seq.model import Model
+    from seq2seq.model.interface import Seq2Seq
 
 ReportProgress = Callable[[int], None]
 """Function that is called with the number of lines or pairs that were finished since its last call."""
@@ -98,7 +99,7 @@ class Translator:
     directions: Directions
     decoding: DecodingSection
     max_pieces: int
-    device: torch.device
+    device: str
     task: Task
     context: int
     engine: Engine
@@ -150,9 +151,9 @@ class Translator:
             OptionError: the model does not translate into `target_language`.
         """
         configure_process(threads)
-        model, recipe, tokenizers = read_model(Path(path))
-        recipe = recipe.into(target_language)
-        translator = Translator.from_recipe(model, tokenizers, recipe, choose_device(device), precision)
+        stored = read_stored_model(Path(path))
+        tokenizers, recipe = stored.tokenizers, stored.recipe.into(target_language)
+        translator = Translator.from_recipe(stored, tokenizers, recipe, choose_device(device), precision)
         others = [Translator.load(other, device, precision, threads) for other in ensemble]
         for other, other_path in zip(others, ensemble, strict=True):
             if not other.task.has_source:
@@ -177,7 +178,7 @@ class Translator:
                        max_pieces=min(each.max_pieces for each in (translator, *others)))
 
     @staticmethod
-    def from_recipe(model: Model, tokenizers: Tokenizers, recipe: Recipe, device: torch.device,
+    def from_recipe(model: StoredModel | Model, tokenizers: Tokenizers, recipe: Recipe, device: str,
                     precision: str = "auto") -> Translator:
         """Return a translator with the recipe's decoding options and a copy of `model` in `precision`; see `load`."""
         return Translator(tokenizers, directions_of_model(recipe, tokenizers.source), recipe.decoding,
@@ -289,14 +290,11 @@ class Translator:
         model = setup.ensemble((self.engine, *self.other_engines))
         searched = setup.with_fusion_and_coverage(model, self.language_model)
         whole_search = self.engine.whole_search if searched is self.engine else None
-        source, source_offsets = (copy_to_device(torch.from_numpy(array), self.device)
-                                  for array in (ids, offsets.astype(np.int32)))
-        longest = int((lengths := np.diff(offsets)).max())
-        max_lengths = setup.max_lengths(parts, lengths, searched.max_positions)
+        source_offsets = offsets.astype(np.int32)
+        max_lengths = setup.max_lengths(parts, np.diff(offsets), searched.max_positions)
         options = setup.search_options(parts, fusion=self.language_model is not None)
         try:
-            hypotheses = search(searched, source, source_offsets, longest, max_lengths, options, self.engine.topk,
-                                whole_search)
+            hypotheses = search(searched, ids, source_offsets, max_lengths, options, whole_search)
         except NoHypothesis as error:
             raise RequestError(f"line {parts[error.lines[0]].line + 1}: the search found no translation that "
                                "satisfies all constraints. Remove one of them: the prefix, a required or forbidden "
@@ -307,7 +305,7 @@ class Translator:
         n_best = [setup.select(each) for each in hypotheses]
         if setup.decoding.word_confidence:
             targets = [[hypothesis.tokens for hypothesis in each] for each in n_best]
-            scores = log_probabilities(model, source, source_offsets, longest, targets)
+            scores = log_probabilities(model, ids, source_offsets, targets)
             words = [list(map(self._words, *each)) for each in zip(targets, scores, strict=True)]
         else:
             words = [[()] * len(each) for each in n_best]
@@ -337,7 +335,7 @@ class Translator:
     def encode(self, lines: Sequence[str | Source]) -> list[list[int]]:
         """Return the ids of source lines. If a line with its context is too long, the context loses its oldest
         sentences."""
-        encode = partial(self.tokenizers.source.encode, threads=torch.get_num_threads())
+        encode = partial(self.tokenizers.source.encode, threads=num_threads())
         sources = list(map(self.source, lines))
         return encode(shortened(sources, encode, self.max_pieces) if self.context else sources)
 
@@ -359,7 +357,7 @@ class Translator:
         """Split each line into texts that fit the model. The context does not count, because it is shortened."""
         normalized = self.tokenizers.source.normalized
         alone = [replace(source, text=normalized(source.text), context=source.context and ()) for source in sources]
-        encoded = self.tokenizers.source.encode(alone, torch.get_num_threads())
+        encoded = self.tokenizers.source.encode(alone, num_threads())
         for source, ids in zip(alone, encoded, strict=True):
             if not self.task.target_is_text and len(ids) > self.max_pieces:
                 raise CorpusError(f"the line that begins with '{source.text[:30]}' has {len(ids):,} words, but this "

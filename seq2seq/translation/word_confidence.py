@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from seq2seq.languages import has_spaceless_words
-from seq2seq.model.interface import Stepwise
-from seq2seq.search.topk import at_least_fp32
+from seq2seq.search.interface import Stepwise
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Vocabulary
 
 
@@ -26,31 +24,30 @@ class Word:
     confidence: float
 
 
-@torch.inference_mode()
-def log_probabilities(model: Stepwise, source: Tensor, source_offsets: Tensor, longest_source: int,
+def log_probabilities(model: Stepwise, source: np.ndarray, source_offsets: np.ndarray,
                       targets: Sequence[Sequence[Sequence[int]]]) -> list[list[list[float]]]:
     """Compute log p of each token of given targets, `</s>` included, by calling `Stepwise.step` token by token.
 
     Args:
-        source, source_offsets, longest_source: as in `Stepwise.start`.
+        source, source_offsets: as in `Stepwise.start`.
         targets: for each sentence, one or more targets, as ids without `</s>`.
     Returns:
         For each sentence and each of its targets, log p of the target's tokens.
     """
     beam, length = max(map(len, targets)), 1 + max(len(target) for n_best in targets for target in n_best)
     # (sentences * beam, length), padded with </s>. If a sentence has fewer than `beam` targets, empty ones are added.
-    tokens = torch.tensor([[*target, *[END_ID] * (length - len(target))] for n_best in targets
-                           for target in [*n_best, *[[]] * (beam - len(n_best))]], device=source.device)
-    state = model.start(source, source_offsets, longest_source)
+    tokens = np.array([[*target, *[END_ID] * (length - len(target))] for n_best in targets
+                       for target in [*n_best, *[[]] * (beam - len(n_best))]])
+    state = model.start(source, source_offsets)
     if beam > 1:
-        state = state.select(torch.arange(len(targets), device=source.device)[:, None].expand(-1, beam))
-    last_tokens = torch.full_like(tokens[:, 0], START_ID)
+        state = state.select(np.arange(len(targets)).repeat(beam).reshape(-1, beam))
+    last_tokens, rows = np.full(len(tokens), START_ID), np.arange(len(tokens))
     steps = []
     for next_tokens in tokens.T:
-        logits, state = model.step(last_tokens, state)
-        steps.append(at_least_fp32(logits).log_softmax(1).gather(1, next_tokens[:, None]))
+        scores, state = model.step(last_tokens, state)
+        steps.append(scores.values(rows, next_tokens) - scores.log_sum_exp())
         last_tokens = next_tokens
-    values = torch.cat(steps, 1).view(len(targets), beam, length).tolist()
+    values = np.stack(steps, 1).reshape(len(targets), beam, length).tolist()
     return [[row[: len(target) + 1] for row, target in zip(rows, n_best, strict=False)]
             for rows, n_best in zip(values, targets, strict=True)]
 

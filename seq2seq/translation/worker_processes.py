@@ -18,8 +18,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Unpack
 
-import torch
-
+from seq2seq.devices import count_gpus, use_threads
 from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
@@ -68,8 +67,8 @@ class TranslatorPool:
             loaded = Translator.load(path, device, precision, threads, **models)
             if loaded.precision == "int8":
                 self.shared = loaded
-                self.executor = ThreadPoolExecutor(workers, "translator", partial(torch.set_num_threads, threads or 1))
-                self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, str(loaded.device)
+                self.executor = ThreadPoolExecutor(workers, "translator", partial(use_threads, threads or 1))
+                self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, loaded.device
                 self.directions, self.context = loaded.directions, loaded.context
                 return
             precision = loaded.precision                                        # no int8; `load` has printed why
@@ -199,8 +198,8 @@ class TranslatorPool:
 
 def device_of_worker(worker: int, device: str) -> str:
     """Return the device of a worker. The workers are distributed over all GPUs, unless `device` names one GPU."""
-    if device in ("auto", "cuda") and torch.cuda.is_available():
-        return f"cuda:{worker % torch.cuda.device_count()}"
+    if device in ("auto", "cuda") and (gpus := count_gpus()):
+        return f"cuda:{worker % gpus}"
     return device
 
 
@@ -218,7 +217,7 @@ def _serve(pipe: Connection, options: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         translator = Translator.load(**options)
-        pipe.send(("ready", (translator.decoding, translator.precision, str(translator.device), translator.directions,
+        pipe.send(("ready", (translator.decoding, translator.precision, translator.device, translator.directions,
                              translator.context)))
         while True:
             lines, decoding = pipe.recv()

@@ -7,6 +7,7 @@ Without a GPU they are skipped; tests/simulated_gpu runs them on a simulated one
 import numpy as np
 import pytest
 import torch
+from lookup import on_host
 from trainings import train_steps
 
 from seq2seq.data.batching import IGNORE_INDEX
@@ -183,17 +184,16 @@ def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size
         model.output_weight[END_ID] *= 1.5
     generator = np.random.default_rng(beam_size)
     lengths = generator.integers(1, 12, 30)
-    source = torch.from_numpy(generator.integers(3, 90, lengths.sum()))
-    offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
+    source = generator.integers(3, 90, lengths.sum())
+    offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
     options = SearchOptions(beam_size, power_length_penalty(0.6), n_best=beam_size, banned_ids=[5, 7])
     limits = generator.integers(1, 40, 30).tolist()
-    expected = search(model, source, offsets, int(lengths.max()), limits, options)
+    expected = search(on_host(model), source, offsets, limits, options)
     engine = StaticEngine(model.to("cuda"), "fp32", torch.device("cuda"))
     engine.cuda_graphs.enabled = kind == "graphs"
-    whole_search = None if kind == "stepwise" else engine.whole_search
+    whole_search = engine._search_on_device if kind == "stepwise" else engine.whole_search
     for _ in range(2):                                                          # graphs are captured, then used again
-        found = search(model, source.to("cuda"), offsets.to("cuda"), int(lengths.max()), limits, options,
-                       whole_search=whole_search)
+        found = search(engine, source, offsets, limits, options, whole_search=whole_search)
         assert [[each.tokens for each in n_best] for n_best in found] == [
             [each.tokens for each in n_best] for n_best in expected]
     graphs = [graph for buffers in engine.buffers.values() for graph in buffers.graphs.values()]

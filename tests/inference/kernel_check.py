@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from kernel_reference import Array
 
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
-    GROUP,
     INPUT_ZERO_POINT,
     KEY_PADDING,
     LOG_ZERO,
@@ -36,6 +36,9 @@ END, START = 2, 1
 """Ids of `</s>` and of the start symbol, as in kernels.cpp."""
 GUARD = 256
 """Number of guard bytes before and after each output buffer. Functions must not change guard bytes."""
+EMBEDDING_SCALE = 1.5
+THREADS = 2
+"""Number of threads of the functions, also on a machine with one core."""
 
 
 class Fault(Exception):
@@ -45,7 +48,8 @@ class Fault(Exception):
 class Checker:
     """Provides random inputs, and output buffers with guard bytes, and compares results with NumPy."""
 
-    def __init__(self, library: Path, seed: int, exact: bool) -> None:
+    def __init__(self, library: Path, seed: int, exact: bool = False) -> None:
+        """exact: True = omit guard bytes."""
         self.functions, self.exact = Functions(library), exact
         self.random = np.random.default_rng(seed)
         self.begin()
@@ -55,9 +59,15 @@ class Checker:
         self.kept: list[Any] = []                                               # arrays whose addresses are in use
         self.guarded: list[tuple[str, Array, int]] = []                         # function, buffer with guards, size
 
+    def allocate(self, size: int) -> Array:
+        """Return a new array of bytes."""
+        return np.empty(size, np.uint8)
+
     def input(self, values: Any, dtype: Any = np.float32) -> Array:
         """Return a contiguous copy of `values` in a new allocation. The copy exists until the next call of `begin`."""
-        array = np.array(values, dtype, order="C")
+        values = np.asarray(values, dtype)
+        array = self.allocate(values.nbytes).view(values.dtype).reshape(values.shape)
+        array[...] = values
         self.kept.append(array)
         return array
 
@@ -71,7 +81,8 @@ class Checker:
         dtype = np.dtype(dtype)
         size = int(np.prod(shape)) * dtype.itemsize
         guard = 0 if self.exact else GUARD
-        block = np.full(size + 2 * guard, 0xA5, np.uint8)
+        block = self.allocate(size + 2 * guard)
+        block[:] = 0xA5
         self.kept.append(block)
         self.guarded.append((function, block, size))
         return block[guard : guard + size].view(dtype).reshape(shape)
@@ -105,9 +116,10 @@ class Checker:
         scale = self.input(self.random.uniform(0.5, 2, outputs) / (127 * inputs**0.5))
         bias = self.input(self.random.normal(size=outputs)) if self.random.random() < 0.8 else None
         weights = levels * scale[:, None].astype(np.float64)
-        padded = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // GROUP) * GROUP), np.int8)
+        group = self.functions.group
+        padded = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // group) * group), np.int8)
         padded[:outputs, :inputs] = levels
-        panels = padded.reshape(-1, PANEL, padded.shape[1] // GROUP, GROUP).transpose(0, 2, 1, 3)
+        panels = padded.reshape(-1, PANEL, padded.shape[1] // group, group).transpose(0, 2, 1, 3)
 
         def product(rows: Array) -> Array:
             step = np.maximum(np.abs(rows).max(1, keepdims=True), 1e-12) / 127.0
@@ -140,11 +152,13 @@ class Checker:
         return rows, longest, heads, head_size, query, f"{rows} rows, {heads} heads of {head_size}, {longest} keys"
 
     def random_stack(self, layers: int, heads: int, head_size: int, feed_forward: int, pre_norm: bool, activation: str,
-                     is_decoder: bool, last_outputs: list[int]) -> tuple[Stack, Callable[..., list[Array]]]:
+                     window: int | None, is_decoder: bool, last_outputs: list[int], vocab_size: int
+                     ) -> tuple[Stack, Callable[..., list[Array]]]:
         """Return a random encoder or decoder and its reference function.
 
-        The reference function takes the hidden states and a function that computes attention. The attention function
-        takes the queries, the index of the layer, and the projected keys and values (None for cross-attention).
+        The reference function takes tokens, their positions, and a function that computes attention. The attention
+        function takes the queries, the index of the layer, and the projected keys and values (None for
+        cross-attention).
         """
         d_model = heads * head_size
         structures, references = [], []
@@ -160,10 +174,14 @@ class Checker:
         last = [self.random_linear(d_model, outputs) for outputs in last_outputs]
         arrays = (Layer * layers)(*structures), (Linear * len(last))(*(linear for linear, _ in last))
         self.kept.append(arrays)
+        embedding, positions = (self.input(self.random.normal(size=(size, d_model))) for size in (vocab_size, 30))
         stack = Stack(arrays[0], layers, d_model, heads, feed_forward, pre_norm, ACTIVATIONS.index(activation), first,
-                      arrays[1], len(last))
+                      arrays[1], len(last), address(embedding), address(positions), EMBEDDING_SCALE,
+                      -1 if window is None else window)
 
-        def run(hidden: Array, attend: Callable[[Array, int, Array | None], Array]) -> list[Array]:
+        def run(tokens: Array, position: Array | int, attend: Callable[[Array, int, Array | None], Array]
+                ) -> list[Array]:
+            hidden = embedding[tokens].astype(np.float64) * EMBEDDING_SCALE + positions[position]
             sublayer_input = normalise_first(hidden) if pre_norm else hidden
 
             def add(output: Array, normalise: Callable[[Array], Array]) -> tuple[Array, Array]:
@@ -211,11 +229,32 @@ class Checker:
         values[:, self.random.integers(inputs)] = 127
         values = self.input(values * 2.0 ** self.random.integers(-9, 9, (rows, 1)))
         result = self.output("product", (rows, outputs))
-        self.functions.product(linear, address(values), address(result), rows, relu)
+        self.functions.product(linear, address(values), address(result), rows, relu, THREADS)
         self.check_guards(shape)
         expected = product(np.maximum(values, 0) if relu else values)
         for row in range(rows):                                                 # the magnitudes of rows differ
             self.compare("product", result[row], expected[row], 2e-5, f"{shape}, row {row}")
+
+    def check_pack(self) -> None:
+        outputs, inputs = self.random_size(200), self.random_size(300)
+        shape = f"{outputs} outputs, {inputs} inputs"
+        weights = self.random.normal(size=(outputs, inputs)) * 10.0 ** self.random.integers(-20, 9, (outputs, 1))
+        weights[self.random.integers(outputs)] *= self.random.choice([0, 1e-30, 1])
+        weights[self.random.integers(outputs), self.random.integers(inputs)] = self.random.choice([0, np.nan, -np.inf])
+        weights = self.input(weights)
+        group = self.functions.group
+        panels = self.output("pack", (-(-outputs // PANEL), -(-inputs // group), PANEL, group), np.int8)
+        scale, offset = self.output("pack", (outputs,)), self.output("pack", (outputs,), np.int32)
+        self.functions.pack(address(weights), outputs, inputs, address(panels), address(scale), address(offset))
+        self.check_guards(shape)
+        levels, expected = reference.quantised(weights)
+        if scale.tobytes() != expected.tobytes() and not np.array_equal(scale, expected, equal_nan=True):
+            raise Fault(f"pack computes other scales ({shape})")
+        padded = panels.transpose(0, 2, 1, 3).reshape(panels.shape[0] * PANEL, -1)
+        if (padded[:outputs, :inputs] != levels).any() or padded[outputs:].any() or padded[:, inputs:].any():
+            raise Fault(f"pack writes other levels ({shape})")
+        if offset.any() and (offset != INPUT_ZERO_POINT * levels.sum(1, dtype=np.int64)).any():  # or all 0
+            raise Fault(f"pack computes other offsets ({shape})")
 
     def check_attend_past(self) -> None:
         rows, longest, heads, head_size, query, shape = self.random_queries()
@@ -249,29 +288,30 @@ class Checker:
         self.compare("attend_source", result, reference.attention(query[:, :features], keys_values, heads), 1e-4, shape)
 
     def check_stack(self) -> None:
-        """Check `encode`, then `step` at a few positions, then `search`."""
+        """Check `encode`, then `step` at a few positions, then `cross_attention`, then `search`."""
         heads, head_size = int(self.random.integers(1, 4)), int(self.random.choice([4, 7, 16, 32]))
         d_model, feed_forward, vocab_size = heads * head_size, self.random_size(100), self.random_size(150) + 4
         pre_norm, activation = bool(self.random.integers(2)), str(self.random.choice(ACTIVATIONS))
+        window = int(self.random.integers(1, 9)) if self.random.random() < 0.3 else None
         lengths = self.random.integers(1, 30, self.random_size(12))
-        offsets = np.concatenate([[0], lengths.cumsum()])
+        offsets = self.input(np.concatenate([[0], lengths.cumsum()]), np.int32)
         tokens, beam = int(offsets[-1]), int(self.random.integers(1, 6))
         rows, layers = beam * len(lengths), int(self.random.integers(1, 3))
         shape = (f"{len(lengths)} sentences, {tokens} tokens, beam {beam}, {heads} heads of {head_size}, feed-forward "
-                 f"{feed_forward}, vocabulary of {vocab_size}, {activation}, {'pre' if pre_norm else 'post'}-norm")
-        encoder, encode = self.random_stack(layers, heads, head_size, feed_forward, pre_norm, activation, False,
-                                            [2 * d_model] * layers)
-        decoder, decode = self.random_stack(layers, heads, head_size, feed_forward, pre_norm, activation, True,
-                                            [vocab_size])
-        first, count = (self.input(part.repeat(lengths), np.int32) for part in (offsets[:-1], lengths))
-        embedded = self.input(self.random.normal(size=(tokens, d_model)))
-        ends = self.input(sorted({*self.random.choice(offsets[1:], min(3, len(lengths))).tolist(), tokens}), np.int64)
+                 f"{feed_forward}, vocabulary of {vocab_size}, {activation}, {'pre' if pre_norm else 'post'}-norm, "
+                 f"window {window}")
+        sizes = layers, heads, head_size, feed_forward, pre_norm, activation, window
+        encoder, encode = self.random_stack(*sizes, False, [2 * d_model] * layers, vocab_size)
+        decoder, decode = self.random_stack(*sizes, True, [vocab_size], vocab_size)
+        source = self.input(self.random.integers(0, vocab_size, tokens), np.int64)
         memory = self.output("encode", (layers, tokens * 2 * d_model), np.uint16)
-        self.functions.encode(encoder, address(embedded), address(first), address(count), address(memory),
-                              address(ends), len(ends))
+        self.functions.encode(encoder, address(source), address(offsets), len(lengths), address(memory), memory[0].size,
+                              THREADS)
         self.check_guards(shape)
-        spans = [slice(begin, begin + length) for begin, length in zip(first, count, strict=True)]
-        expected = encode(embedded.astype(np.float64), lambda query, layer, keys_values: reference.attention(
+        distance = tokens if window is None else window
+        spans = [slice(max(begin, token - distance), min(end, token + distance + 1))
+                 for begin, end in pairwise(offsets.tolist()) for token in range(begin, end)]
+        expected = encode(source, positions_in(offsets), lambda query, layer, keys_values: reference.attention(
             query, [reference.round_to_bf16(keys_values[span]) for span in spans], heads))
         # The tolerance is wide, because a value about halfway between two int8 levels may be rounded up or down.
         tolerance = 0.1
@@ -282,8 +322,7 @@ class Checker:
             self.compare("encode", np.concatenate(sources[layer]), expected[layer], tolerance, shape)
         memory = self.bf16_input(reference.from_bf16(memory), KEY_PADDING)      # exact: the values are bf16 already
 
-        steps = int(self.random.integers(1, 5))
-        embedding, positions = (self.input(self.random.normal(size=(size, d_model))) for size in (vocab_size, 24))
+        steps, longest = int(self.random.integers(1, 5)), int(lengths.max())
         cache = self.output("step", (layers, rows * steps, 2 * d_model), np.uint16)
         reference_cache = np.zeros((layers, rows * steps, 2 * d_model))
         row_first, row_count = (self.input(part.repeat(beam), np.int32) for part in (offsets[:-1], lengths))
@@ -294,28 +333,71 @@ class Checker:
             parents = self.random.integers(0, rows, rows) if step else np.arange(rows)
             past = self.input(np.concatenate([past[parents], used + np.arange(rows)[:, None]], 1), np.int32)
             logits = self.output("step", (rows, vocab_size), np.float32)
+            attention = self.output("step", (rows, longest)) if self.random.random() < 0.5 else None
+            if attention is not None:
+                attention[:] = 0
             length = self.input(np.full(rows, step + 1), np.int32)
-            self.functions.step(decoder, address(embedding), address(positions), 1.5, address(last), address(cache),
-                                cache[0].size, address(past), step + 1, address(length), address(memory),
-                                memory[0].size, address(row_first), address(row_count), address(logits), rows)
+            self.functions.step(decoder, address(last), address(cache), cache[0].size, address(past), step + 1,
+                                address(length), address(memory), memory[0].size, address(row_first),
+                                address(row_count), address(logits), address(attention), longest, rows, THREADS)
             self.check_guards(shape)
+            weights: list[Array] = []                                           # of the last layer
 
-            def attend(query: Array, layer: int, projected: Array | None, past: Array = past,
-                       used: int = used) -> Array:
+            def attend(query: Array, layer: int, projected: Array | None, past: Array = past, used: int = used,
+                       weights: list[Array] = weights) -> Array:
                 if projected is None:                                           # cross-attention
-                    return reference.attention(query, [source for source in sources[layer] for _ in range(beam)], heads)
+                    keys_values = [source for source in sources[layer] for _ in range(beam)]
+                    weights[:] = reference.attention_weights(query, keys_values, heads)
+                    return reference.attention(query, keys_values, heads)
                 reference_cache[layer, used : used + rows] = reference.round_to_bf16(projected)
-                return reference.attention(query, [reference_cache[layer, row_past] for row_past in past], heads)
+                visible = past if window is None else past[:, -window - 1 :]
+                return reference.attention(query, [reference_cache[layer, row_past] for row_past in visible], heads)
 
-            hidden = embedding[last] * 1.5 + positions[step]
-            self.compare("step", logits, decode(hidden.astype(np.float64), attend)[0], tolerance, shape)
-        self.check_search(decoder, embedding, positions, memory, (self.input(offsets[:-1], np.int32),
-                                                                  self.input(lengths, np.int32)), shape)
+            self.compare("step", logits, decode(last, step, attend)[0], tolerance, shape)
+            if attention is not None:
+                padded = [np.pad(of_row.mean(0), (0, longest - of_row.shape[1])) for of_row in weights]
+                self.compare("step", attention, np.array(padded), tolerance, shape)
+        self.check_cross_attention(decoder, decode, memory, (offsets, sources), window, shape)
+        self.check_search(decoder, vocab_size, memory, (self.input(offsets[:-1], np.int32),
+                                                        self.input(lengths, np.int32)), shape)
 
-    def check_search(self, decoder: Stack, embedding: Array, positions: Array, memory: Array,
-                     spans: tuple[Array, Array], shape: str) -> None:
+    def check_cross_attention(self, decoder: Stack, decode: Callable[..., list[Array]], memory: Array,
+                              source: tuple[Array, list[list[Array]]], window: int | None, shape: str) -> None:
+        """Check `cross_attention` with random targets. source: offsets; keys and values by layer and sentence."""
+        (source_offsets, sources), heads = source, decoder.heads
+        lengths = self.random.integers(1, 30, len(source_offsets) - 1)
+        offsets = self.input(np.concatenate([[0], lengths.cumsum()]), np.int32)
+        tokens = self.input(self.random.integers(0, 4, offsets[-1]), np.int64)
+        chosen = int(self.random.integers(decoder.number_of_layers))
+        sizes = heads * lengths * np.diff(source_offsets)
+        weight_offsets = self.input(np.concatenate([[0], sizes.cumsum()]), np.int64)
+        found = self.output("cross_attention", (int(sizes.sum()),))
+        self.functions.cross_attention(decoder, address(tokens), address(offsets), len(lengths), address(memory),
+                                       memory[0].size, address(source_offsets), chosen, address(found),
+                                       address(weight_offsets), THREADS)
+        self.check_guards(shape)
+        positions, sentence_of = positions_in(offsets), np.arange(len(lengths)).repeat(lengths)
+        weights: list[Array] = []                                               # of each row, (heads, source tokens)
+
+        def attend(query: Array, layer: int, projected: Array | None) -> Array:
+            if projected is None:                                               # cross-attention
+                keys_values = [sources[layer][sentence] for sentence in sentence_of]
+                if layer == chosen:
+                    weights[:] = reference.attention_weights(query, keys_values, heads)
+            else:
+                rounded = reference.round_to_bf16(projected)
+                keys_values = [rounded[row - (position if window is None else min(position, window)) : row + 1]
+                               for row, position in enumerate(positions)]
+            return reference.attention(query, keys_values, heads)
+
+        decode(tokens, positions, attend)
+        expected = [np.stack(weights[begin:end], 1).ravel() for begin, end in pairwise(offsets.tolist())]
+        self.compare("cross_attention", found, np.concatenate(expected), 0.1, f"{shape}, targets of {lengths}")
+
+    def check_search(self, decoder: Stack, vocab_size: int, memory: Array, spans: tuple[Array, Array],
+                     shape: str) -> None:
         """Compare the kernel `search` with a simple beam search that calls the kernels `step` and `topk`."""
-        (first, count), vocab_size, layers = spans, len(embedding), len(memory)
+        (first, count), layers = spans, len(memory)
         sentences, beam, longest = len(first), int(self.random.integers(1, 6)), int(self.random.integers(1, 21))
         finished_per_group = beam + int(self.random.integers(0, 3))
         limits = self.input(self.random.integers(1, longest + 1, sentences), np.int64)
@@ -325,15 +407,14 @@ class Checker:
         lengths = self.output("search", (sentences, max_finished), np.int32)
         totals = self.output("search", (sentences, max_finished))
         tokens = self.output("search", (sentences, max_finished, longest), np.int32)
-        self.functions.search(decoder, address(embedding), address(positions), 1.5, address(memory), memory[0].size,
-                              address(first), address(count), address(limits), sentences, beam, finished_per_group,
-                              address(forbidden), len(forbidden), max_finished, longest, address(finished),
-                              address(totals), address(lengths), address(tokens))
+        self.functions.search(decoder, address(memory), memory[0].size, address(first), address(count), address(limits),
+                              sentences, beam, finished_per_group, address(forbidden), len(forbidden), max_finished,
+                              longest, address(finished), address(totals), address(lengths), address(tokens), THREADS)
         self.check_guards(shape)
         for sentence in range(sentences):
             expected = []
             hypotheses: list[tuple[float, list[int], list[int]]] = [(0.0, [], [])]  # log p, tokens, cache rows
-            cache = self.input(np.zeros((layers, (beam + 1) * longest, 2 * embedding.shape[1])), np.uint16)
+            cache = self.input(np.zeros((layers, (beam + 1) * longest, 2 * decoder.d_model)), np.uint16)
             used = 0
             for length in range(1, int(limits[sentence]) + 1):
                 rows = len(hypotheses)
@@ -342,9 +423,9 @@ class Checker:
                 logits = self.input(np.zeros((rows, vocab_size)))
                 row_length, row_first, row_count = (self.input(np.full(rows, value), np.int32)
                                                     for value in (length, first[sentence], count[sentence]))
-                self.functions.step(decoder, address(embedding), address(positions), 1.5, address(last), address(cache),
-                                    cache[0].size, address(past), length, address(row_length), address(memory),
-                                    memory[0].size, address(row_first), address(row_count), address(logits), rows)
+                self.functions.step(decoder, address(last), address(cache), cache[0].size, address(past), length,
+                                    address(row_length), address(memory), memory[0].size, address(row_first),
+                                    address(row_count), address(logits), None, 0, rows, THREADS)
                 used += rows
                 before = self.input([[total for total, _, _ in hypotheses]])
                 best = self.input(np.zeros(2 * beam))
@@ -352,7 +433,7 @@ class Checker:
                 must_end = self.input([length == limits[sentence]], np.bool_)
                 self.functions.topk(address(logits), address(before), 1, rows, vocab_size, address(forbidden),
                                     len(forbidden), address(must_end), False, address(best), address(parents),
-                                    address(ids), 2 * beam)
+                                    address(ids), 2 * beam, THREADS)
                 unfinished = [(total, [*hypotheses[parent][1], token], past[parent].tolist())
                               for total, parent, token in zip(best, parents, ids, strict=True)
                               if token != END and total > LOG_ZERO]
@@ -380,7 +461,7 @@ class Checker:
         best, beams, ids = (self.output("topk", (groups, count), dtype) for dtype in (np.float32, np.int64, np.int64))
         self.functions.topk(address(overwritten), address(totals), groups, beam, vocab_size, address(forbidden),
                             len(forbidden), address(must_end), normalised, address(best), address(beams), address(ids),
-                            count)
+                            count, THREADS)
         self.check_guards(shape)
         scores = logits.astype(np.float64)
         if not normalised:
@@ -405,24 +486,30 @@ class Checker:
         self.compare("topk", scores[group, beams[possible], ids[possible]], best[possible], 1e-5, shape)
 
 
+def positions_in(offsets: Array) -> Array:
+    """Return the position of each token in its sentence. offsets: index of each sentence's first token, then the number
+    of tokens."""
+    return np.arange(offsets[-1]) - offsets[:-1].repeat(np.diff(offsets))
+
+
 def address(array: Array | None) -> int | None:
     """Return the memory address of an array; None for None. The caller must keep the array alive."""
     return None if array is None else int(array.ctypes.data)
 
 
-def check(library: Path, shapes: int, seed: int, exact: bool = False) -> None:
-    """Check every function of a library on random shapes. exact: True = omit guard bytes.
+def check(checker: Checker, shapes: int) -> None:
+    """Check every function of a library on random shapes.
 
     Raises:
         Fault: a result is wrong, or a guard byte was overwritten; the message names the function and the shape.
     """
-    checker = Checker(library, seed, exact)
     for _ in range(shapes):
-        for check_function in (checker.check_add_and_norm, checker.check_product, checker.check_attend_past,
-                               checker.check_attend_source, checker.check_stack, checker.check_topk):
+        for check_function in (checker.check_add_and_norm, checker.check_product, checker.check_pack,
+                               checker.check_attend_past, checker.check_attend_source, checker.check_stack,
+                               checker.check_topk):
             checker.begin()
             check_function()
 
 
 if __name__ == "__main__":
-    check(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), exact=True)
+    check(Checker(Path(sys.argv[1]), int(sys.argv[3]), exact=True), int(sys.argv[2]))

@@ -9,20 +9,40 @@ import numpy as np
 Array = np.ndarray
 
 
-def attention(query: Array, keys_values_of_rows: Sequence[Array], heads: int) -> Array:
-    """Return softmax(Q K^T / sqrt(D)) V of each head in float64, (rows, features), where D is the head size.
+def attention_weights(query: Array, keys_values_of_rows: Sequence[Array], heads: int) -> list[Array]:
+    """Return softmax(Q K^T / sqrt(D)) of each row in float64, (heads, keys), where D is the head size.
 
     query: (rows, features). keys_values_of_rows: keys and values of each row, (keys, 2 * features).
     """
     features = query.shape[1]
-    size = features // heads
-    result = np.empty(query.shape)
+    size, found = features // heads, []
     for row, keys_values in enumerate(keys_values_of_rows):
-        keys, values = np.split(keys_values.astype(np.float64).reshape(len(keys_values), 2, heads, size), 2, 1)
-        scores = np.einsum("hd,nhd->hn", query[row].astype(np.float64).reshape(heads, size), keys[:, 0]) / size**0.5
+        keys = keys_values[:, :features].astype(np.float64).reshape(-1, heads, size)
+        scores = np.einsum("hd,nhd->hn", query[row].astype(np.float64).reshape(heads, size), keys) / size**0.5
         weights = np.exp(scores - scores.max(1, keepdims=True))
-        result[row] = np.einsum("hn,nhd->hd", weights / weights.sum(1, keepdims=True), values[:, 0]).ravel()
+        found.append(weights / weights.sum(1, keepdims=True))
+    return found
+
+
+def attention(query: Array, keys_values_of_rows: Sequence[Array], heads: int) -> Array:
+    """Return the sums of values weighted by `attention_weights`, (rows, features) in float64."""
+    features, result = query.shape[1], np.empty(query.shape)
+    for row, weights in enumerate(attention_weights(query, keys_values_of_rows, heads)):
+        values = keys_values_of_rows[row][:, features:].astype(np.float64).reshape(weights.shape[1], heads, -1)
+        result[row] = np.einsum("hn,nhd->hd", weights, values).ravel()
     return result
+
+
+def quantised(weights: Array) -> tuple[Array, Array]:
+    """Quantise weights, (outputs, inputs) float32, to int8: return levels from -127 to 127, and scales, (outputs,).
+
+    An output with NaN or infinity has levels of 0 and a scale that is not finite.
+    """
+    scale = np.maximum(np.abs(weights).max(1), np.float32(1e-12)) / np.float32(127)
+    with np.errstate(invalid="ignore"):
+        levels = np.rint(weights / scale[:, None])
+    levels[~np.isfinite(scale)] = 0
+    return levels.astype(np.int8), scale
 
 
 def to_bf16(values: Array) -> Array:

@@ -129,7 +129,7 @@ MODELS = {
 def test_every_model_decodes_in_every_precision(make_batch, name, precision):
     torch.manual_seed(1)
     model, batch = MODELS[name]().eval(), make_batch()
-    engine = load_engine(model, precision, CPU) if precision == "int8" else EagerEngine(model, precision, CPU)
+    engine = load_engine(model, precision, "cpu") if precision == "int8" else EagerEngine(model, precision, CPU)
     found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (engine, model))
     order = torch.tensor([[0, 0], [1, 1], [2, 2], [3, 3]])
     for number, token in enumerate((0, 5, 3, 4)):

@@ -1,45 +1,72 @@
 """The int8 engine, compared with the model in fp32, and in a translator. test_kernels.py tests the single kernels."""
 
 import copy
+import ctypes
 import math
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
+from sections import int8_engine, section_of
 from torch import nn
 
-from seq2seq.errors import RequestError
+from seq2seq.errors import CheckpointError, RequestError
 from seq2seq.inference import engines, int8
 from seq2seq.inference.eager import fold_query_preparation, quantised
-from seq2seq.inference.engines import load_engine
-from seq2seq.inference.int8 import ENCODER_BLOCK_TOKENS, GROWTH_STEPS, Int8Engine, Int8State
+from seq2seq.inference.int8 import GROWTH_STEPS, Int8Engine
+from seq2seq.inference.kernel_library import PANEL
+from seq2seq.inference.load_model import stored_weights
+from seq2seq.inference.transformer_weights import expected_shapes, sinusoids
+from seq2seq.model import build_model, layers
 from seq2seq.model.attention import CrossAttention, SelfAttention
+from seq2seq.model.attention_weights import attention_maps
+from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
-from seq2seq.search.topk import topk as reference_topk
+from seq2seq.search.scores import ArrayScores
+from seq2seq.search.scores import topk as reference_topk
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
 
-CPU = torch.device("cpu")
 WIDE = {"d_model": 64, "feed_forward": 128}
 CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"}, {"positions": "learned"},
-           {"output_bias": True}, {"tied_embeddings": "none"}, {"tied_decoder_layers": True}, {"num_heads": 8},
-           {"scale_embedding": False}, {"score": "dot"}, {"score": "bilinear"}]
-QUICK = [({}, 1), ({}, 3), ({"pre_norm": True}, 3), ({"score": "bilinear"}, 3)]
+           {"output_bias": True}, {"tied_embeddings": "none"}, {"tied_embeddings": "decoder", "source_vocab_size": 29},
+           {"tied_decoder_layers": True}, {"num_heads": 8}, {"scale_embedding": False}, {"score": "dot"},
+           {"score": "bilinear"}, {"window": 2}, {"window": 2, "pre_norm": True}, {"encoder_layers": 3},
+           {"d_model": 35, "num_heads": 5, "positions": "learned", "feed_forward": 67}]
+QUICK = [({}, 1), ({}, 3), ({"pre_norm": True}, 3), ({"score": "bilinear"}, 3), ({"window": 2}, 3), (CHOICES[-1], 3)]
 
 
 @pytest.fixture
-def load(libraries):
+def load(kernels):
     """Function that returns the int8 engine of a model."""
-    def loaded(model):
-        engine = load_engine(model, "int8", CPU)
-        assert isinstance(engine, Int8Engine)
-        return engine
+    return lambda model, **changes: int8_engine(model, kernels, **changes)
 
-    return loaded
+
+class OnHost:
+    """Model of PyTorch with the interface of engines."""
+
+    def __init__(self, model, state=None):
+        self.model, self.state = model, state
+
+    def start(self, source, source_offsets, keep_attention=False):
+        return OnHost(self.model, self.model.start(torch.from_numpy(source), torch.from_numpy(source_offsets),
+                                                   int(np.diff(source_offsets).max()), keep_attention))
+
+    def step(self, last_tokens, state):
+        logits, after = self.model.step(torch.from_numpy(last_tokens), state.state)
+        return ArrayScores(logits.numpy()), OnHost(self.model, after)
+
+    def select(self, rows):
+        return OnHost(self.model, self.state.select(torch.from_numpy(rows)))
+
+    @property
+    def attention(self):
+        return self.state.attention.numpy()
 
 
 class BriefKeysAndValues(nn.Module):
@@ -90,39 +117,51 @@ def rounded(model):
 
 
 def relative_error(found, expected):
-    return ((found.float() - expected).norm() / expected.norm()).item()
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
 
 
-def logits_of_steps(model, batch, beam, steps=7):
-    """Return the logits of every step of a fixed search that reorders the beam and drops a sentence."""
-    state = model.start(batch.source, batch.source_offsets, batch.longest_source)
+def source_of(batch):
+    return batch.source.numpy(), batch.source_offsets.numpy()
+
+
+def numbers_of_steps(model, batch, beam, steps=7, keep_attention=False):
+    """Return the logits of every step of a fixed search that reorders the beam and drops a sentence; or, with
+    `keep_attention`, the attention."""
+    state = model.start(*source_of(batch), keep_attention=keep_attention)
     sentences, collected = len(batch.source_offsets) - 1, []
-    tokens = torch.zeros(sentences, dtype=torch.int64)
+    tokens = np.zeros(sentences, np.int64)
     for step in range(steps):
-        logits, state = model.step(tokens, state)
-        collected.append(logits)
-        rows = torch.arange(len(tokens)).view(sentences, -1)
+        scores, state = model.step(tokens, state)
+        collected.append(state.attention if keep_attention else scores.logits)
+        rows = np.arange(len(tokens)).reshape(sentences, -1)
         if step == 0:
-            rows = rows.expand(sentences, beam)
+            rows = rows.repeat(beam, 1)
         elif step == 2:
-            rows = rows.flip(1)
+            rows = rows[:, ::-1]
         elif step == 4:
             rows, sentences = rows[[0, *range(2, sentences)]] if sentences > 2 else rows, max(sentences - 1, 2)
         if step in (0, 2, 4):
-            state, sentences = state.select(rows.contiguous()), len(rows)
-        tokens = torch.arange(rows.numel()) * 5 % 19 + 3 + step % 2
+            state, sentences = state.select(rows.copy()), len(rows)
+        tokens = np.arange(rows.size) * 5 % 19 + 3 + step % 2
     return collected
 
 
-@pytest.mark.parametrize(("choice", "beam"), [
+def of_both(load, model, batch, *arguments, **keywords):
+    """Return `numbers_of_steps` of the engine and of the model with the rounding of the kernels."""
+    return [numbers_of_steps(each, batch, *arguments, **keywords) for each in (load(model), OnHost(rounded(model)))]
+
+
+every_choice = pytest.mark.parametrize(("choice", "beam"), [
     pytest.param(choice, beam, marks=() if (choice, beam) in QUICK else pytest.mark.slow)
     for choice in CHOICES for beam in (1, 3)], ids=str)
+
+
+@every_choice
 def test_int8_steps_equal_those_of_the_model_with_int8_products(make_model, make_batch, load, choice, beam):
     of_rows, of_models = [], []
     for seed in range(4):
         model = make_model(torch.float32, seed, **(WIDE | choice))
-        found, expected = (torch.cat(logits_of_steps(each, make_batch(), beam))
-                           for each in (load(model), rounded(model)))
+        found, expected = map(np.concatenate, of_both(load, model, make_batch(), beam))
         of_rows += map(relative_error, found, expected)
         of_models.append(relative_error(found, expected))
     # A number between two levels may fall on either, and the sublayers behind it see that: in some rows, never in all.
@@ -133,121 +172,93 @@ def test_int8_steps_equal_those_of_the_model_with_int8_products(make_model, make
 def test_sizes_beyond_those_computed_together_give_the_same(make_model, make_batch, load):
     model = make_model(torch.float32, **WIDE, max_positions=31)
     lengths = tuple(range(1, 29)) * 4
-    assert sum(lengths) > 10 * ENCODER_BLOCK_TOKENS and 3 * len(lengths) > 300
-    batch = make_batch(lengths, lengths)
-    found, expected = (torch.cat(logits_of_steps(each, batch, 3)) for each in (load(model), rounded(model)))
+    assert sum(lengths) > 1000 and 3 * len(lengths) > 300
+    found, expected = map(np.concatenate, of_both(load, model, make_batch(lengths, lengths), 3))
     assert relative_error(found, expected) < 0.02
 
 
 def test_a_sentence_is_the_same_alone_and_among_others(make_model, make_batch, load):
-    engine, whole = load(make_model(torch.float32, **WIDE)), make_batch()
-    together, _ = engine.step(torch.full((4,), 7), engine.start(whole.source, whole.source_offsets,
-                                                                whole.longest_source))
-    for number, (begin, end) in enumerate(zip(whole.source_offsets[:-1], whole.source_offsets[1:], strict=True)):
-        state = engine.start(whole.source[begin:end], torch.tensor([0, end - begin], dtype=torch.int32),
-                             int(end - begin))
-        assert torch.equal(engine.step(torch.full((1,), 7), state)[0][0], together[number])
+    engine, (source, offsets) = load(make_model(torch.float32, **WIDE)), source_of(make_batch())
+    scores, together = engine.step(np.full(4, 7), engine.start(source, offsets, keep_attention=True))
+    for number, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        state = engine.start(source[begin:end], np.array([0, end - begin]), keep_attention=True)
+        alone, after = engine.step(np.full(1, 7), state)
+        assert np.array_equal(alone.logits[0], scores.logits[number])
+        assert np.array_equal(after.attention[0], together.attention[number, : end - begin])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 17])
+def test_results_do_not_depend_on_the_number_of_threads(make_model, make_batch, load, monkeypatch, threads):
+    model, lengths = make_model(torch.float32, max_positions=31), tuple(range(1, 29)) * 2
+    batch = make_batch(lengths, lengths)
+    targets = [list(range(3, 3 + length % 11)) for length in lengths]
+
+    def results():
+        engine = load(model)
+        return (*numbers_of_steps(engine, batch, 3), *numbers_of_steps(engine, batch, 3, keep_attention=True),
+                *engine.cross_attention(*source_of(batch), targets, 2))
+
+    monkeypatch.setattr(int8, "num_threads", lambda: 5)
+    expected = results()
+    monkeypatch.setattr(int8, "num_threads", lambda: threads)
+    assert all(map(np.array_equal, results(), expected))
+
+
+def test_kernels_use_the_threads_of_the_python_thread_that_calls_them(make_model, make_batch, load, monkeypatch):
+    engine, batch, seen = load(make_model(torch.float32)), make_batch(), []
+    monkeypatch.setattr(int8, "num_threads", lambda: 3)
+    for name in ("encode", "step", "topk", "cross_attention"):
+        function = getattr(engine.functions, name)
+        monkeypatch.setattr(engine.functions, name, lambda *given, function=function: (
+            seen.append(given[-1]), function(*given)))
+    scores, _ = engine.step(np.full(4, 7), engine.start(*source_of(batch)))
+    scores.best(np.zeros((4, 1), np.float32), np.array([0]), None, 2, False)
+    engine.cross_attention(*source_of(batch), [[5]] * 4, 1)
+    assert seen == [3] * 5
 
 
 def test_two_continuations_of_one_state_are_independent(make_model, make_batch, load):
     engine, batch = load(make_model(torch.float32)), make_batch()
-    state = engine.start(batch.source, batch.source_offsets, batch.longest_source)
-    sentences = len(batch.source_offsets) - 1
-    _, state = engine.step(torch.zeros(sentences, dtype=torch.int64), state)
-    here, there = torch.full((sentences,), 5), torch.full((sentences,), 7)
+    state = engine.start(*source_of(batch))
+    _, state = engine.step(np.zeros(4, np.int64), state)
+    here, there = np.full(4, 5), np.full(4, 7)
     _, first = engine.step(here, state)
     _, second = engine.step(there, state)
-    after_first, after_second = engine.step(here, first)[0], engine.step(here, second)[0]
-    assert (after_first - after_second).abs().max() > 1e-3
-    assert torch.equal(engine.step(here, engine.step(here, state)[1])[0], after_first)
+    after_first, after_second = (engine.step(here, each)[0].logits for each in (first, second))
+    assert np.abs(after_first - after_second).max() > 1e-3
+    assert np.array_equal(engine.step(here, engine.step(here, state)[1])[0].logits, after_first)
 
 
 def test_a_cache_that_is_full_grows(make_model, make_batch, load):
-    model, batch = make_model(torch.float32, **WIDE, max_positions=101), make_batch()
-    for ours, theirs in zip(logits_of_steps(load(model), batch, 3, 67), logits_of_steps(rounded(model), batch, 3, 67),
-                            strict=True):
+    model = make_model(torch.float32, **WIDE, max_positions=101)
+    for ours, theirs in zip(*of_both(load, model, make_batch(), 3, 67), strict=True):
         assert relative_error(ours, theirs) < 0.02
 
 
 def test_cache_rows_without_hypotheses_are_removed(make_model, make_batch, load):
     model, batch = make_model(torch.float32, **WIDE, max_positions=101), make_batch()
-    both = [load(model), rounded(model)]
-    states = [each.start(batch.source, batch.source_offsets, batch.longest_source) for each in both]
-    sentences, steps = torch.arange(4)[:, None].expand(-1, 3), 71
-    states = [state.select(sentences) for state in states]
+    both = [load(model), OnHost(rounded(model))]
+    sentences, steps = np.arange(4)[:, None].repeat(3, 1), 71
+    states = [each.start(*source_of(batch)).select(sentences) for each in both]
     for step in range(steps):
-        logits, states = zip(*(each.step(torch.arange(12) + step % 5, state)
+        scores, states = zip(*(each.step(np.arange(12) + step % 5, state)
                                for each, state in zip(both, states, strict=True)), strict=True)
         states = [state.select(3 * sentences) for state in states]              # all go on from the first of them
-        assert relative_error(*logits) < 0.02
+        assert relative_error(*(each.logits for each in scores)) < 0.02
     # A row for each sentence and step, and room for the steps to come; not one for each hypothesis and step.
     assert states[0].cache.keys_values.shape[1] <= 4 * steps + 12 * (GROWTH_STEPS + 1)
 
 
-def test_requested_attention_is_computed_by_the_pytorch_model(make_model, make_batch, load):
-    engine, batch = load(make_model(torch.float32)), make_batch()
-    source = batch.source, batch.source_offsets, batch.longest_source
-    assert isinstance(engine.start(*source), Int8State)
-    state = engine.start(*source, keep_attention=True)
-    assert not isinstance(state, Int8State)
-    _, state = engine.step(torch.zeros(4, dtype=torch.int64), state)
-    assert state.attention.shape == (4, batch.longest_source)
-
-
 def test_a_sentence_beyond_the_last_position_is_refused(make_model, make_batch, load):
     engine, batch = load(make_model(torch.float32, max_positions=7)), make_batch()
-    state = engine.start(batch.source, batch.source_offsets, batch.longest_source)
+    state = engine.start(*source_of(batch))
     with pytest.raises(ValueError, match="this model supports at most 7"):
-        engine.step(torch.zeros(4, dtype=torch.int64), replace(state, position=7))
+        engine.step(np.zeros(4, np.int64), replace(state, position=7))
     with pytest.raises(ValueError, match="this model supports at most 7"):
-        engine.start(torch.zeros(11, dtype=torch.int64), torch.tensor([0, 11], dtype=torch.int32), 11)
-
-
-@pytest.mark.parametrize(("unusual", "told"), [
-    ({"window": 3}, "has an attention window"), ({"copy": True}, "copies from the source"),
-    ({"score": "additive"}, "has additive attention scores"), ({"normalize": "relu"}, "relu"),
-    ({"selection": "hard"}, "hard attention"),
-], ids=str)
-def test_an_unusual_model_runs_as_auto_and_says_so_once(make_model, load, capsys, unusual, told):
-    engines._say_once.cache_clear()
-    made = [load_engine(make_model(torch.float32, **unusual), "int8", CPU) for _ in range(2)]
-    assert {engine.precision for engine in made} == {load_engine(make_model(torch.float32), "auto", CPU).precision}
-    assert capsys.readouterr().err.count(told) == 1
-
-
-@pytest.mark.parametrize(("beam_size", "n_best", "patience"), [(1, 1, 1.0), (3, 1, 1.0), (4, 4, 2.0)])
-def test_the_search_in_the_kernels_equals_the_search_in_python(make_model, make_batch, load, beam_size, n_best,
-                                                                       patience):
-    engine, batch = load(make_model(torch.float32, **WIDE, max_positions=61)), make_batch()
-    found, expected = (search(engine, batch.source, batch.source_offsets, batch.longest_source, [1, 53, 7, 31],
-                              SearchOptions(beam_size, power_length_penalty(0.6), n_best=n_best, patience=patience,
-                                            banned_ids=[0, 1, 7]), engine.topk, whole)
-                       for whole in (engine.whole_search, None))
-    assert found == expected and max(len(each[0].tokens) for each in found) > 20
-
-
-@pytest.mark.parametrize("hook", [{"logits_processors": [lambda hypotheses, logits: logits]},
-                                  {"skip_log_softmax": True}, {"groups": 2},
-                                  {"max_lengths": [12, 7, 7, 7]}], ids=lambda hook: next(iter(hook)))
-def test_hooks_that_change_a_step_disable_the_search_in_the_kernels(make_model, make_batch, load, hook):
-    engine, batch = load(make_model(torch.float32, max_positions=9)), make_batch()
-    max_lengths, hooks = hook.get("max_lengths", [7] * 4), {key: hook[key] for key in hook if key != "max_lengths"}
-    whole = lambda *source, **given: pytest.fail("the engine searched")         # noqa: E731
-    try:
-        search(engine, batch.source, batch.source_offsets, batch.longest_source, max_lengths,
-               SearchOptions(2, power_length_penalty(1.0), **hooks), whole_search=whole)
-    except ValueError as error:
-        assert "max_lengths" in hook and "this model supports at most 9" in str(error)
-
-
-def test_nan_weights_are_detected(make_model, make_batch, load):
-    model = make_model(torch.float32, d_model=64)
-    with torch.no_grad():
-        model.decoder[0].feed_forward.inner.weight[3, 5] = math.nan
-    engine, batch = load(model), make_batch()
-    with pytest.raises(FloatingPointError, match="not numbers"):
-        search(engine, batch.source, batch.source_offsets, batch.longest_source, [7] * 4,
-               SearchOptions(3, power_length_penalty(1.0)), engine.topk, engine.whole_search)
+        engine.start(np.zeros(11, np.int64), np.array([0, 11]))
+    engine.cross_attention(*source_of(batch), [[5] * 6] * 4, 1)
+    with pytest.raises(ValueError, match="this model supports at most 7"):
+        engine.cross_attention(*source_of(batch), [[5] * 7] * 4, 1)
 
 
 def test_silu_of_inputs_far_below_zero_is_zero(make_model, make_batch, load):
@@ -255,9 +266,199 @@ def test_silu_of_inputs_far_below_zero_is_zero(make_model, make_batch, load):
     with torch.no_grad():
         for layer in [*model.encoder, *model.decoder]:
             layer.feed_forward.inner.bias[3] = -120.0
-    for ours, theirs in zip(*(logits_of_steps(each, make_batch(), 2) for each in (load(model), rounded(model))),
-                            strict=True):
+    for ours, theirs in zip(*of_both(load, model, make_batch(), 2), strict=True):
         assert relative_error(ours, theirs) < 0.02
+
+
+# The search
+
+
+@pytest.mark.parametrize("choice", [{}, {"window": 2}], ids=str)
+@pytest.mark.parametrize(("beam_size", "n_best", "patience"), [(1, 1, 1.0), (3, 1, 1.0), (4, 4, 2.0)])
+def test_the_search_in_the_kernels_equals_the_search_in_python(make_model, make_batch, load, beam_size, n_best,
+                                                               patience, choice):
+    engine, batch = load(make_model(torch.float32, **WIDE, **choice, max_positions=61)), make_batch()
+    found, expected = (search(engine, *source_of(batch), [1, 53, 7, 31],
+                              SearchOptions(beam_size, power_length_penalty(0.6), n_best=n_best, patience=patience,
+                                            banned_ids=[0, 1, 7]), whole) for whole in (engine.whole_search, None))
+    assert found == expected and max(len(each[0].tokens) for each in found) > 20
+
+
+@pytest.mark.parametrize("hook", [{"logits_processors": [lambda hypotheses, scores: scores]},
+                                  {"skip_log_softmax": True}, {"groups": 2},
+                                  {"max_lengths": [12, 7, 7, 7]}], ids=lambda hook: next(iter(hook)))
+def test_hooks_that_change_a_step_disable_the_search_in_the_kernels(make_model, make_batch, load, hook):
+    engine, batch = load(make_model(torch.float32, max_positions=9)), make_batch()
+    max_lengths, hooks = hook.get("max_lengths", [7] * 4), {key: hook[key] for key in hook if key != "max_lengths"}
+    whole = lambda *source, **given: pytest.fail("the engine searched")         # noqa: E731
+    try:
+        search(engine, *source_of(batch), max_lengths, SearchOptions(2, power_length_penalty(1.0), **hooks), whole)
+    except ValueError as error:
+        assert "max_lengths" in hook and "this model supports at most 9" in str(error)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_nan_weights_are_detected(make_model, make_batch, load, whole):
+    model = make_model(torch.float32, d_model=64)
+    with torch.no_grad():
+        model.decoder[0].feed_forward.inner.weight[3, 5] = math.nan
+    engine = load(model)
+    with pytest.raises(FloatingPointError, match="not numbers"):
+        search(engine, *source_of(make_batch()), [7] * 4, SearchOptions(3, power_length_penalty(1.0)),
+               engine.whole_search if whole else None)
+
+
+# Attention
+
+
+@every_choice
+def test_kept_attention_is_the_mean_over_the_heads_of_the_last_layer(make_model, make_batch, load, choice, beam):
+    model = make_model(torch.float32, **(WIDE | choice))
+    found, expected = of_both(load, model, make_batch(), beam, keep_attention=True)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == np.float32 and ours.shape == theirs.shape
+        np.testing.assert_allclose(ours.sum(1), 1, rtol=1e-5)
+        assert (ours[theirs == 0] == 0).all() and relative_error(ours, theirs) < 0.05
+
+
+@pytest.mark.parametrize("choice", [pytest.param(choice, marks=() if (choice, 3) in QUICK else pytest.mark.slow)
+                                    for choice in CHOICES], ids=str)
+@pytest.mark.parametrize("layer", [1, 2, 3])
+def test_cross_attention_of_given_targets_is_that_of_the_model(make_model, make_batch, load, choice, layer):
+    model, batch = make_model(torch.float32, **(WIDE | choice)), make_batch()
+    engine, offsets = load(model), batch.target_offsets.tolist()
+    targets = [batch.target_input[begin + 1 : end].tolist() for begin, end in zip(offsets, offsets[1:], strict=False)]
+    assert engine.cross_layers == 3
+    found = engine.cross_attention(*source_of(batch), targets, layer)
+    expected = attention_maps(rounded(model), batch, ["cross"], layer).cross[0].numpy()
+    for ours, theirs, target, source in zip(found, expected, targets, np.diff(batch.source_offsets), strict=True):
+        assert ours.shape == (model.num_heads, len(target) + 1, source)
+        assert relative_error(ours, theirs[:, : len(target) + 1, :source]) < 0.05
+
+
+@pytest.mark.parametrize("choice", [{}, {"window": 2}], ids=str)
+def test_cross_attention_of_given_targets_is_that_of_steps_with_these_tokens(make_model, make_batch, load, choice):
+    engine, (source, offsets) = load(make_model(torch.float32, **choice)), source_of(make_batch())
+    targets, state, kept = [list(range(5, 17))] * 4, engine.start(source, offsets, keep_attention=True), []
+    for token in [1, *targets[0]]:
+        _, state = engine.step(np.full(4, token), state)
+        kept.append(state.attention)
+    forced = engine.cross_attention(source, offsets, targets, 3)
+    for sentence, (weights, length) in enumerate(zip(forced, np.diff(offsets), strict=True)):
+        np.testing.assert_allclose(weights.mean(0), np.array(kept)[:, sentence, :length], rtol=1e-5)
+
+
+def test_without_sentences_there_is_no_attention(make_model, load):
+    engine = load(make_model(torch.float32))
+    assert engine.cross_attention(np.empty(0, np.int64), np.zeros(1, np.int32), [], 1) == []
+
+
+# The weights
+
+
+@pytest.mark.parametrize("choice", [
+    {}, {"norm": "pre"}, {"positions": "learned"}, {"output_bias": True}, {"tied_embeddings": "none"},
+    {"tied_embeddings": "decoder"}, {"tied_decoder_layers": True}, {"score": "bilinear"}, {"score": "dot"},
+    {"num_heads": 7}, {"window": 3}, {"scale_embedding": False}, {"activation": "gelu"}, {"encoder_layers": 1},
+    {"tied_decoder_layers": True, "score": "bilinear", "norm": "pre", "tied_embeddings": "none", "output_bias": True,
+     "positions": "learned"}], ids=str)
+def test_expected_shapes_are_those_of_the_model(choice):
+    section = ModelSection(**{"d_model": 14, "num_heads": 2, "feed_forward": 17, "encoder_layers": 3,
+                              "decoder_layers": 2, "max_positions": 19} | choice)
+    sizes = (23, 23) if section.tied_embeddings == "all" else (23, 29)
+    assert Int8Engine.obstacle(section) is None
+    model = build_model(section, *sizes)
+    assert expected_shapes(section, sizes) == {name: tuple(weight.shape) for name, weight in
+                                               stored_weights(model).items()}
+    found, given = (each.model_dump(exclude={"dropout", "score"}) for each in (section_of(model), section))
+    assert found == given
+
+
+@pytest.mark.parametrize(("length", "d_model"), [(1, 2), (19, 14), (1024, 512)])
+def test_sinusoids_are_those_of_the_model(length, d_model):
+    np.testing.assert_allclose(sinusoids(length, d_model), layers.sinusoids(length, d_model), atol=1e-7)
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    ({"decoder.1.cross_attention.query.bias": None}, ["decoder.1.cross_attention.query.bias is missing", r"\(14,\)"]),
+    ({"output_bias": np.zeros(23, np.float32)}, [r"output_bias is \(23,\)", "missing"]),
+    ({"encoder.0.feed_forward.inner.weight": np.zeros((14, 17), np.float32)}, [r"\(14, 17\)", r"\(17, 14\)"]),
+    ({"target_embedding": np.zeros((23, 14), np.int64)}, [r"\(23, 14\) of int64"]),
+], ids=["missing", "surplus", "shape", "type"])
+def test_weights_unlike_those_of_the_recipe_are_refused(make_model, kernels, change, told):
+    model = make_model(torch.float32)
+    weights = {name: weight.numpy() for name, weight in stored_weights(model).items()} | change
+    given = {name: weight for name, weight in weights.items() if weight is not None}
+    with pytest.raises(CheckpointError, match=".*".join(told)):
+        Int8Engine(section_of(model), (23, 23), given, kernels)
+
+
+def test_vocabularies_of_different_sizes_cannot_share_an_embedding(make_model, kernels):
+    with pytest.raises(CheckpointError, match="23.*29"):
+        Int8Engine(section_of(make_model(torch.float32)), (23, 29), {}, kernels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_weights_of_other_types_give_what_they_give_in_fp32(make_model, make_batch, kernels, dtype):
+    model, batch = make_model(torch.float32).to(torch.float16).to(dtype), make_batch()
+    found, expected = (numbers_of_steps(int8_engine(each, kernels), batch, 3) for each in (model, model.float()))
+    assert all(map(np.array_equal, found, expected))
+
+
+@pytest.mark.parametrize("inputs", [1, 67, 128])
+def test_weights_are_quantised_as_by_the_engine_in_bf16(make_model, load, kernels, inputs):
+    outputs = 131
+    weight = torch.randn(outputs, inputs) * torch.logspace(-30, 5, outputs)[:, None]
+    weight[7] = 0
+    weight[8] = torch.arange(inputs) % 255 - 127 + 0.5                          # halfway between two levels
+    engine = load(make_model(torch.float32))
+    linear = engine._packed(weight.numpy(), None)
+    levels, scale = quantised(weight)
+    group = kernels.group
+    shape = (-(-outputs // PANEL), -(-inputs // group), PANEL, group)
+    found = read(linear.panels, shape, np.int8).transpose(0, 2, 1, 3).reshape(shape[0] * PANEL, -1)
+    assert np.array_equal(found[:outputs, :inputs], levels) and np.count_nonzero(found) == np.count_nonzero(levels)
+    assert np.array_equal(read(linear.scale, (outputs,), np.float32), scale)
+
+
+def read(address, shape, dtype):
+    """Return a copy of the array at an address."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype).reshape(shape).copy()
+
+
+def test_only_the_embedding_is_kept_and_the_sides_share_it(make_model, kernels):
+    model = make_model(torch.float32)
+    weights = {name: weight.numpy().copy() for name, weight in stored_weights(model).items()}
+    kept = {name: weakref.ref(weight) for name, weight in weights.items()}
+    engine = Int8Engine(section_of(model), (23, 23), weights, kernels)
+    del weights
+    assert [name for name, weight in kept.items() if weight() is not None] == ["target_embedding"]
+    assert engine.encoder.embedding == engine.decoder.embedding
+    assert engine.encoder.positions == engine.decoder.positions
+
+
+def test_tied_decoder_layers_are_packed_once(make_model, load):
+    decoder = load(make_model(torch.float32, tied_decoder_layers=True)).decoder
+    assert len({decoder.layers[layer].inner.panels for layer in range(3)}) == 1
+
+
+def test_the_model_is_made_when_it_is_needed(make_model, kernels):
+    model, made = make_model(torch.float32), []
+    weights = {name: weight.numpy() for name, weight in stored_weights(model).items()}
+    engine = Int8Engine(section_of(model), (23, 23), weights, kernels, lambda: made.append(1) or model)
+    assert not made
+    assert engine.model is engine.model is model and made == [1]
+
+
+@pytest.mark.parametrize(("unusual", "told"), [
+    ({"type": "rnn"}, "is not an encoder-decoder Transformer"), ({"type": "language_model"}, "is not an encoder"),
+    ({"copy": True}, "copies from the source"), ({"context": "hierarchical"}, "context hierarchically"),
+    ({"selection": "hard"}, "hard attention"), ({"selection": "structured"}, "structured attention"),
+    ({"score": "additive"}, "has additive attention scores"), ({"normalize": "relu"}, "relu"),
+], ids=str)
+def test_an_unusual_model_has_an_obstacle(unusual, told):
+    assert told in Int8Engine.obstacle(ModelSection(**unusual))
 
 
 # The choice of continuations
@@ -272,13 +473,13 @@ def topk(make_model, load):
 @pytest.mark.parametrize("vocab_size", [64, 100, 1000])
 @pytest.mark.parametrize("beam", [1, 3, 5])
 def test_top_k_of_the_kernels_equals_that_of_search(topk, vocab_size, beam, normalised):
-    generator = torch.Generator().manual_seed(3)
-    logits = 5 * torch.randn(17 * beam, vocab_size, generator=generator)
-    totals = -torch.rand(17, 2 * beam, generator=generator)[:, :beam]   # not in one piece, as in search
+    random = np.random.default_rng(3)
+    logits = 5 * random.standard_normal((17 * beam, vocab_size), np.float32)
+    totals = -random.random((17, 2 * beam), np.float32)[:, :beam]               # not in one piece, as in search
     totals[5, beam - 1] = -math.inf
-    must_end = torch.arange(17) % 3 == 1
-    rules = torch.tensor([0, 1, 7, 33]), must_end, 2 * beam, normalised
-    found, expected = topk(logits.clone(), totals, *rules), reference_topk(logits.clone(), totals, *rules)
+    must_end = np.arange(17) % 3 == 1
+    rules = np.array([0, 1, 7, 33]), must_end, 2 * beam, normalised
+    found, expected = topk(logits.copy(), totals, *rules), reference_topk(logits.copy(), totals, *rules)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-5)
     possible = expected[0] > -math.inf
     assert (possible[must_end].sum(1) == beam).all() and possible[~must_end].all() == (beam > 1)
@@ -287,23 +488,23 @@ def test_top_k_of_the_kernels_equals_that_of_search(topk, vocab_size, beam, norm
 
 
 def test_missing_top_k_entries_have_score_minus_infinity(topk):
-    totals, beams, ids = topk(torch.zeros(2, 5), torch.zeros(1, 2), torch.tensor([0, 1]),
-                              torch.tensor([False]), 11, False)
+    totals, beams, ids = topk(np.zeros((2, 5), np.float32), np.zeros((1, 2), np.float32), np.array([0, 1]),
+                              np.array([False]), 11, False)
     assert totals[0] == pytest.approx([-math.log(5)] * 6 + [-math.inf] * 5)
     pairs = zip(beams[0, :6].tolist(), ids[0, :6].tolist(), strict=True)
     assert sorted(pairs) == [(0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)]
 
 
-@pytest.mark.parametrize("logits", [torch.empty(3, 7, device="meta"), torch.zeros(3, 7, dtype=torch.float64)])
-def test_tensors_that_are_not_fp32_on_the_cpu_use_the_python_top_k(topk, monkeypatch, logits):
-    asked = (logits, torch.zeros(1, 3), torch.tensor([0]), None, 2, True)
+@pytest.mark.parametrize("dtypes", [(np.float64, np.float32), (np.float32, np.float64)])
+def test_arrays_that_are_not_fp32_use_the_top_k_of_search(topk, monkeypatch, dtypes):
+    asked = (np.zeros((3, 7), dtypes[0]), np.zeros((1, 3), dtypes[1]), np.array([0]), None, 2, True)
     monkeypatch.setattr(int8, "reference_topk", lambda *given: given)
     assert topk(*asked) == asked
 
 
 def test_nan_logits_give_no_candidates(topk):
-    totals, _, _ = topk(torch.full((1, 70), math.nan), torch.zeros(1, 1), torch.tensor([0]),
-                        torch.tensor([False]), 2, False)
+    totals, _, _ = topk(np.full((1, 70), math.nan, np.float32), np.zeros((1, 1), np.float32), np.array([0]),
+                        np.array([False]), 2, False)
     assert not (totals > -math.inf).any()
 
 

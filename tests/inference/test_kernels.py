@@ -1,18 +1,21 @@
 """The libraries of kernels: each compared with NumPy, also with sanitizers and emulated AMX, and their choice."""
 
+import ctypes
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import kernel_check
 import pytest
+from kernel_check import Checker, check
+from kernel_emulator import EmulatedChecker, Emulator
 
 from seq2seq.devices import cpu_flags
 from seq2seq.inference import kernel_library
-from seq2seq.inference.kernel_library import COMPILER_FLAGS, INSTRUCTION_SETS, SOURCE, usable_libraries
+from seq2seq.inference.kernel_library import COMPILER_FLAGS, INSTRUCTION_SETS, PROCESSORS, SOURCE, usable_libraries
 
 TESTS = Path(__file__).parent
 # Processor flags and compiler flags of each build with sanitizers.
@@ -25,7 +28,33 @@ BUILDS["emulated AMX"] = (BUILDS["avx2"][0], f"{BUILDS['avx2'][1]} -DEMULATE_TIL
 def test_every_function_equals_numpy_and_writes_only_its_outputs(libraries, instruction_set, shapes, seed):
     if instruction_set not in libraries:
         pytest.skip(f"this processor cannot run {instruction_set}, or the package was built without it")
-    kernel_check.check(libraries[instruction_set], shapes, seed)
+    check(Checker(libraries[instruction_set], seed), shapes)
+
+
+# Instruction sets of aarch64, each with a processor that qemu emulates and that cannot run the faster sets.
+EMULATED = {"i8mm": "max", "dotprod": "neoverse-n1", "portable": "cortex-a72"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instruction_set", EMULATED)
+def test_every_function_equals_numpy_on_an_emulated_arm_processor(instruction_set, tmp_path, monkeypatch):
+    compiler, emulator = "aarch64-linux-gnu-g++", "qemu-aarch64"
+    if not shutil.which(compiler) or not shutil.which(emulator):
+        pytest.skip(f"{compiler} or {emulator} is not installed (on Debian: g++-aarch64-linux-gnu, qemu-user)")
+    library, caller = tmp_path / "kernels.so", tmp_path / "kernel_emulator"
+    flags = " ".join(PROCESSORS["aarch64"].get(instruction_set, {}).values()).split()
+    subprocess.run([compiler, SOURCE, "-o", library, *COMPILER_FLAGS, *flags, "-fopenmp"], check=True)
+    subprocess.run([compiler, TESTS / "kernel_emulator.cpp", "-o", caller], check=True)
+    libc = subprocess.run([compiler, "-print-file-name=libc.so.6"], capture_output=True, text=True, check=True).stdout
+    command = [emulator, "-cpu", EMULATED[instruction_set], "-L", Path(libc).parents[1], caller]
+    emulated = Emulator(command, library, tmp_path / "memory")
+    with monkeypatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", lambda path: emulated)
+        checker = EmulatedChecker(emulated, library, seed=4)
+    try:
+        check(checker, shapes=25)
+    finally:
+        emulated.close()
 
 
 def sanitizer_runtime(compiler):
@@ -64,14 +93,31 @@ ZEN_3 = {"avx2", "fma", "f16c", "bmi1"}
 CASCADE_LAKE = ZEN_3 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "avx512_vnni"}
 
 
-@pytest.mark.parametrize(("flags", "expected"), [
-    (CASCADE_LAKE | {"amx_tile", "amx_int8", "amx_bf16", "avx_vnni"}, ["amx", "avx512", "avxvnni", "avx2", "portable"]),
-    (CASCADE_LAKE, ["avx512", "avx2", "portable"]), (CASCADE_LAKE - {"avx512_vnni"}, ["avx2", "portable"]),
-    (ZEN_3 | {"avx_vnni"}, ["avxvnni", "avx2", "portable"]), (ZEN_3, ["avx2", "portable"]), (set(), ["portable"]),
-], ids=["sapphire rapids", "cascade lake", "skylake", "alder lake", "zen 3", "unknown"])
-def test_the_fastest_library_comes_first(flags, expected, tmp_path, monkeypatch):
+X86 = ["amx", "avx512", "avxvnni", "avx2", "portable"]
+GRAVITON_2 = {"asimd", "atomics", "asimddp"}
+
+
+@pytest.mark.parametrize(("machine", "expected"), [
+    ("x86_64", X86), ("aarch64", ["i8mm", "dotprod", "portable"]), ("arm64", ["portable"]), ("riscv64", ["portable"])])
+def test_a_package_is_built_with_the_instruction_sets_of_its_kind_of_processor(machine, expected, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert list(runpy.run_path(kernel_library.__file__)["INSTRUCTION_SETS"]) == expected
+
+
+@pytest.mark.parametrize(("machine", "flags", "expected"), [
+    ("x86_64", CASCADE_LAKE | {"amx_tile", "amx_int8", "amx_bf16", "avx_vnni"}, X86),
+    ("x86_64", CASCADE_LAKE, ["avx512", "avx2", "portable"]),
+    ("x86_64", CASCADE_LAKE - {"avx512_vnni"}, ["avx2", "portable"]),
+    ("x86_64", ZEN_3 | {"avx_vnni"}, ["avxvnni", "avx2", "portable"]), ("x86_64", ZEN_3, ["avx2", "portable"]),
+    ("aarch64", GRAVITON_2 | {"i8mm", "bf16"}, ["i8mm", "dotprod", "portable"]),
+    ("aarch64", GRAVITON_2, ["dotprod", "portable"]), ("aarch64", {"asimd"}, ["portable"]),
+    ("x86_64", set(), ["portable"]),
+], ids=["sapphire rapids", "cascade lake", "skylake", "alder lake", "zen 3", "graviton 3", "graviton 2", "cortex a72",
+        "unknown"])
+def test_the_fastest_library_comes_first(machine, flags, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel_library, "INSTRUCTION_SETS", {**PROCESSORS[machine], "portable": {}})
     monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.cpp")
     assert usable_libraries(flags) == []
-    for name in INSTRUCTION_SETS:
+    for name in kernel_library.INSTRUCTION_SETS:
         kernel_library.library_path(name).touch()
     assert usable_libraries(flags) == [tmp_path / f"kernels.{name}.so" for name in expected]

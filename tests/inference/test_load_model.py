@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
 from seq2seq.errors import CheckpointError, UserError
-from seq2seq.inference.load_model import SkipInitialization, read_model, stored_weights
-from seq2seq.model import build_model
+from seq2seq.inference.load_model import read_model, stored_weights
+from seq2seq.model import SkipInitialization, build_model
 from seq2seq.recipe import ModelSection, parse_recipe
-from seq2seq.storage import directories
+from seq2seq.storage import checkpoints
 from seq2seq.storage.checkpoints import save_bundle, update_bundle_metadata
 from seq2seq.storage.directories import with_checksum
 from seq2seq.tokenizers.tokenizer import train_tokenizers
@@ -79,7 +79,7 @@ def change(bundle, name, old, new):
 def test_a_recipe_that_does_not_match_the_weights_is_refused_before_they_are_read(bundle, monkeypatch, old, new):
     (bundle.parent / "secret.yaml").write_text("model: {d_model: 12}\n")
     change(bundle, "recipe.yaml", old, new)
-    monkeypatch.setattr(directories, "load_file", None)
+    monkeypatch.setattr(checkpoints, "read_arrays", None)
     with pytest.raises(CheckpointError):
         read_model(bundle)
 
@@ -275,9 +275,8 @@ def test_building_a_model_on_the_meta_device_does_not_import_the_compiler():
     """Runs in a new process, because the package may already be imported in this one; importing it takes a second."""
     program = f"""
 import sys, torch
-from seq2seq.model import build_model
+from seq2seq.model import SkipInitialization, build_model
 from seq2seq.recipe import ModelSection
-from seq2seq.inference.load_model import SkipInitialization
 for options in {list(MODELS.values())}:
     with torch.device("meta"), SkipInitialization():
         build_model(ModelSection(d_model=12, num_heads=2, **options), 11, 11)

@@ -9,6 +9,7 @@ import torch
 from seq2seq.cli import main
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.errors import FormatError
+from seq2seq.inference.load_model import as_tensors
 from seq2seq.interop.huggingface_import import import_model, local_folder
 from seq2seq.storage.checkpoints import load_bundle
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
@@ -217,7 +218,7 @@ def test_imported_embeddings_are_bit_identical_up_to_their_order(models, tmp_pat
     directory, theirs, ours = models
     import_model(str(directory), tmp_path / "again")
     order = torch.arange(theirs.config.d_model).view(2, -1).T.flatten()
-    weights = load_bundle(tmp_path / "again").weights
+    weights = as_tensors(load_bundle(tmp_path / "again").weights)
     ids = marian_target_ids(tokenizer_of(directory), ours)
     for name, marian_name in (("0.self_attention.output", "0.self_attn.out_proj"),
                               ("0.cross_attention.query", "0.encoder_attn.q_proj")):

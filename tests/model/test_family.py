@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lookup import arrays_of, on_host
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model import build_model
@@ -42,6 +43,5 @@ def test_every_attention_function_memorises_twenty_pairs(keys):
         (loss.total / loss.tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    found = search(model.eval(), batch.source, batch.source_offsets, batch.longest_source,
-                   [20] * len(pairs), SearchOptions(1, power_length_penalty(1.0)))
+    found = search(on_host(model), *arrays_of(batch), [20] * len(pairs), SearchOptions(1, power_length_penalty(1.0)))
     assert [best.tokens for best, *_ in found] == targets

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from lookup import arrays_of, on_host
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.model import build_model
@@ -182,7 +183,7 @@ def test_beam_search_finds_the_same_output_as_exhaustive_search(cell):
     lists = [[20, 5, 10], [7], [3, 11]]
     batch = batch_of([(words, []) for words in lists])
     # All targets of at most three tokens, the end included, of up to three places: 1 + 3 + 9.
-    found = search(model, batch.source, batch.source_offsets, batch.longest_source, [3, 3, 3],
+    found = search(on_host(model), *arrays_of(batch), [3, 3, 3],
                    SearchOptions(13, power_length_penalty(1.0), n_best=13, banned_ids=(UNKNOWN_ID, START_ID)))
     for words, hypotheses in zip(lists, found, strict=True):
         places = range(1, len(words) + 1)

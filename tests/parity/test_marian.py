@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lookup import on_host
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
 from seq2seq.model.transformer import Transformer
@@ -135,9 +136,9 @@ def translated_by_marian(model, sources, length_penalty):
 def translated_by_us(model, sources, length_penalty):
     ids, offsets, _ = EncodedSide.from_lists(sources).gather(np.arange(len(sources)))
     found = search(
-        model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), int(np.diff(offsets).max()),
-        [MAX_LENGTH] * len(sources), SearchOptions(BEAM_SIZE, power_length_penalty(length_penalty), n_best=BEAM_SIZE,
-                                                banned_ids=[START_ID, UNKNOWN_ID]),
+        on_host(model), ids, offsets, [MAX_LENGTH] * len(sources),
+        SearchOptions(BEAM_SIZE, power_length_penalty(length_penalty), n_best=BEAM_SIZE,
+                      banned_ids=[START_ID, UNKNOWN_ID]),
     )
     return [[(TO_MARIAN[[*hypothesis.tokens, END_ID]].tolist(), hypothesis.score) for hypothesis in best]
             for best in found]

@@ -23,7 +23,8 @@ from seq2seq.recipe import (
     recipe_reference,
     recipe_schema,
 )
-from seq2seq.recipe.messages import section_at, walk_fields
+from seq2seq.recipe.base_section import describe_keys
+from seq2seq.recipe.messages import section_at, section_of, walk_fields
 from seq2seq.recipe.model_sizes import model_sizes
 
 ROOT = Path(__file__).parents[2]
@@ -279,7 +280,7 @@ def test_a_size_means_the_same_wherever_the_recipe_lies(directory):
 
 
 def test_the_documentation_names_every_size():
-    described = ModelSection.model_fields["base"].description
+    described = describe_keys(ModelSection)["base"]
     assert [size for size in model_sizes() if f"`{size}`" in described] == list(model_sizes())
     assert len(model_sizes()) == len(list((ROOT / "configs").glob("*.yaml")))
 
@@ -416,8 +417,9 @@ def test_schema_and_reference_in_the_repository_are_current():
 
 def test_every_key_is_documented_and_in_the_reference():
     reference = recipe_reference()
-    for key, entry in walk_fields():
-        assert entry.description, key
+    for section in map(section_of, [Recipe, *(entry.annotation for _, entry in walk_fields())]):
+        assert section is None or describe_keys(section).keys() == section.model_fields.keys()
+    for key, _ in walk_fields():
         assert f"| `{key.rpartition('.')[2]}`" in reference
 
 

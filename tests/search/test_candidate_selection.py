@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 from lookup import WORDS, Table, every_translation, translate
 
 from seq2seq.search.candidate_selection import DiverseBeams, RequiredPhrase, RequiredPhrases, Sampling
 from seq2seq.search.logits_processors import Phrase, decode_pieces, force_prefix, min_length
+from seq2seq.search.scores import ArrayScores
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
@@ -142,10 +142,10 @@ def test_a_phrase_continued_by_a_word_part_counts_as_missing():
 
 def test_diverse_groups_larger_than_the_vocabulary_have_no_further_candidates():
     """The last token was a candidate again and again."""
-    logits = torch.log_softmax(torch.arange(7.0), 0).repeat(2, 1)
-    totals, _, ids = DiverseBeams(0.5)(None, logits, torch.zeros(1, 2, 1), 12)
+    scores = ArrayScores(np.tile(np.arange(7.0), (2, 1))).log_softmax()
+    totals, _, ids = DiverseBeams(0.5)(None, scores, np.zeros((1, 2, 1)), 12)
     for group in range(2):
-        possible = totals[0, group] > -torch.inf
+        possible = totals[0, group] > -np.inf
         assert sorted(ids[0, group][possible].tolist()) == list(range(7))
 
 

@@ -2,8 +2,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from lookup import Table, TableState, every_translation
+from lookup import Table, TableState, every_translation, on_host
 
 from seq2seq.data.batching import EncodedSide
 from seq2seq.search.beam import search
@@ -35,8 +34,7 @@ class AttentiveState(TableState):
 
     @property
     def attention(self):
-        return torch.from_numpy(np.stack([self.table.attention(sentence, prefix[1:])
-                                          for sentence, prefix in self.rows]))
+        return np.stack([self.table.attention(sentence, prefix[1:]) for sentence, prefix in self.rows])
 
     def select(self, rows):
         chosen = super().select(rows)
@@ -45,17 +43,17 @@ class AttentiveState(TableState):
 
 def test_the_penalty_follows_its_equation():
     # Wu et al. 2016, equation 14: cp(X; Y) = beta * sum over i of log(min(sum over j of p_ij, 1.0)).
-    coverage = torch.tensor([[0.5, 1.0, 1.7, 0.2], [1.0, 3.0, 2.0, 1.0]], dtype=torch.float64)
+    coverage = np.array([[0.5, 1.0, 1.7, 0.2], [1.0, 3.0, 2.0, 1.0]])
     assert coverage_penalty(coverage, 0.3).tolist() == pytest.approx([0.3 * (math.log(0.5) + math.log(0.2)), 0.0])
-    assert coverage_penalty(torch.zeros(1, 5), 1.0).isfinite().all()
+    assert np.isfinite(coverage_penalty(np.zeros((1, 5)), 1.0)).all()
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.4, 3.0])
 def test_hypotheses_are_ranked_by_their_coverage_too(strength):
     table = Attentive()
     covering = WithCoverage(table)
-    source, offsets = torch.tensor([3, 0, 0, 5, 0, 0]), torch.tensor([0, 3, 6], dtype=torch.int32)
-    both = search(covering, source, offsets, SOURCE_LENGTH, [4, 4], SearchOptions(
+    source, offsets = np.array([3, 0, 0, 5, 0, 0]), np.array([0, 3, 6], np.int32)
+    both = search(covering, source, offsets, [4, 4], SearchOptions(
         40, power_length_penalty(1.0), n_best=40, banned_ids=[UNKNOWN_ID, START_ID, 5],
         bonus=coverage_bonus(strength)))
     for sentence, found in zip((3, 5), both, strict=True):
@@ -72,15 +70,14 @@ def test_hypotheses_are_ranked_by_their_coverage_too(strength):
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_the_padding_of_a_batch_need_not_be_covered(make_model, groups):
-    model = WithCoverage(make_model(output_bias=True, max_positions=29))
+    model = WithCoverage(on_host(make_model(output_bias=True, max_positions=29)))
     sources = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10], [12] * 13, [13, 4]])
 
     def translations(indices):
         ids, offsets, _ = sources.gather(np.array(indices))
-        return search(model, torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)),
-                      int(np.diff(offsets).max()), [5] * len(indices), SearchOptions(
-                          3, power_length_penalty(1.0), n_best=3, banned_ids=[UNKNOWN_ID, START_ID], groups=groups,
-                          bonus=coverage_bonus(0.2)))
+        return search(model, ids, offsets, [5] * len(indices), SearchOptions(
+            3, power_length_penalty(1.0), n_best=3, banned_ids=[UNKNOWN_ID, START_ID], groups=groups,
+            bonus=coverage_bonus(0.2)))
 
     together = translations([0, 1, 2, 3, 4])
     for number, expected in enumerate(together):

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
-from lookup import Table, every_translation, translate
+from lookup import Table, every_translation, on_host, translate
 
 from seq2seq.data.batching import EncodedSide
 from seq2seq.search.ensemble import Ensemble, Fusion
@@ -96,16 +95,14 @@ def test_ensembles_do_not_depend_on_the_batch(model):
 
 
 def test_the_attention_of_an_ensemble_is_the_mean_of_its_models(make_model):
-    models = [make_model(seed=seed, max_positions=29) for seed in (1, 2)]
-    sources = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10]])
-    ids, offsets, _ = sources.gather(np.arange(3))
-    source, source_offsets = torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32))
-    state = Ensemble(models).start(source, source_offsets, 6, keep_attention=True)
+    models = [on_host(make_model(seed=seed, max_positions=29)) for seed in (1, 2)]
+    source, offsets, _ = EncodedSide.from_lists([[3, 5, 7, 9, 11], [4], [6, 8, 10]]).gather(np.arange(3))
+    first = np.full(3, START_ID)
+    state = Ensemble(models).start(source, offsets, keep_attention=True)
     assert state.attention is None
-    _, state = Ensemble(models).step(torch.full((3,), START_ID), state)
-    steps = [model.step(torch.full((3,), START_ID), model.start(source, source_offsets, 6, keep_attention=True))[1]
-             for model in models]
-    torch.testing.assert_close(state.attention, (steps[0].attention + steps[1].attention) / 2)
+    _, state = Ensemble(models).step(first, state)
+    steps = [model.step(first, model.start(source, offsets, keep_attention=True))[1] for model in models]
+    np.testing.assert_allclose(state.attention, (steps[0].attention + steps[1].attention) / 2)
     fused = Fusion(models[0], models[1], 0.5)
-    _, state = fused.step(torch.full((3,), START_ID), fused.start(source, source_offsets, 6, keep_attention=True))
-    torch.testing.assert_close(state.attention, steps[0].attention)
+    _, state = fused.step(first, fused.start(source, offsets, keep_attention=True))
+    np.testing.assert_allclose(state.attention, steps[0].attention)

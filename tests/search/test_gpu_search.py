@@ -11,13 +11,15 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from lookup import on_host
 
+from seq2seq.inference.device_search import CHECK_STEPS
+from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.static import StaticEngine, _StaticRun
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
-from seq2seq.search.beam import CHECK_STEPS, _StepwiseRun, decode, search
+from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty, wu_length_penalty
-from seq2seq.search.topk import topk
 from seq2seq.tokenizers.tokenizer import END_ID
 
 VOCAB_SIZE = 90
@@ -44,19 +46,16 @@ def peaked_model(seed, kind=Transformer):
 
 def batch_of(generator, sentences):
     lengths = generator.integers(1, 12, sentences)
-    offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
-    source = torch.from_numpy(generator.integers(3, VOCAB_SIZE, lengths.sum()))
-    return (source, offsets, int(lengths.max())), generator.integers(1, 40, sentences).tolist()
+    offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+    source = generator.integers(3, VOCAB_SIZE, lengths.sum())
+    return (source, offsets), generator.integers(1, 40, sentences).tolist()
 
 
 def device_search(model):
     """Search of any model as on a GPU."""
-    @torch.inference_mode()
-    def whole_search(source, source_offsets, longest_source, max_lengths, options):
-        decoder = _StepwiseRun(model, source, source_offsets, longest_source, max_lengths, options, topk)
-        return decode(decoder, max_lengths)
-
-    return whole_search
+    engine = EagerEngine(model, "fp32", torch.device("cpu"))
+    engine.model, engine._step = model, lambda *arguments: model.step(*arguments)   # tests replace `model.step`
+    return engine._search_on_device
 
 
 def static_search(model):
@@ -67,7 +66,7 @@ def static_search(model):
 def assert_same(model, batch, limits, options, whole_search=None):
     """Compare with the search on a CPU. whole_search: None: `device_search`."""
     found = search(model, *batch, limits, options, whole_search=whole_search or device_search(model))
-    expected = search(model, *batch, limits, options)
+    expected = search(on_host(model), *batch, limits, options)
     for one, other in zip(found, expected, strict=True):
         assert [hypothesis.tokens for hypothesis in one] == [hypothesis.tokens for hypothesis in other]
         assert [hypothesis.log_probability for hypothesis in one] == pytest.approx(
@@ -132,7 +131,7 @@ def test_an_engine_that_is_no_longer_used_frees_its_memory():
 
 
 def test_no_sentences_need_no_search():
-    empty = torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int32), 0
+    empty = np.zeros(0, np.int64), np.zeros(1, np.int32)
     assert search(peaked_model(1), *empty, [], OPTIONS[0], whole_search=static_search(peaked_model(1))) == []
 
 

@@ -2,13 +2,14 @@
 
 import itertools
 
+import numpy as np
 import pytest
-import torch
 from lookup import Table, every_translation, translate
 
 from seq2seq.search.beam import NoHypothesis
 from seq2seq.search.logits_processors import Phrase, forbid_phrases, force_prefix, min_length, no_repeat_ngram
 from seq2seq.search.options import Hypotheses
+from seq2seq.search.scores import ArrayScores
 
 # The text of each id; 3, 4 and 6 are the words of the table.
 PIECES = [b"", b"", b"", b" a", b"r", b"-", b"t"]
@@ -111,8 +112,9 @@ def test_a_forbidden_phrase_is_detected_in_every_segmentation():
 
 
 def allowed(constraint, tokens, vocab_size):
-    hypotheses = Hypotheses(torch.tensor([[tokens]], dtype=torch.int64).view(1, 1, -1), [0])
-    return set(torch.isfinite(constraint(hypotheses, torch.zeros(1, vocab_size))[0]).nonzero().flatten().tolist())
+    logits = np.zeros((1, vocab_size))
+    constraint(Hypotheses(np.array(tokens, np.int64).reshape(1, 1, -1), [0]), ArrayScores(logits))
+    return set(np.flatnonzero(np.isfinite(logits[0])).tolist())
 
 
 def test_forbidden_phrases_match_whole_words_only():
@@ -172,11 +174,10 @@ def test_a_phrase_is_forbidden_in_any_casing_and_in_whatever_pieces():
 
 
 def test_constraints_that_leave_no_token_are_reported():
-    def nothing(hypotheses, logits):
+    def nothing(hypotheses, scores):
         for row, line in enumerate(line for line in hypotheses.lines for _ in range(hypotheses.tokens.shape[1])):
             if line in (1, 4):
-                logits[row] = float("-inf")
-        return logits
+                scores.logits[row] = float("-inf")
 
     with pytest.raises(NoHypothesis) as caught:
         translate(Table(), [2, 3, 5, 7, 11], beam_size=3, logits_processors=[nothing])

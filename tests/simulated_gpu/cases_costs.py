@@ -11,8 +11,8 @@ import torch.distributed as dist
 from simulation import SimulatedGPU
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from seq2seq.inference.device_search import StepwiseRun
 from seq2seq.inference.static import StaticEngine, _StaticRun
-from seq2seq.search.beam import _StepwiseRun
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
@@ -103,14 +103,14 @@ def test_a_search_step(toy_recipe, tmp_path, monkeypatch, beam_size, static):
         translator = Translator.load(tmp_path / "run", "cuda", "bf16")
         assert isinstance(translator.engine, StaticEngine)
         if not static:
-            monkeypatch.setattr(StaticEngine, "whole_search", None)
+            monkeypatch.setattr(StaticEngine, "whole_search", StaticEngine._search_on_device)
         translator.translate(lines, beam_size=beam_size)                        # captures the CUDA graphs
         steps = []
-        for decoder in (_StaticRun, _StepwiseRun):
+        for decoder in (_StaticRun, StepwiseRun):
             monkeypatch.setattr(decoder, "advance", lambda self, length, advance=decoder.advance: (
                 steps.append((type(self), length)), advance(self, length)))
         gpu.record.clear()
         translator.translate(lines, beam_size=beam_size)
-    assert steps == [(_StaticRun if static else _StepwiseRun, length) for length in range(1, 9)]
+    assert steps == [(_StaticRun if static else StepwiseRun, length) for length in range(1, 9)]
     assert gpu.record.operators["graph"] == (8 if static else 0)
     assert_within(gpu.record, SEARCH_STEP[beam_size, static], len(steps))

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from lookup import on_host
 from simulation import SimulatedGPU
 
+from seq2seq.inference.device_search import CHECK_STEPS, Beams
 from seq2seq.inference.static import Bucket, StaticEngine
 from seq2seq.model import build_transformer
-from seq2seq.search.beam import CHECK_STEPS, search
-from seq2seq.search.bookkeeping import Beams
+from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID
 
@@ -36,10 +37,10 @@ def searches(model, options, engine=None, device="cpu", sizes=SEARCHES):
     generator, found = np.random.default_rng(1), []
     for sentences, longest in sizes:
         lengths = generator.integers(1, 20, sentences)
-        offsets = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
-        source = torch.from_numpy(generator.integers(3, VOCAB_SIZE, lengths.sum()))
+        offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+        source = generator.integers(3, VOCAB_SIZE, lengths.sum())
         limits = [longest, *generator.integers(1, longest, sentences - 1).tolist()]
-        n_best = search(engine or model, source.to(device), offsets.to(device), int(lengths.max()), limits, options,
+        n_best = search(engine or on_host(model), source, offsets, limits, options,
                         whole_search=engine and engine.whole_search)
         found.append([[(each.tokens, pytest.approx(each.log_probability, rel=1e-12)) for each in hypotheses]
                       for hypotheses in n_best])

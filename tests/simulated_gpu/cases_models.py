@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 import torch
+from lookup import arrays_of
 from simulation import SimulatedGPU
 
 import seq2seq.model
@@ -111,8 +112,8 @@ def test_the_simulated_gpu_runs_no_triton_kernel(gpu, monkeypatch):
 
 def hypotheses(model, batch, beam_size):
     options = SearchOptions(beam_size, power_length_penalty(1.0), n_best=min(beam_size, 2))
-    found = search(EagerEngine(model.eval(), "fp32", batch.source.device), batch.source, batch.source_offsets,
-                   batch.longest_source, [9, 5, 3, 9, 7], options)
+    found = search(EagerEngine(model.eval(), "fp32", batch.source.device), *arrays_of(batch), [9, 5, 3, 9, 7],
+                   options)
     return [[(each.tokens, pytest.approx(each.log_probability, abs=1e-4)) for each in line] for line in found]
 
 

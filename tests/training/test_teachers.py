@@ -9,7 +9,7 @@ from trainings import same
 
 from seq2seq.check import check_recipe
 from seq2seq.errors import RecipeError
-from seq2seq.inference.load_model import read_model
+from seq2seq.inference.load_model import as_tensors, read_model
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
 from seq2seq.storage.checkpoints import list_checkpoints, load_bundle
@@ -42,7 +42,7 @@ def with_corpora(folder, corpora, *settings):
 
 
 def weights(run):
-    return load_bundle(run / "best").weights
+    return as_tensors(load_bundle(run / "best").weights)
 
 
 def test_the_teachers_differ_in_seed_and_model_and_share_a_vocabulary(folder):

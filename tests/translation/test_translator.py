@@ -472,7 +472,7 @@ def test_devices_and_precisions_that_are_not_there_are_refused(bundle):
     for device in ("cuda:77", "tpux"):
         with pytest.raises(UserError):
             Translator.load(bundle, device=device)
-    if not has_fast_bf16(torch.device("cpu")):
+    if not has_fast_bf16("cpu"):
         with pytest.raises(UserError):
             Translator.load(bundle, device="cpu", precision="bf16")
 

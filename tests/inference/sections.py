@@ -1,0 +1,33 @@
+"""The `model` section of a recipe for a Transformer that a test has built."""
+
+import math
+
+from torch import nn
+
+from seq2seq.inference.int8 import Int8Engine
+from seq2seq.inference.load_model import stored_weights
+from seq2seq.model.transformer import ACTIVATIONS, Transformer
+from seq2seq.recipe import ModelSection
+
+
+def section_of(model: Transformer) -> ModelSection:
+    """Return the section from which `build_model` builds a model of this kind, without its variants."""
+    layer, tied = model.encoder[0], model.target_embedding is model.output_weight
+    return ModelSection(
+        d_model=model.d_model, encoder_layers=len(model.encoder), decoder_layers=len(model.decoder),
+        tied_decoder_layers=len(model.decoder) > 1 and model.decoder[0] is model.decoder[1],
+        num_heads=model.num_heads, score=layer.self_attention.weighing.score, window=model.window,
+        feed_forward=layer.feed_forward.inner.out_features,
+        activation=next(name for name, function in ACTIVATIONS.items() if function is layer.feed_forward.activation),
+        norm="pre" if layer.self_residual.pre_norm else "post",
+        positions="learned" if isinstance(model.source_positions, nn.Parameter) else "sinusoidal",
+        max_positions=model.max_positions, scale_embedding=model.scale == math.sqrt(model.d_model),
+        tied_embeddings="all" if model.source_embedding is model.target_embedding else "decoder" if tied else "none",
+        output_bias=model.output_bias is not None)
+
+
+def int8_engine(model: Transformer, functions, **changes) -> Int8Engine:
+    """Return the int8 engine of a model. changes: changed weights by name."""
+    sizes = len(model.source_embedding), len(model.target_embedding)
+    weights = {name: weight.numpy() for name, weight in stored_weights(model).items()}
+    return Int8Engine(section_of(model), sizes, weights | changes, functions, lambda: model)
