@@ -127,7 +127,7 @@ class Functions:
         self.attend_past = typed(loaded.attend_past, POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 2,
                                  *(SIZE,) * 3)
         self.attend_source = typed(loaded.attend_source, POINTER, SIZE, *(POINTER,) * 4, *(SIZE,) * 3)
-        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE, threads)
+        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE, ctypes.c_bool, threads)
         self.packed_size = typed(loaded.packed_size, SIZE, SIZE)
         self.packed_size.restype = SIZE
         self.pack = typed(loaded.pack, POINTER, SIZE, SIZE, *(POINTER,) * 3)
