@@ -207,7 +207,8 @@ class Int8Engine:
         keys_values = np.empty(layers * stride + KEY_PADDING, self.functions.stored_dtype)
         self.functions.encode(self.encoder, _address(source), _address(offsets), sentences, _address(keys_values),
                               stride, num_threads())
-        return Int8State(0, 0, _Cache(np.empty((layers, 0, features), keys_values.dtype)), np.empty((sentences, 0), np.int32),
+        cache = _Cache(np.empty((layers, 0, features), keys_values.dtype))
+        return Int8State(0, 0, cache, np.empty((sentences, 0), np.int32),
                          Memory(keys_values, stride, longest, keep_attention), first, count)
 
     def step(self, last_tokens: np.ndarray, state: Int8State) -> tuple[ArrayScores, Int8State]:

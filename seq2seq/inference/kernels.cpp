@@ -504,8 +504,9 @@ constexpr long weight_index(long output, long input, long inputs) {
     return (output / COLUMNS * inputs + input) * COLUMNS + output % COLUMNS;
 }
 
-// Computes the products of ROWS rows with COUNT vectors of outputs, whose weights begin at `panel`. indices: the `number` inputs to multiply, if POSITIVE is set; the other inputs are 0. outputs: number of outputs
-// of the result. bias: of these outputs, or null.
+// Computes the products of ROWS rows with COUNT vectors of outputs, whose weights begin at `panel`. indices: the
+// `number` inputs to multiply, if POSITIVE is set; the other inputs are 0. outputs: number of outputs of the result.
+// bias: of these outputs, or null.
 template <long ROWS, bool POSITIVE, long COUNT = VECTORS>
 void panel_products(const float* input, long stride, const float* panel, const int32_t* indices, long number,
                     const float* bias, float* result, long result_stride, long outputs) {
@@ -534,7 +535,8 @@ void panel_products(const float* input, long stride, const float* panel, const i
             if (count == WIDTH)
                 store(bias ? sums[row][v] + load(bias + begin) : sums[row][v], to);
             else
-                for (long lane = 0; lane < count; ++lane) to[lane] = sums[row][v][lane] + (bias ? bias[begin + lane] : 0);
+                for (long lane = 0; lane < count; ++lane)
+                    to[lane] = sums[row][v][lane] + (bias ? bias[begin + lane] : 0);
         }
 }
 
@@ -593,7 +595,8 @@ struct Levels {
         const long columns = rows == 1 ? PANEL : COLUMNS;
         for (long begin = first; begin < last; begin += columns)
             for (long row = 0; row < rows; row += TILE) {
-                const auto function = rows == 1 ? of_one_row[positive] : of_rows[positive][std::min(TILE, rows - row) - 1];
+                const auto function =
+                    rows == 1 ? of_one_row[positive] : of_rows[positive][std::min(TILE, rows - row) - 1];
                 function(input + row * stride, stride, linear.panels + begin * stride,
                          indices.get() + row / TILE * capacity, number[row / TILE],
                          linear.bias ? linear.bias + begin : nullptr, result + row * result_stride + begin - first,
@@ -618,11 +621,11 @@ constexpr long GROUP = 4;
 // one output to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights at a time. With these
 // sizes, the sums fill the processor's registers.
 //
-// AVX2 can multiply unsigned inputs by signed weights, too, but it adds two products in an int16. With inputs up to 255,
-// such a sum may overflow. So the inputs are |x|, and MAGNITUDES is defined: a second array contains a byte of ones for
-// each negative input. The exclusive or of this byte and a weight is -weight - 1. The sums are therefore too small by
-// the sum of |x| of a row's negative inputs; they begin with this number instead of 0. A multiplication by the sign of
-// the input would be simpler, but it takes 1.25 times as long: the processor has only two units for it.
+// AVX2 can multiply unsigned inputs by signed weights, too, but it adds two products in an int16. With inputs up to
+// 255, such a sum may overflow. So the inputs are |x|, and MAGNITUDES is defined: a second array contains a byte of
+// ones for each negative input. The exclusive or of this byte and a weight is -weight - 1. The sums are therefore too small
+// by the sum of |x| of a row's negative inputs; they begin with this number instead of 0. The instruction that
+// multiplies by a sign would be simpler, but on Zen 3 products take 1.25 times as long with it, because few units execute it.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -666,12 +669,12 @@ constexpr bool SIGNS_APART = true;
 constexpr bool SIGNS_APART = false;
 #endif
 
-// Number of bytes of a row of quantised inputs: `stride` levels; with SIGNS_APART, also the bytes for negative inputs and
-// the first value of the sums.
+// Number of bytes of a row of quantised inputs: `stride` levels; with SIGNS_APART, also the bytes for negative inputs
+// and the first value of the sums.
 constexpr long row_bytes(long stride) { return SIGNS_APART ? 2 * stride + long(sizeof(int32_t)) : stride; }
 
-// Returns the bits of the largest |x|, or of the largest x if POSITIVE is set. The bits of |x|, as integers, have the same
-// order as |x|, and the bits of NaN are the largest. A maximum of floats would ignore NaN.
+// Returns the bits of the largest |x|, or of the largest x if POSITIVE is set. The bits of |x|, as integers, have the
+// same order as |x|, and the bits of NaN are the largest. A maximum of floats would ignore NaN.
 template <bool POSITIVE>
 uint32_t max_magnitude_bits(const float* numbers, long size) {
     typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
@@ -763,14 +766,15 @@ void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long row
     }
 }
 
-// Computes the integer products of ROWS quantised rows with a panel, (ROWS, PANEL). groups: null, or the first inputs of
-// the `number` groups to multiply; the inputs of the other groups are 0. POSITIVE: as in `quantise_rows`.
+// Computes the integer products of ROWS quantised rows with a panel, (ROWS, PANEL). POSITIVE: as in `quantise_rows`.
+// groups: if POSITIVE is set, the first inputs of the `number` groups to multiply; the inputs of other groups are 0.
 template <long ROWS, bool POSITIVE>
 void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, const int32_t* groups, long number,
                 int32_t* sums) {
 #if defined(VECTOR_PRODUCTS)
     // A single row is multiplied by all weights of a group, which are read from memory in their order.
-    constexpr long SIZE = sizeof(Sums), COUNT = ROWS == 1 ? PANEL * GROUP / SIZE : VECTORS, OUTPUTS = COUNT * SIZE / GROUP;
+    constexpr long SIZE = sizeof(Sums), COUNT = ROWS == 1 ? PANEL * GROUP / SIZE : VECTORS;
+    constexpr long OUTPUTS = COUNT * SIZE / GROUP;
     const auto repeated = [](const uint8_t* group) {
         int32_t bytes;
         std::memcpy(&bytes, group, sizeof bytes);
@@ -971,15 +975,15 @@ void product_in_tiles(const Linear& linear, long first, long last, const uint8_t
 }
 #endif
 
-// Quantised inputs of matrix products: at most `rows` rows of at most `inputs` elements. After an activation, the inputs
-// are often 0: after ReLU, 85 % in a trained model, and all four of 55 % of the groups. The weights of such groups are
+// Quantised inputs of matrix products: at most `rows` rows of at most `inputs` elements. After ReLU, the inputs are
+// often 0: 85 % in a trained model, and all four of 55 % of the groups. The weights of such groups are
 // not read.
 struct Levels {
     const long filled_capacity;
     const std::unique_ptr<uint8_t[]> levels;
     const std::unique_ptr<float[]> scale;
-    // Of each TILE rows, the groups with inputs other than 0, and their number. If the inputs are not `positive`, `number`
-    // counts all groups.
+    // Of each TILE rows, the groups with inputs other than 0, and their number. If the inputs are not `positive`,
+    // `number` counts all groups.
     const std::unique_ptr<int32_t[]> groups;
     std::vector<long> number;
     typedef std::conditional_t<GROUP == 8, uint64_t, uint32_t> Group;           // the inputs of a group
@@ -992,7 +996,8 @@ struct Levels {
     Levels(long rows, long inputs)
         : filled_capacity(filled(inputs)), levels(allocate<uint8_t>(rows * row_bytes(filled_capacity))),
           scale(allocate<float>(rows)),
-          groups(allocate<int32_t>((rows + TILE - 1) / TILE * (filled_capacity / GROUP))), number((rows + TILE - 1) / TILE), any(filled_capacity / GROUP) {}
+          groups(allocate<int32_t>((rows + TILE - 1) / TILE * (filled_capacity / GROUP))),
+          number((rows + TILE - 1) / TILE), any(filled_capacity / GROUP) {}
 
     void quantise(const float* input, long rows, long inputs) {
         positive = false, stride = filled(inputs);
@@ -1028,8 +1033,8 @@ struct Levels {
         }
     }
 
-    // Computes outputs `first` (included; the first one of a panel) to `last` (excluded) for the rows in the buffer. Rows
-    // of the result are `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
+    // Computes outputs `first` (included; the first one of a panel) to `last` (excluded) for the rows in the buffer.
+    // Rows of the result are `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
     void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
 #if defined(TILES)
         if (rows >= MIN_TILE_ROWS && tiles_granted()) {
