@@ -114,7 +114,7 @@ class Int8State:
             live_rows, new_rows = np.unique(past, return_inverse=True)
             past, used = new_rows.reshape(past.shape), len(live_rows)
             layers, _, features = cache.keys_values.shape
-            keys_values = np.empty((layers, used + GROWTH_STEPS * rows, features), np.uint16)
+            keys_values = np.empty((layers, used + GROWTH_STEPS * rows, features), cache.keys_values.dtype)
             keys_values[:, :used] = cache.keys_values[:, live_rows]
             cache = _Cache(keys_values)
         cache.used = used + rows
@@ -203,10 +203,11 @@ class Int8Engine:
         self._check_length(longest)
         layers, features, sentences = self.cross_layers, 2 * self.d_model, len(first)
         stride = len(source) * features
-        keys_values = np.empty(layers * stride + KEY_PADDING, np.uint16)
+        keys_values = np.empty(layers * stride + KEY_PADDING, self.functions.stored_dtype)
         self.functions.encode(self.encoder, _address(source), _address(offsets), sentences, _address(keys_values),
                               stride, num_threads())
-        return Int8State(0, 0, _Cache(np.empty((layers, 0, features), np.uint16)), np.empty((sentences, 0), np.int32),
+        cache = _Cache(np.empty((layers, 0, features), keys_values.dtype))
+        return Int8State(0, 0, cache, np.empty((sentences, 0), np.int32),
                          Memory(keys_values, stride, longest, keep_attention), first, count)
 
     def step(self, last_tokens: np.ndarray, state: Int8State) -> tuple[ArrayScores, Int8State]:
@@ -335,7 +336,7 @@ class Int8Engine:
     def _packed(self, weight: np.ndarray, bias: np.ndarray | None) -> Linear:
         """Quantise a weight matrix, (outputs, inputs), and arrange it as the kernels read it."""
         weight, (outputs, inputs) = np.ascontiguousarray(weight), weight.shape
-        panels = self._new(self.functions.packed_size(outputs, inputs), np.int8)
+        panels = self._new(self.functions.packed_size(outputs, inputs), self.functions.weight_dtype)
         scale, offset = self._new(outputs, np.float32), self._new(outputs, np.int32)
         self.functions.pack(_address(weight), outputs, inputs, panels, scale, offset)
         return Linear(panels=panels, scale=scale, offset=offset, bias=None if bias is None else self._keep_copy(bias),

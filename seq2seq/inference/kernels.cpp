@@ -2,7 +2,7 @@
 //
 // The compiler vectorises most loops. The other loops use explicit vectors. setup.py compiles this file for each
 // instruction set in kernel_library.py, which also contains the signatures. Weights and inputs of matrix
-// products are int8. Keys and values of attention are bf16. All other numbers are fp32.
+// products are int8. Keys and values of attention are bf16. All other numbers are fp32. With -DFLOAT32, all are fp32.
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +23,7 @@
 #if defined(EMULATE_TILES)
 #include "tiles_emulated.h"
 #define TILES
-#elif (defined(__AMX_INT8__) || defined(__AMXINT8__)) && defined(__x86_64__) && defined(__linux__)
+#elif !defined(FLOAT32) && (defined(__AMX_INT8__) || defined(__AMXINT8__)) && defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #define TILES
@@ -38,10 +38,16 @@ struct Norm {
     float epsilon;
 };
 
+#if defined(FLOAT32)
+typedef float Weight;
+#else
+typedef int8_t Weight;
+#endif
+
 // Linear layer, (inputs) -> (outputs). panels: int8 weights, see PANEL. scale: scale of each output's weights. offset:
 // contribution of the inputs' zero point to each output's sum. bias: may be null.
 struct Linear {
-    const int8_t* panels;
+    const Weight* panels;
     const float* scale;
     const int32_t* offset;
     const float* bias;
@@ -124,7 +130,7 @@ inline float sum_of(Wide numbers) {
 #endif
 }
 
-inline Wide broadcast(float number) { return Wide{} + number; }
+inline Wide broadcast(float number) { return number - Wide{}; }                  // an addition of 0 would change -0
 
 // Loads `count` numbers, at most WIDTH, and sets the other elements of the vector to `rest`.
 inline Wide load_some(const float* from, long count, float rest) {
@@ -239,6 +245,21 @@ void add_and_norm(const float* hidden, const float* output, const Norm& norm, fl
     }
 }
 
+inline uint32_t bits_of(float number) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
+constexpr uint32_t INFINITY_BITS = 0x7f800000, NAN_BITS = 0x7fc00000;
+
+#if defined(FLOAT32)
+// Keys and values are stored in fp32, too.
+typedef float BFloat16;
+
+inline float to_float(float number) { return number; }
+inline float to_bf16(float number) { return number; }
+#else
 // Type of stored keys and values. They have half the bytes of fp32 numbers.
 typedef uint16_t BFloat16;
 
@@ -264,19 +285,12 @@ inline float to_float(BFloat16 bf16) {
     return number;
 }
 
-inline uint32_t bits_of(float number) {
-    uint32_t bits;
-    std::memcpy(&bits, &number, sizeof bits);
-    return bits;
-}
-
-constexpr uint32_t INFINITY_BITS = 0x7f800000, NAN_BITS = 0x7fc00000;
-
 // Rounds to the nearest bf16, ties to even. NaN stays NaN.
 inline BFloat16 to_bf16(float number) {
     const uint32_t bits = bits_of(number), rounded = bits + 0x7fff + (bits >> 16 & 1);
     return BFloat16(((bits & 0x7fffffff) > INFINITY_BITS ? bits | NAN_BITS : rounded) >> 16);
 }
+#endif
 
 void convert_to_bf16(const float* numbers, BFloat16* bf16, long count) {
     for (long i = 0; i < count; ++i) bf16[i] = to_bf16(numbers[i]);
@@ -471,6 +485,126 @@ void attend_own(const float* query, long query_stride, const BFloat16* cache, co
     }
 }
 
+#if defined(FLOAT32)
+// Layout of fp32 weights: as of int8 weights below, in groups of a single input, but a panel is divided into parts of
+// COLUMNS outputs, one after the other, because a whole panel is larger than the first-level cache. TILE rows are
+// multiplied by VECTORS vectors of weights at a time. With these sizes, the sums fill the processor's registers.
+constexpr long PANEL = 64, GROUP = 1;
+#if defined(__AVX512F__)
+constexpr long TILE = 6, VECTORS = 4;
+#elif defined(__AVX__)
+constexpr long TILE = 6, VECTORS = 2;
+#else
+constexpr long TILE = 3, VECTORS = 8;
+#endif
+constexpr long COLUMNS = VECTORS * WIDTH;
+
+// Index of the weight of an input and an output, for linear layers with `inputs` inputs.
+constexpr long weight_index(long output, long input, long inputs) {
+    return (output / COLUMNS * inputs + input) * COLUMNS + output % COLUMNS;
+}
+
+// Computes the products of ROWS rows with COUNT vectors of outputs, whose weights begin at `panel`. indices: the
+// `number` inputs to multiply, if POSITIVE is set; the other inputs are 0. outputs: number of outputs of the result.
+// bias: of these outputs, or null.
+template <long ROWS, bool POSITIVE, long COUNT = VECTORS>
+void panel_products(const float* input, long stride, const float* panel, const int32_t* indices, long number,
+                    const float* bias, float* result, long result_stride, long outputs) {
+    Wide sums[ROWS][COUNT], own[COUNT];
+#pragma GCC unroll 6
+    for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 16
+        for (long v = 0; v < COUNT; ++v) sums[row][v] = Wide{};
+    for (long n = 0; n < number; ++n) {
+        const long i = POSITIVE ? indices[n] : n;
+#pragma GCC unroll 16
+        for (long v = 0; v < COUNT; ++v) own[v] = load(panel + weight_index(v * WIDTH, i, stride));
+#pragma GCC unroll 6
+        for (long row = 0; row < ROWS; ++row) {
+            const Wide same = broadcast(input[row * stride + i]);
+#pragma GCC unroll 16
+            for (long v = 0; v < COUNT; ++v) sums[row][v] += same * own[v];
+        }
+    }
+#pragma GCC unroll 6
+    for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 16
+        for (long v = 0; v < COUNT; ++v) {
+            const long begin = v * WIDTH, count = std::min(WIDTH, outputs - begin);
+            float* to = result + row * result_stride + begin;
+            if (count == WIDTH)
+                store(bias ? sums[row][v] + load(bias + begin) : sums[row][v], to);
+            else
+                for (long lane = 0; lane < count; ++lane)
+                    to[lane] = sums[row][v][lane] + (bias ? bias[begin + lane] : 0);
+        }
+}
+
+// Inputs of matrix products: at most `rows` rows of at most `inputs` elements. After ReLU, most inputs are 0. The
+// weights of inputs that are 0 in TILE rows are not read.
+struct Levels {
+    const long capacity;
+    const std::unique_ptr<float[]> activated;
+    // Of each TILE rows, the inputs other than 0, and their number. They exist if the inputs are `positive`.
+    const std::unique_ptr<int32_t[]> indices;
+    std::vector<long> number;
+    const float* input = nullptr;
+    long stride = 0;
+    bool positive = false;
+
+    static long filled(long inputs) { return inputs; }
+
+    Levels(long rows, long inputs)
+        : capacity(inputs), activated(allocate<float>(rows * inputs)),
+          indices(allocate<int32_t>((rows + TILE - 1) / TILE * inputs)), number((rows + TILE - 1) / TILE) {}
+
+    // The caller keeps the input until the last product.
+    void quantise(const float* numbers, long, long inputs) {
+        positive = false, stride = inputs, input = numbers;
+        std::fill(number.begin(), number.end(), inputs);
+    }
+
+    // The inputs are max(x, 0) for each number x.
+    void quantise_relu(const float* numbers, long rows, long inputs) {
+        positive = true, stride = inputs, input = activated.get();
+        float* to = activated.get();
+        for (long i = 0; i < rows * inputs; ++i) to[i] = std::max(numbers[i], 0.0f);
+        for (long first = 0; first < rows; first += TILE) {
+            int32_t* own = indices.get() + first / TILE * capacity;
+            long count = 0;
+            for (long i = 0; i < inputs; ++i) {
+                uint32_t all = 0;
+                for (long row = first; row < std::min(first + TILE, rows); ++row) all |= bits_of(to[row * inputs + i]);
+                own[count] = int32_t(i);
+                count += (all | -all) >> 31;                                    // 1 if not 0; a branch would be slow
+            }
+            number[first / TILE] = count;
+        }
+    }
+
+    // Computes outputs `first` (included; the first one of a panel) to `last` (excluded). Rows of the result are
+    // `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
+    void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
+        static constexpr decltype(&panel_products<1, false>) of_rows[2][6] = {
+            {panel_products<1, false>, panel_products<2, false>, panel_products<3, false>, panel_products<4, false>,
+             panel_products<5, false>, panel_products<6, false>},
+            {panel_products<1, true>, panel_products<2, true>, panel_products<3, true>, panel_products<4, true>,
+             panel_products<5, true>, panel_products<6, true>}};
+        static constexpr decltype(&panel_products<1, false>) of_one_row[2] = {
+            panel_products<1, false, PANEL / WIDTH>, panel_products<1, true, PANEL / WIDTH>};
+        const long columns = rows == 1 ? PANEL : COLUMNS;
+        for (long begin = first; begin < last; begin += columns)
+            for (long row = 0; row < rows; row += TILE) {
+                const auto function =
+                    rows == 1 ? of_one_row[positive] : of_rows[positive][std::min(TILE, rows - row) - 1];
+                function(input + row * stride, stride, linear.panels + begin * stride,
+                         indices.get() + row / TILE * capacity, number[row / TILE],
+                         linear.bias ? linear.bias + begin : nullptr, result + row * result_stride + begin - first,
+                         result_stride, std::min(columns, last - begin));
+            }
+    }
+};
+#else
 // Layout of int8 weights: the outputs are divided into panels of PANEL outputs, and the inputs into groups of GROUP
 // inputs. For each group of inputs, a panel contains the weights of the panel's first output, then the weights of its
 // second output, and so on. Incomplete panels and groups are padded with zeros. A group is as many inputs as an
@@ -487,11 +621,11 @@ constexpr long GROUP = 4;
 // one output to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights at a time. With these
 // sizes, the sums fill the processor's registers.
 //
-// AVX2 can multiply unsigned inputs by signed weights, too, but it adds two products in an int16. With inputs up to 255,
-// such a sum may overflow. So the inputs are |x|, and MAGNITUDES is defined: a second array contains a byte of ones for
-// each negative input. The exclusive or of this byte and a weight is -weight - 1. The sums are therefore too small by
-// the sum of |x| of a row's negative inputs; they begin with this number instead of 0. A multiplication by the sign of
-// the input would be simpler, but it takes 1.25 times as long: the processor has only two units for it.
+// AVX2 can multiply unsigned inputs by signed weights, too, but it adds two products in an int16. With inputs up to
+// 255, such a sum may overflow. So the inputs are |x|, and MAGNITUDES is defined: a second array contains a byte of
+// ones for each negative input. The exclusive or of this byte and a weight is -weight - 1. The sums are therefore too small
+// by the sum of |x| of a row's negative inputs; they begin with this number instead of 0. The instruction that
+// multiplies by a sign would be simpler, but on Zen 3 products take 1.25 times as long with it, because few units execute it.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -535,12 +669,12 @@ constexpr bool SIGNS_APART = true;
 constexpr bool SIGNS_APART = false;
 #endif
 
-// Number of bytes of a row of quantised inputs: `stride` levels; with SIGNS_APART, also the bytes for negative inputs and
-// the first value of the sums.
+// Number of bytes of a row of quantised inputs: `stride` levels; with SIGNS_APART, also the bytes for negative inputs
+// and the first value of the sums.
 constexpr long row_bytes(long stride) { return SIGNS_APART ? 2 * stride + long(sizeof(int32_t)) : stride; }
 
-// Returns the bits of the largest |x|, or of the largest x if POSITIVE is set. The bits of |x|, as integers, have the same
-// order as |x|, and the bits of NaN are the largest. A maximum of floats would ignore NaN.
+// Returns the bits of the largest |x|, or of the largest x if POSITIVE is set. The bits of |x|, as integers, have the
+// same order as |x|, and the bits of NaN are the largest. A maximum of floats would ignore NaN.
 template <bool POSITIVE>
 uint32_t max_magnitude_bits(const float* numbers, long size) {
     typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
@@ -632,14 +766,15 @@ void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long row
     }
 }
 
-// Computes the integer products of ROWS quantised rows with a panel, (ROWS, PANEL). groups: null, or the first inputs of
-// the `number` groups to multiply; the inputs of the other groups are 0. POSITIVE: as in `quantise_rows`.
+// Computes the integer products of ROWS quantised rows with a panel, (ROWS, PANEL). POSITIVE: as in `quantise_rows`.
+// groups: if POSITIVE is set, the first inputs of the `number` groups to multiply; the inputs of other groups are 0.
 template <long ROWS, bool POSITIVE>
 void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, const int32_t* groups, long number,
                 int32_t* sums) {
 #if defined(VECTOR_PRODUCTS)
     // A single row is multiplied by all weights of a group, which are read from memory in their order.
-    constexpr long SIZE = sizeof(Sums), COUNT = ROWS == 1 ? PANEL * GROUP / SIZE : VECTORS, OUTPUTS = COUNT * SIZE / GROUP;
+    constexpr long SIZE = sizeof(Sums), COUNT = ROWS == 1 ? PANEL * GROUP / SIZE : VECTORS;
+    constexpr long OUTPUTS = COUNT * SIZE / GROUP;
     const auto repeated = [](const uint8_t* group) {
         int32_t bytes;
         std::memcpy(&bytes, group, sizeof bytes);
@@ -840,15 +975,15 @@ void product_in_tiles(const Linear& linear, long first, long last, const uint8_t
 }
 #endif
 
-// Quantised inputs of matrix products: at most `rows` rows of at most `inputs` elements. After an activation, the inputs
-// are often 0: after ReLU, 85 % in a trained model, and all four of 55 % of the groups. The weights of such groups are
+// Quantised inputs of matrix products: at most `rows` rows of at most `inputs` elements. After ReLU, the inputs are
+// often 0: 85 % in a trained model, and all four of 55 % of the groups. The weights of such groups are
 // not read.
 struct Levels {
     const long filled_capacity;
     const std::unique_ptr<uint8_t[]> levels;
     const std::unique_ptr<float[]> scale;
-    // Of each TILE rows, the groups with inputs other than 0, and their number. If the inputs are not `positive`, `number`
-    // counts all groups.
+    // Of each TILE rows, the groups with inputs other than 0, and their number. If the inputs are not `positive`,
+    // `number` counts all groups.
     const std::unique_ptr<int32_t[]> groups;
     std::vector<long> number;
     typedef std::conditional_t<GROUP == 8, uint64_t, uint32_t> Group;           // the inputs of a group
@@ -861,7 +996,8 @@ struct Levels {
     Levels(long rows, long inputs)
         : filled_capacity(filled(inputs)), levels(allocate<uint8_t>(rows * row_bytes(filled_capacity))),
           scale(allocate<float>(rows)),
-          groups(allocate<int32_t>((rows + TILE - 1) / TILE * (filled_capacity / GROUP))), number((rows + TILE - 1) / TILE), any(filled_capacity / GROUP) {}
+          groups(allocate<int32_t>((rows + TILE - 1) / TILE * (filled_capacity / GROUP))),
+          number((rows + TILE - 1) / TILE), any(filled_capacity / GROUP) {}
 
     void quantise(const float* input, long rows, long inputs) {
         positive = false, stride = filled(inputs);
@@ -897,8 +1033,8 @@ struct Levels {
         }
     }
 
-    // Computes outputs `first` (included; the first one of a panel) to `last` (excluded) for the rows in the buffer. Rows
-    // of the result are `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
+    // Computes outputs `first` (included; the first one of a panel) to `last` (excluded) for the rows in the buffer.
+    // Rows of the result are `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
     void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
 #if defined(TILES)
         if (rows >= MIN_TILE_ROWS && tiles_granted()) {
@@ -933,6 +1069,8 @@ struct Levels {
             }
     }
 };
+
+#endif
 
 // Applies an activation other than ReLU, which `Levels` applies.
 void activate(float* numbers, long count, long activation) {
@@ -1394,7 +1532,10 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
 
 extern "C" {
 
-long group_size() { return GROUP; }                                             // callers arrange the weights
+// Callers allocate weights, keys and values.
+long group_size() { return GROUP; }
+long weight_bytes() { return sizeof(Weight); }
+long stored_bytes() { return sizeof(BFloat16); }
 
 void topk(float* logits, const float* totals, long groups, long beam, long words, const int64_t* banned,
           long number_banned, const bool* must_end, bool skip_log_softmax, float* best_totals, int64_t* beams,
@@ -1448,8 +1589,14 @@ long packed_size(long outputs, long inputs) { return (outputs + PANEL - 1) / PAN
 
 // Quantises a weight matrix, (outputs, inputs), to int8, with a scale for each output, and writes it in the layout of
 // `Linear`. A row that contains NaN or infinity gets a scale that is not finite.
-void pack(const float* weights, long outputs, long inputs, int8_t* panels, float* scale, int32_t* offset) {
+void pack(const float* weights, long outputs, long inputs, Weight* panels, float* scale, int32_t* offset) {
     const long stride = Levels::filled(inputs);
+#if defined(FLOAT32)
+    (void)scale, (void)offset;
+    for (long output = 0; output < (outputs + PANEL - 1) / PANEL * PANEL; ++output)
+        for (long i = 0; i < inputs; ++i)
+            panels[weight_index(output, i, stride)] = output < outputs ? weights[output * inputs + i] : 0;
+#else
     std::vector<int8_t> levels(stride);
     for (long output = 0; output < (outputs + PANEL - 1) / PANEL * PANEL; ++output) {
         int8_t* packed = panels + output / PANEL * PANEL * stride + output % PANEL * GROUP;
@@ -1474,6 +1621,7 @@ void pack(const float* weights, long outputs, long inputs, int8_t* panels, float
         }
         for (long i = 0; i < stride; i += GROUP) std::memcpy(packed + i * PANEL, &levels[i], GROUP);
     }
+#endif
 }
 
 // Encodes sentences. tokens, offsets: the source, as in `Stepwise.start`. memory: output, see the other `encode`.
