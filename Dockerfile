@@ -6,22 +6,22 @@
 # Options of `seq2seq serve` follow the models. Other commands:
 #     docker run -i -v ./models:/models:ro --entrypoint seq2seq seq2seq translate /models/de_en < text.de > text.en
 #
-# By default, pip installs PyTorch with CUDA's libraries (several gigabytes). PyTorch's installation page
-# (https://pytorch.org/get-started/locally/) shows the index of its CPU wheels:
-#     docker build --build-arg PIP_EXTRA_INDEX_URL=INDEX -t seq2seq .
+# The image has only the packages of runtime.txt, without PyTorch: models that the int8 kernels do not support (`seq2seq
+# translate` says so), other precisions, and training need it. Add it to the second pip command below.
 
 FROM debian:bookworm-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv g++
 WORKDIR /source
-COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.txt runtime.txt README.md LICENSE ./
 COPY configs configs
 COPY seq2seq seq2seq
-ARG PIP_EXTRA_INDEX_URL
 RUN python3 -m venv /opt/seq2seq \
-    && /opt/seq2seq/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,language,zst]'
+    && /opt/seq2seq/bin/pip install --no-cache-dir --no-deps . \
+    && /opt/seq2seq/bin/pip install --no-cache-dir --constraint constraints.txt \
+        -r runtime.txt lingua-language-detector zstandard
 
 FROM debian:bookworm-slim
-RUN apt-get update && apt-get install -y --no-install-recommends python3 \
+RUN apt-get update && apt-get install -y --no-install-recommends python3 libgomp1 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 1000 --create-home seq2seq
 COPY --from=build /opt/seq2seq /opt/seq2seq

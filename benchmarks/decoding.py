@@ -70,7 +70,7 @@ def measure(recipe: Recipe, run: Path, model: Path | None, shape: str, sentences
         UserError: `model` is not a model, or its languages differ from the recipe's.
     """
     bundle = trained_bundle(recipe, model) if model else random_bundle(recipe, run)
-    precisions = dict.fromkeys([choose_precision("auto", "cpu"), "int8", "fp32"])
+    precisions = dict.fromkeys([choose_precision("reference", "cpu"), "int8", "fp32"])
     rows = []
     for task in tasks(shape, len(sentences), model is not None):
         parallel = 1 if task.batch == 1 else workers

@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 # OpenMP threads wait for each other after every operation. If they spin for long, any other busy process slows torch
 # down: a training step on 2 cores took 6 times as long. If they sleep immediately, torch is a quarter slower, because
 # waking them takes time. With these settings, the threads of GNU's OpenMP spin for a few microseconds, then sleep.
-# OpenMP reads the settings only once, when torch is imported.
+# OpenMP reads the settings only once, when torch or the kernels are loaded.
 if sys.platform == "linux":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

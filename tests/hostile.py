@@ -443,7 +443,8 @@ def main() -> None:
     from seq2seq.translation.translator import Translator  # noqa: F401
 
     torch.set_num_threads(1)
-    cli.app = typer.main.get_command(cli.app)
+    command = typer.main.get_command(cli.application([]))
+    cli.application = lambda words: command
     before = contents_of(valid)
     copy = copy_of(valid)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

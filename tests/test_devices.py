@@ -1,4 +1,9 @@
-"""Precisions of devices."""
+"""Devices, their precisions, and numbers of threads."""
+
+import os
+import subprocess
+import sys
+import threading
 
 import pytest
 import torch
@@ -87,6 +92,54 @@ def test_a_container_has_no_more_threads_than_cpus_unless_the_user_asks_for_them
         monkeypatch.setenv("OMP_NUM_THREADS", environment)
     configure_process(asked)
     assert torch.get_num_threads() == expected
+
+
+def test_a_thread_can_have_its_own_number_of_threads(two_threads):
+    found = []
+
+    def work():
+        devices.use_threads(1)
+        found.append(devices.num_threads())
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+    assert found == [1] and devices.num_threads() == 2
+
+
+@pytest.mark.parametrize(("value", "expected"), [
+    ("3", 3), (" 4 ", 4), ("5,2", 5), ("0012", 12), ("99999999999", devices.MAX_THREADS), ("0", None), ("-1", None),
+    ("many", None), ("", None), ("3 threads", None)])
+def test_the_default_number_of_threads_is_that_of_openmp_or_one_per_core(monkeypatch, value, expected):
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    found = devices._default_threads.__wrapped__()
+    assert found == expected if expected else 1 <= found <= os.cpu_count()
+
+
+def in_new_process(program):
+    """Run a program in a process that has not imported torch."""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "2"})
+
+
+def test_without_a_driver_of_a_gpu_the_device_is_the_cpu_and_torch_is_not_imported():
+    in_new_process("""if True:
+        import sys
+        from seq2seq import devices
+        devices._driver_finds_gpus = lambda: False
+        assert devices.choose_device() == "cpu" and devices.choose_precision("int8", "cpu") == "int8"
+        devices.configure_process(1)
+        assert devices.num_threads() == 1 and devices.free_memory("cpu") and "1 threads" in devices.describe("cpu")
+        assert not devices.is_out_of_memory(ValueError("a")) and devices.is_out_of_memory(MemoryError())
+        assert "torch" not in sys.modules""")
+
+
+@pytest.mark.slow
+def test_torch_gets_the_number_of_threads_that_was_set_before_it_was_imported():
+    in_new_process("""if True:
+        from seq2seq import devices
+        devices.configure_process(1)
+        import seq2seq.model, torch
+        assert torch.get_num_threads() == devices.num_threads() == 1""")
 
 
 @pytest.mark.parametrize(("names", "files"), [

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 
-import numpy as np
+import torch
 import torch.distributed as dist
 
 from seq2seq.storage.checkpoints import newest_checkpoint
@@ -74,7 +74,8 @@ def final_weights(run):
 
 
 def same(first, second):
-    return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(
+        torch.equal(*map(torch.as_tensor, (first[name], second[name]))) for name in first)
 
 
 def logged(run):

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--data", type=Path, default=DATA)
     arguments = parser.parse_args()
-    translator = Translator.load(arguments.model, "cpu")
+    translator = Translator.load(arguments.model, "cpu", "reference")
     rows = [line.split("\t") for line in (arguments.data / "contrast.tsv").read_text(encoding="utf-8").splitlines()]
     for label, uses_context in (("with context", True), ("without context", False)):
         if uses_context and not translator.context:

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("reference", type=Path)
     parser.add_argument("--seed", type=int, default=1, help="seed of the typos")
     arguments = parser.parse_args()
-    translator = Translator.load(arguments.model)
+    translator = Translator.load(arguments.model, precision="reference")
     sides = [path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
              for path in (arguments.source, arguments.reference)]
     if len(sides[0]) != len(sides[1]):

@@ -92,7 +92,8 @@ def main() -> None:
     lines = [pair for pair in test if glossary.find(pair[0])]
     print(f"{len(terms) - len(inflected)} terms in {len(lines)} of {len(test)} lines\n")
     print("| model | glossary | terms exact | terms | BLEU | seconds |\n|---|---|---|---|---|---|")
-    plain, trained = Translator.load(arguments.plain_model), Translator.load(arguments.terms_model)
+    plain, trained = (Translator.load(model, precision="reference")
+                      for model in (arguments.plain_model, arguments.terms_model))
     for name, translator, label, used, inline, required in (
             ("plain", plain, "none", False, False, False), ("plain", plain, "required", True, False, True),
             ("terms", trained, "none", False, False, False), ("terms", trained, "inline", True, True, False),

@@ -12,8 +12,9 @@ import json
 import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from pydantic import BaseModel
@@ -24,20 +25,30 @@ from seq2seq.check.held_out_split import PAIRS_PER_HELD_OUT, choose_held_out
 from seq2seq.check.new_recipe import corpus_of
 from seq2seq.data.corpus import Counts, LinePair, as_lines, first_line_warning, read_pairs
 from seq2seq.data.preparation import cleaned
-from seq2seq.devices import choose_device
+from seq2seq.devices import choose_device, choose_precision
 from seq2seq.errors import CorpusError, OptionError, UserError
-from seq2seq.evaluation.scores import evaluate_tests, score_pairs, to_dict
+from seq2seq.evaluation.scores import Score, evaluate_tests, score_pairs, to_dict
+from seq2seq.inference.engines import int8_obstacle
 from seq2seq.inference.load_model import as_tensors, read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.atomic import replace_directory
-from seq2seq.storage.checkpoints import BEST, load_bundle, recipe_with_corpora, resolve_model_path, save_bundle
+from seq2seq.storage.checkpoints import (
+    BEST,
+    load_bundle,
+    recipe_with_corpora,
+    resolve_model_path,
+    save_bundle,
+    update_bundle_metadata,
+)
 from seq2seq.storage.directories import read_metadata, sha256_of
+from seq2seq.storage.int8_score import Int8Score
 from seq2seq.storage.links import path_inside
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training.log_lines import print_int8
 from seq2seq.training.run import train
 from seq2seq.training.validation import scored_pairs
 from seq2seq.translation.translator import Translator
@@ -147,9 +158,12 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
         _set_weights(network, interpolated(old, new, share))
         return Translator.from_recipe(network, tokenizers, adapted_recipe, device)
 
+    def scores(average: Translator) -> list[Score]:
+        """Return the scores on the validation text of the domain, and on general validation text."""
+        return [score_pairs(average, pairs, [metric])[metric] for pairs in sets.values()]
+
     def row(share: float) -> TradeOff:
-        average = translator(share)
-        return TradeOff(share, *(score_pairs(average, sets[name], [metric])[metric].value for name in sets))
+        return TradeOff(share, *(score.value for score in scores(translator(share))))
 
     table = [row(share) for share in console.with_progress("averages of the weights", SHARES, "averages")]
     chosen = choose(table, allow_loss)
@@ -163,10 +177,17 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     before, after = (evaluate_tests(translator(share), adapted_recipe) for share in (0, chosen.share))
     found = Adaptation(metric, table, chosen, {
         name: (before[name][metric].value, scores[metric].value) for name, scores in after.items()})
-    metadata = {key: value for key, value in trained.metadata.items() if key != "validation"}       # of other weights
+    # The validation scores of the training are not those of the average.
+    metadata = {key: value for key, value in trained.metadata.items() if key not in ("validation", "int8")}
     save_bundle(output / BEST, interpolated(old, new, chosen.share), adapted_recipe.to_yaml(),
                 trained.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
                                       "adaptation": {**asdict(found), "model": str(model)}})
+    if metric == "bleu" and int8_obstacle(adapted_recipe.model) is None:
+        fast = scores(replace(Translator.load(output / BEST, "cpu", "int8"), characters=None))
+        int8 = Int8Score(mean(score.value for score in fast), mean((chosen.domain, chosen.general)),
+                         choose_precision("reference", device), sum(map(len, sets.values())), fast[0].signature)
+        update_bundle_metadata(output / BEST, **int8.metadata())
+        print_int8(int8)
     return found
 
 

@@ -53,16 +53,10 @@ FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, err
 COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, report, align, attention,
             average, import_, export)
 
-app = typer.Typer(
-    name="seq2seq", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False,
-    rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train translation models from recipes, translate text, evaluate with BLEU.",
-    epilog="To train and use a first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate runs/NAME < "
-    "TEXT\n\nTo complete commands and options with the Tab key: seq2seq --install-completion, then open a new shell.",
-)
+# Packages that the translation with int8 kernels does not need (runtime.txt lacks them), and some other commands do.
+PACKAGES_OF_SOME_COMMANDS = ("torch", "datasets", "pyarrow", "tensorboard")
 
 
-@app.callback(invoke_without_command=True)
 def global_options(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
@@ -77,11 +71,25 @@ def unwrapped(docstring: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in docstring.split("\n\n"))
 
 
-for command in COMMANDS:
-    name = command.__name__.rpartition(".")[2]
-    run = getattr(command, name)
-    app.command(name.rstrip("_").replace("_", "-"), cls=Command, help=unwrapped(run.__doc__),
-                epilog=command.EXAMPLES)(run)
+def application(words: Sequence[str]) -> typer.Typer:
+    """Return the application for a command line: with the command that it names, because converting all of them takes
+    time, or with all commands, for the help and for messages."""
+    app = typer.Typer(
+        name="seq2seq", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False,
+        rich_markup_mode="rich", context_settings={"help_option_names": ["-h", "--help"]},
+        help="Train translation models from recipes, translate text, evaluate with BLEU.",
+        epilog="To train and use a first model: seq2seq check RECIPE, seq2seq train RECIPE, seq2seq translate "
+        "runs/NAME < TEXT\n\nTo complete commands and options with the Tab key: seq2seq --install-completion, then "
+        "open a new shell.",
+    )
+    app.callback(invoke_without_command=True)(global_options)
+    commands = {command.__name__.rpartition(".")[2]: command for command in COMMANDS}
+    names = {name.rstrip("_").replace("_", "-"): name for name in commands}
+    for name in words[:1] if words and words[0] in names else names:
+        command = commands[names[name]]
+        run = getattr(command, names[name])
+        app.command(name, cls=Command, help=unwrapped(run.__doc__), epilog=command.EXAMPLES)(run)
+    return app
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(args=words, prog_name="seq2seq")
+        application(words)(args=words, prog_name="seq2seq")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
@@ -110,6 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             message = (f"{error.filename or 'A file'}: {error.strerror}. Free disk space, check the permissions, or "
                        "choose a shorter name, and run the command again.")
             print(console.escape_control_characters(message), file=sys.stderr)
+            return 2
+        if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES_OF_SOME_COMMANDS:
+            print(f"The package {error.name} is missing. Only translation in int8 on a CPU works without it. To "
+                  f"install it: pip install {error.name}", file=sys.stderr)
             return 2
         if is_out_of_memory(error):
             print(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model or smaller "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +142,15 @@ def load_translator(model: Path, device: str, precision: Precision, threads: int
     from seq2seq.translation.translator import Translator
 
     return Translator.load(model, device, precision.value, threads, target_language=target_language)
+
+
+def precision_hint(chosen: Precision, used: Collection[str]) -> str:
+    """Return the end of a message that names the precision in use: if int8 is used by default, how to choose another.
+
+    used: precisions of the models.
+    """
+    return "; --precision reference is slower, without the rounding of int8" * (
+        chosen is Precision.auto and "int8" in used)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def evaluate(
     format: Annotated[TextOrJson, typer.Option(help="Format of the scores.", rich_help_panel=FORMAT)] =
         TextOrJson.text,
     device: Device = "auto",
-    precision: PrecisionOption = Precision.auto,
+    precision: PrecisionOption = Precision.reference,
     threads: Threads = None,
 ) -> None:
     """Compute BLEU, chrF and TER of translations, or the perplexity of a language model.

@@ -60,7 +60,7 @@ def generate(
         help="text: a line for each generated text. jsonl: a JSON object for each generated text.",
         rich_help_panel=FORMAT)] = TextOrLines.text,
     device: Device = "auto",
-    precision: PrecisionOption = Precision.auto,
+    precision: PrecisionOption = Precision.reference,
     threads: Threads = None,
 ) -> None:
     """Generate text with a language model: continue prompts, or start new texts.

@@ -38,7 +38,7 @@ def report(
         "--robustness", help="Also translate changed sources of the test sets: in capitals, in title case, "
         "without final stops, and with typos.")] = False,
     device: Device = "auto",
-    precision: PrecisionOption = Precision.auto,
+    precision: PrecisionOption = Precision.reference,
     threads: Threads = None,
 ) -> None:
     """Write a web page that compares how systems translate test sets.

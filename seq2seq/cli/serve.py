@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.options import MACHINE, SEARCH, BeamSize, Device, Precision, Threads, examples
+from seq2seq.cli.common import precision_hint
+from seq2seq.cli.options import SEARCH, BeamSize, Device, Precision, PrecisionOption, Threads, examples
 from seq2seq.errors import UserError
 
 LIMITS = "Limits"
@@ -64,9 +65,7 @@ def serve(
         metavar="N", min=1, help="Approximate maximum number of source tokens in a batch. With a smaller number, short "
         "requests wait less for long ones.", rich_help_panel=SEARCH)] = 1024,
     device: Device = "auto",
-    precision: Annotated[Precision | None, typer.Option(
-        help="Number format; auto is the first of bf16, fp16 and fp32 that the hardware supports.",
-        show_default="int8 on a CPU, else auto", rich_help_panel=MACHINE)] = None,
+    precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
 ) -> None:
     """Translate over HTTP, with the interface of LibreTranslate.
@@ -88,9 +87,10 @@ def serve(
     limits = Limits(read_keys(api_keys) if api_keys else {}, require_key, requests_per_minute)
     settings = Settings(character_limit, max_request_bytes, suggestions, log_text)
     with server.listen(host, port) as listening:
-        machine = MachineOptions(device, precision.value if precision else None, threads, beam_size, safety_net)
+        machine = MachineOptions(device, precision.value, threads, beam_size, safety_net)
         loaded = Models.load(models, machine, named_files(glossary or []))
-        for line in loaded.describe():
+        *lines, last = loaded.describe()
+        for line in (*lines, f"{last}{precision_hint(precision, loaded.precisions)}"):
             console.print_message(line)
         server.log_to_standard_error()
         app = server.application(Service(loaded, batch_tokens, max_waiting), limits, settings)

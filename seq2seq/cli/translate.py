@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import __version__, console
-from seq2seq.cli.common import DecodingOverrides, bar, json_line
+from seq2seq.cli.common import DecodingOverrides, bar, json_line, precision_hint
 from seq2seq.cli.options import (
     CONSTRAINTS,
     FORMAT,
@@ -348,11 +348,13 @@ def _translators(model: Path, device: str, precision: Precision, threads: int | 
         from seq2seq.translation.translator import Translator
 
         translator = Translator.load(model, device, precision.value, threads, **models)
-        console.print_message(f"translating in {translator.precision} on {translator.device}")
+        hint = precision_hint(precision, [translator.precision])
+        console.print_message(f"translating in {translator.precision} on {translator.device}{hint}")
         yield translator
         return
     with TranslatorPool(model, workers, device, precision.value, threads or 1, **models) as pool:
-        console.print_message(f"translating in {pool.precision}, {pool.workers} workers")
+        hint = precision_hint(precision, [pool.precision])
+        console.print_message(f"translating in {pool.precision}, {pool.workers} workers{hint}")
         yield pool
 
 

@@ -27,7 +27,7 @@ from seq2seq.languages import same_code
 from seq2seq.recipe import KEYS_WITHOUT_EFFECT, Corpus, Recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.atomic import replace_directory
-from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path
+from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_characters
 from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
 from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, tokenizers_of_run
 from seq2seq.tokenizers.canonical_text import canonical
@@ -348,15 +348,9 @@ def known_characters(recipe: Recipe) -> dict[str, set[str]]:
     augmentation, start = recipe.data.augmentation, recipe.training.start_from
     added = [NOISE_CHARACTERS * (augmentation.noise > 0), "".join(TERM_MARKERS) * (augmentation.terms > 0),
              string.printable * (augmentation.tags + augmentation.placeholders > 0)]
-    before = ("", "") if start is None else [stored_characters(recipe.directory / start, side) for side in SIDES]
+    before = ("", "") if start is None else [
+        stored_characters(bundle_metadata(resolve_model_path(recipe.directory / start)), side) for side in SIDES]
     return {side: set("".join([*added, known])) for side, known in zip(SIDES, before, strict=True)}
-
-
-def stored_characters(model: Path, side: str) -> str:
-    """Return the characters of a model's training text on one side, from its metadata; "" if they are not known."""
-    found = bundle_metadata(resolve_model_path(model)).get("characters")
-    text = found.get(side) if isinstance(found, dict) else None
-    return text if isinstance(text, str) else ""
 
 
 def prepared_text(text: TrainingText, directory: Path) -> Iterator[tuple[Source, str]]:

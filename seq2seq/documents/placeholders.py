@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 from seq2seq.data.line_splitting import Span
 from seq2seq.documents.block import TagKind, element_ends
@@ -133,13 +134,19 @@ def paired_tags(text: str) -> Counter[str]:
     return Counter(tags[begin][1] for begin in element_ends(tags))
 
 
-_STANDARD = re.compile("|".join(f"(?:{pattern})" for pattern in _PATTERNS))
+@cache
+def _standard() -> re.Pattern[str]:
+    """Return the pattern of all standard placeholders. It is compiled for the first text that may have one, because
+    that takes a twentieth of a second."""
+    return re.compile("|".join(f"(?:{pattern})" for pattern in _PATTERNS))
+
+
 _SIGNS = re.compile(f"[{{%$:&<@#/\\\\\u20e3]|__|\\[\\[|www\\.|{_EMOJI}")
 
 
 def _standard_spans(text: str, begin: int, end: int) -> list[Span]:
     spans = []
-    while match := _STANDARD.search(text, begin, end):
+    while match := _standard().search(text, begin, end):
         low, high = match.span()
         if _ENDS_IN_TEXT.match(match[0]):
             while high > low + 1 and text[high - 1] in _FINAL and not (

@@ -104,7 +104,7 @@ def protected(translator: Translator | TranslatorPool, glossary: Path | None = N
 def model_recipe(model: Path, target_language: str | None = None) -> Recipe:
     """Return the recipe of a model for a target language (see `Recipe.into`). model: path of a bundle, of a run, whose
     best bundle is used."""
-    return load_recipe(resolve_model_path(model) / RECIPE, check_files=False).into(target_language)
+    return load_recipe(resolve_model_path(model) / RECIPE, check_files=False, alone=True).into(target_language)
 
 
 def read_document(path: Path | None) -> bytes:

@@ -96,7 +96,7 @@ def read_tests(paths: Sequence[Path], source: Path | None, references: Path | No
     return found
 
 
-def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", precision: str = "auto",
+def read_system(path: Path, tests: Sequence[TestSet], *, device: str = "auto", precision: str = "reference",
                 threads: int | None = None, robustness: bool = False) -> System:
     """Return a system with its translations of the test sets. If it is a model, this function translates them.
 

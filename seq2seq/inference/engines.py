@@ -14,9 +14,11 @@ from seq2seq.errors import CheckpointError
 from seq2seq.inference.int8 import Int8Engine
 from seq2seq.inference.kernel_library import Functions, usable_libraries
 from seq2seq.inference.load_model import StoredModel, build, read_stored_model
+from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import WholeSearch
 from seq2seq.search.interface import Stepwise
 from seq2seq.storage.checkpoints import weights_checksum
+from seq2seq.storage.int8_score import Int8Score
 
 if TYPE_CHECKING:
     from seq2seq.model import Model
@@ -63,26 +65,19 @@ def load_engine(model: StoredModel | Model, precision: str, device: str) -> Engi
 
     Args:
         model: contents of a bundle; or a model in memory, as in validation, for which there is no int8.
-        precision: "fp32", "bf16", "fp16" (only on a GPU), "int8" (only on a CPU), or "auto" (see `choose_precision`).
-            If the int8 kernels do not support the model, or the package contains none, "int8" is replaced by "auto",
-            and a message says so. `Engine.precision` of the result is the precision in use.
+        precision: "fp32", "bf16", "fp16" (only on a GPU), "int8" (only on a CPU), or "reference" (see
+            `choose_precision`) or "auto" (see `default_precision`). If int8 has an obstacle (see `int8_obstacle`), it
+            is replaced by "reference", and a message says so. `Engine.precision` of the result is the precision in use.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
-    selected = choose_precision(precision, device)
-    if selected == "int8" and isinstance(model, StoredModel):
-        obstacle, selected = Int8Engine.obstacle(model.recipe.model), choose_precision("auto", device)
-        if obstacle is not None:
-            _say_once(f"int8 is not available for this model, because it {obstacle}; translating in {selected} instead")
-        elif (kernels := _kernels()) is not None:
-            directory, checksum = model.directory, weights_checksum(model.directory)
-
-            def model_in_pytorch() -> Seq2Seq:
-                if weights_checksum(directory) != checksum:
-                    raise CheckpointError(f"{directory} has changed since it was loaded. Load it again.")
-                return load_engine(read_stored_model(directory), "auto", device).model
-
-            return Int8Engine(model.recipe.model, model.sizes, model.weights, kernels, model_in_pytorch)
+    selected = choose_precision(default_precision(model, device) if precision == "auto" else precision, device)
+    if selected == "int8":
+        selected = choose_precision("reference", device)
+        if isinstance(model, StoredModel):
+            if (obstacle := int8_obstacle(model.recipe.model)) is None:
+                return _int8_engine(model)
+            _say_once(f"{obstacle}; translating in {selected} instead")
     import torch
 
     from seq2seq.inference.eager import EagerEngine
@@ -96,17 +91,51 @@ def load_engine(model: StoredModel | Model, precision: str, device: str) -> Engi
     return EagerEngine(model, selected, torch.device(device))
 
 
+def default_precision(model: StoredModel | Model, device: str) -> str:
+    """Return the precision that `auto` means for a model: int8 on a CPU, otherwise reference.
+
+    On a CPU, too, reference is the default of a model in memory, of a language model, for which there are no kernels,
+    and of a model whose bundle says that int8 loses too much; then a message says so.
+    """
+    if not isinstance(model, StoredModel) or not model.recipe.task.has_source or kind(device) != "cpu":
+        return "reference"
+    score = Int8Score.from_metadata(model.metadata, f"the metadata of {model.directory}")
+    if score is not None and score.loses_too_much:
+        _say_once(f"int8 loses too much: {score}; translating in {choose_precision('reference', device)} unless int8 "
+                  "is chosen explicitly")
+        return "reference"
+    return "int8"
+
+
+def int8_obstacle(section: ModelSection) -> str | None:
+    """Return the reason why a model cannot be used in int8 on this machine, as a sentence; None if it can."""
+    if (obstacle := Int8Engine.obstacle(section)) is not None:
+        return f"int8 is not available for this model, because it {obstacle}"
+    return kernels if isinstance(kernels := _kernels(), str) else None
+
+
+def _int8_engine(stored: StoredModel) -> Int8Engine:
+    kernels, directory, checksum = _kernels(), stored.directory, weights_checksum(stored.directory)
+    assert isinstance(kernels, Functions), "there is no `int8_obstacle`"
+
+    def model_in_pytorch() -> Seq2Seq:
+        if weights_checksum(directory) != checksum:
+            raise CheckpointError(f"{directory} has changed since it was loaded. Load it again.")
+        return load_engine(read_stored_model(directory), "reference", "cpu").model
+
+    return Int8Engine(stored.recipe.model, stored.sizes, stored.weights, kernels, model_in_pytorch)
+
+
 @cache
-def _kernels() -> Functions | None:
-    """Return the fastest kernels that this processor can run. If there are none, print why and return None."""
+def _kernels() -> Functions | str:
+    """Return the fastest kernels that this processor can run. If there are none, return the reason as a sentence."""
     try:
         for library in usable_libraries(cpu_flags()):
             return Functions(library)
-        reason = "this package has no kernels for this processor; they are compiled if it is built with a C++ compiler"
+        return ("int8 is not available, because this package has no kernels for this processor (they are compiled if "
+                "it is built with a C++ compiler)")
     except OSError as error:                                                    # the OpenMP library may be missing
-        reason = f"the kernels cannot be loaded: {error}"
-    console.print_message(f"translating without int8: {reason}")
-    return None
+        return f"int8 is not available, because the kernels cannot be loaded: {error}"
 
 
 @cache

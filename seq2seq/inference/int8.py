@@ -23,7 +23,6 @@ from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
     KEY_PADDING,
     LOG_ZERO,
-    PANEL,
     Functions,
     Layer,
     Linear,
@@ -115,7 +114,7 @@ class Int8State:
             live_rows, new_rows = np.unique(past, return_inverse=True)
             past, used = new_rows.reshape(past.shape), len(live_rows)
             layers, _, features = cache.keys_values.shape
-            keys_values = np.empty((layers, used + GROWTH_STEPS * rows, features), np.uint16)
+            keys_values = np.empty((layers, used + GROWTH_STEPS * rows, features), cache.keys_values.dtype)
             keys_values[:, :used] = cache.keys_values[:, live_rows]
             cache = _Cache(keys_values)
         cache.used = used + rows
@@ -204,16 +203,18 @@ class Int8Engine:
         self._check_length(longest)
         layers, features, sentences = self.cross_layers, 2 * self.d_model, len(first)
         stride = len(source) * features
-        keys_values = np.empty(layers * stride + KEY_PADDING, np.uint16)
+        keys_values = np.empty(layers * stride + KEY_PADDING, self.functions.stored_dtype)
         self.functions.encode(self.encoder, _address(source), _address(offsets), sentences, _address(keys_values),
                               stride, num_threads())
-        return Int8State(0, 0, _Cache(np.empty((layers, 0, features), np.uint16)), np.empty((sentences, 0), np.int32),
+        cache = _Cache(np.empty((layers, 0, features), keys_values.dtype))
+        return Int8State(0, 0, cache, np.empty((sentences, 0), np.int32),
                          Memory(keys_values, stride, longest, keep_attention), first, count)
 
     def step(self, last_tokens: np.ndarray, state: Int8State) -> tuple[ArrayScores, Int8State]:
         """See `interface.Stepwise.step`."""
         self._check_length(state.position + 1)
-        last_tokens, rows, memory = np.ascontiguousarray(last_tokens, np.int64), len(last_tokens), state.memory
+        last_tokens, rows, memory = np.ascontiguousarray(last_tokens, np.int64), len(state.past), state.memory
+        assert len(last_tokens) == rows
         attention = np.zeros((rows, memory.longest), np.float32) if memory.keep_attention else None
         after = state.with_next_position(attention)
         keys_values, logits = after.cache.keys_values, np.empty((rows, self.vocab_size), np.float32)
@@ -266,6 +267,8 @@ class Int8Engine:
     def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
                         layer: int) -> list[np.ndarray]:
         """See `engines.Engine.cross_attention`."""
+        if not 1 <= layer <= self.cross_layers:
+            raise ValueError(f"there is no decoder layer {layer}; this model has {self.cross_layers}")
         offsets = np.ascontiguousarray(source_offsets, np.int32)
         memory = self.start(source, offsets).memory
         lengths = [1 + len(target) for target in targets]                       # with the start symbol
@@ -331,10 +334,9 @@ class Int8Engine:
         return self._packed(self._fp32(f"{name}.weight"), self._fp32(f"{name}.bias"))
 
     def _packed(self, weight: np.ndarray, bias: np.ndarray | None) -> Linear:
-        """Quantise a weight matrix, (outputs, inputs), and pack it into panels (see PANEL in kernels.cpp)."""
+        """Quantise a weight matrix, (outputs, inputs), and arrange it as the kernels read it."""
         weight, (outputs, inputs) = np.ascontiguousarray(weight), weight.shape
-        group = self.functions.group
-        panels = self._new(-(-outputs // PANEL) * PANEL * -(-inputs // group) * group, np.int8)
+        panels = self._new(self.functions.packed_size(outputs, inputs), self.functions.weight_dtype)
         scale, offset = self._new(outputs, np.float32), self._new(outputs, np.int32)
         self.functions.pack(_address(weight), outputs, inputs, panels, scale, offset)
         return Linear(panels=panels, scale=scale, offset=offset, bias=None if bias is None else self._keep_copy(bias),

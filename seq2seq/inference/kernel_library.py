@@ -110,12 +110,15 @@ class Functions:
 
     The last argument of functions that may use several threads is the number of threads.
 
-    group: number of inputs in a group of int8 weights (see PANEL in kernels.cpp).
+    group: number of inputs in a group of weights (see PANEL in kernels.cpp). weight_dtype, stored_dtype: NumPy's names
+        of the types of weights, and of keys and values; "uint16" stands for bf16.
     """
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
         self.group: int = loaded.group_size()
+        self.weight_dtype = "float32" if loaded.weight_bytes() == 4 else "int8"
+        self.stored_dtype = "float32" if loaded.stored_bytes() == 4 else "uint16"
 
         def typed(function: Any, *arguments: Any) -> Any:
             function.argtypes, function.restype = arguments, None
@@ -127,7 +130,9 @@ class Functions:
         self.attend_past = typed(loaded.attend_past, POINTER, SIZE, POINTER, POINTER, SIZE, *(POINTER,) * 2,
                                  *(SIZE,) * 3)
         self.attend_source = typed(loaded.attend_source, POINTER, SIZE, *(POINTER,) * 4, *(SIZE,) * 3)
-        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE, threads)
+        self.product = typed(loaded.product, ctypes.POINTER(Linear), POINTER, POINTER, SIZE, ctypes.c_bool, threads)
+        self.packed_size = typed(loaded.packed_size, SIZE, SIZE)
+        self.packed_size.restype = SIZE
         self.pack = typed(loaded.pack, POINTER, SIZE, SIZE, *(POINTER,) * 3)
         self.encode = typed(loaded.encode, stack, POINTER, POINTER, SIZE, POINTER, SIZE, threads)
         self.step = typed(loaded.step, stack, POINTER, POINTER, SIZE, POINTER, SIZE, POINTER, POINTER, SIZE,

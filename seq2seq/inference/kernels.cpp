@@ -2,7 +2,7 @@
 //
 // The compiler vectorises most loops. The other loops use explicit vectors. setup.py compiles this file for each
 // instruction set in kernel_library.py, which also contains the signatures. Weights and inputs of matrix
-// products are int8. Keys and values of attention are bf16. All other numbers are fp32.
+// products are int8. Keys and values of attention are bf16. All other numbers are fp32. With -DFLOAT32, all are fp32.
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +23,7 @@
 #if defined(EMULATE_TILES)
 #include "tiles_emulated.h"
 #define TILES
-#elif (defined(__AMX_INT8__) || defined(__AMXINT8__)) && defined(__x86_64__) && defined(__linux__)
+#elif !defined(FLOAT32) && (defined(__AMX_INT8__) || defined(__AMXINT8__)) && defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #define TILES
@@ -38,10 +38,16 @@ struct Norm {
     float epsilon;
 };
 
+#if defined(FLOAT32)
+typedef float Weight;
+#else
+typedef int8_t Weight;
+#endif
+
 // Linear layer, (inputs) -> (outputs). panels: int8 weights, see PANEL. scale: scale of each output's weights. offset:
 // contribution of the inputs' zero point to each output's sum. bias: may be null.
 struct Linear {
-    const int8_t* panels;
+    const Weight* panels;
     const float* scale;
     const int32_t* offset;
     const float* bias;
@@ -124,7 +130,7 @@ inline float sum_of(Wide numbers) {
 #endif
 }
 
-inline Wide broadcast(float number) { return Wide{} + number; }
+inline Wide broadcast(float number) { return number - Wide{}; }                  // an addition of 0 would change -0
 
 // Loads `count` numbers, at most WIDTH, and sets the other elements of the vector to `rest`.
 inline Wide load_some(const float* from, long count, float rest) {
@@ -239,6 +245,21 @@ void add_and_norm(const float* hidden, const float* output, const Norm& norm, fl
     }
 }
 
+inline uint32_t bits_of(float number) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+
+constexpr uint32_t INFINITY_BITS = 0x7f800000, NAN_BITS = 0x7fc00000;
+
+#if defined(FLOAT32)
+// Keys and values are stored in fp32, too.
+typedef float BFloat16;
+
+inline float to_float(float number) { return number; }
+inline float to_bf16(float number) { return number; }
+#else
 // Type of stored keys and values. They have half the bytes of fp32 numbers.
 typedef uint16_t BFloat16;
 
@@ -264,19 +285,12 @@ inline float to_float(BFloat16 bf16) {
     return number;
 }
 
-inline uint32_t bits_of(float number) {
-    uint32_t bits;
-    std::memcpy(&bits, &number, sizeof bits);
-    return bits;
-}
-
-constexpr uint32_t INFINITY_BITS = 0x7f800000, NAN_BITS = 0x7fc00000;
-
 // Rounds to the nearest bf16, ties to even. NaN stays NaN.
 inline BFloat16 to_bf16(float number) {
     const uint32_t bits = bits_of(number), rounded = bits + 0x7fff + (bits >> 16 & 1);
     return BFloat16(((bits & 0x7fffffff) > INFINITY_BITS ? bits | NAN_BITS : rounded) >> 16);
 }
+#endif
 
 void convert_to_bf16(const float* numbers, BFloat16* bf16, long count) {
     for (long i = 0; i < count; ++i) bf16[i] = to_bf16(numbers[i]);
@@ -471,6 +485,126 @@ void attend_own(const float* query, long query_stride, const BFloat16* cache, co
     }
 }
 
+#if defined(FLOAT32)
+// Layout of fp32 weights: as of int8 weights below, in groups of a single input, but a panel is divided into parts of
+// COLUMNS outputs, one after the other, because a whole panel is larger than the first-level cache. TILE rows are
+// multiplied by VECTORS vectors of weights at a time. With these sizes, the sums fill the processor's registers.
+constexpr long PANEL = 64, GROUP = 1;
+#if defined(__AVX512F__)
+constexpr long TILE = 6, VECTORS = 4;
+#elif defined(__AVX__)
+constexpr long TILE = 6, VECTORS = 2;
+#else
+constexpr long TILE = 3, VECTORS = 8;
+#endif
+constexpr long COLUMNS = VECTORS * WIDTH;
+
+// Index of the weight of an input and an output, for linear layers with `inputs` inputs.
+constexpr long weight_index(long output, long input, long inputs) {
+    return (output / COLUMNS * inputs + input) * COLUMNS + output % COLUMNS;
+}
+
+// Computes the products of ROWS rows with COUNT vectors of outputs, whose weights begin at `panel`. indices: the
+// `number` inputs to multiply, if POSITIVE is set; the other inputs are 0. outputs: number of outputs of the result.
+// bias: of these outputs, or null.
+template <long ROWS, bool POSITIVE, long COUNT = VECTORS>
+void panel_products(const float* input, long stride, const float* panel, const int32_t* indices, long number,
+                    const float* bias, float* result, long result_stride, long outputs) {
+    Wide sums[ROWS][COUNT], own[COUNT];
+#pragma GCC unroll 6
+    for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 16
+        for (long v = 0; v < COUNT; ++v) sums[row][v] = Wide{};
+    for (long n = 0; n < number; ++n) {
+        const long i = POSITIVE ? indices[n] : n;
+#pragma GCC unroll 16
+        for (long v = 0; v < COUNT; ++v) own[v] = load(panel + weight_index(v * WIDTH, i, stride));
+#pragma GCC unroll 6
+        for (long row = 0; row < ROWS; ++row) {
+            const Wide same = broadcast(input[row * stride + i]);
+#pragma GCC unroll 16
+            for (long v = 0; v < COUNT; ++v) sums[row][v] += same * own[v];
+        }
+    }
+#pragma GCC unroll 6
+    for (long row = 0; row < ROWS; ++row)
+#pragma GCC unroll 16
+        for (long v = 0; v < COUNT; ++v) {
+            const long begin = v * WIDTH, count = std::min(WIDTH, outputs - begin);
+            float* to = result + row * result_stride + begin;
+            if (count == WIDTH)
+                store(bias ? sums[row][v] + load(bias + begin) : sums[row][v], to);
+            else
+                for (long lane = 0; lane < count; ++lane)
+                    to[lane] = sums[row][v][lane] + (bias ? bias[begin + lane] : 0);
+        }
+}
+
+// Inputs of matrix products: at most `rows` rows of at most `inputs` elements. After ReLU, most inputs are 0. The
+// weights of inputs that are 0 in TILE rows are not read.
+struct Levels {
+    const long capacity;
+    const std::unique_ptr<float[]> activated;
+    // Of each TILE rows, the inputs other than 0, and their number. They exist if the inputs are `positive`.
+    const std::unique_ptr<int32_t[]> indices;
+    std::vector<long> number;
+    const float* input = nullptr;
+    long stride = 0;
+    bool positive = false;
+
+    static long filled(long inputs) { return inputs; }
+
+    Levels(long rows, long inputs)
+        : capacity(inputs), activated(allocate<float>(rows * inputs)),
+          indices(allocate<int32_t>((rows + TILE - 1) / TILE * inputs)), number((rows + TILE - 1) / TILE) {}
+
+    // The caller keeps the input until the last product.
+    void quantise(const float* numbers, long, long inputs) {
+        positive = false, stride = inputs, input = numbers;
+        std::fill(number.begin(), number.end(), inputs);
+    }
+
+    // The inputs are max(x, 0) for each number x.
+    void quantise_relu(const float* numbers, long rows, long inputs) {
+        positive = true, stride = inputs, input = activated.get();
+        float* to = activated.get();
+        for (long i = 0; i < rows * inputs; ++i) to[i] = std::max(numbers[i], 0.0f);
+        for (long first = 0; first < rows; first += TILE) {
+            int32_t* own = indices.get() + first / TILE * capacity;
+            long count = 0;
+            for (long i = 0; i < inputs; ++i) {
+                uint32_t all = 0;
+                for (long row = first; row < std::min(first + TILE, rows); ++row) all |= bits_of(to[row * inputs + i]);
+                own[count] = int32_t(i);
+                count += (all | -all) >> 31;                                    // 1 if not 0; a branch would be slow
+            }
+            number[first / TILE] = count;
+        }
+    }
+
+    // Computes outputs `first` (included; the first one of a panel) to `last` (excluded). Rows of the result are
+    // `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
+    void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
+        static constexpr decltype(&panel_products<1, false>) of_rows[2][6] = {
+            {panel_products<1, false>, panel_products<2, false>, panel_products<3, false>, panel_products<4, false>,
+             panel_products<5, false>, panel_products<6, false>},
+            {panel_products<1, true>, panel_products<2, true>, panel_products<3, true>, panel_products<4, true>,
+             panel_products<5, true>, panel_products<6, true>}};
+        static constexpr decltype(&panel_products<1, false>) of_one_row[2] = {
+            panel_products<1, false, PANEL / WIDTH>, panel_products<1, true, PANEL / WIDTH>};
+        const long columns = rows == 1 ? PANEL : COLUMNS;
+        for (long begin = first; begin < last; begin += columns)
+            for (long row = 0; row < rows; row += TILE) {
+                const auto function =
+                    rows == 1 ? of_one_row[positive] : of_rows[positive][std::min(TILE, rows - row) - 1];
+                function(input + row * stride, stride, linear.panels + begin * stride,
+                         indices.get() + row / TILE * capacity, number[row / TILE],
+                         linear.bias ? linear.bias + begin : nullptr, result + row * result_stride + begin - first,
+                         result_stride, std::min(columns, last - begin));
+            }
+    }
+};
+#else
 // Layout of int8 weights: the outputs are divided into panels of PANEL outputs, and the inputs into groups of GROUP
 // inputs. For each group of inputs, a panel contains the weights of the panel's first output, then the weights of its
 // second output, and so on. Incomplete panels and groups are padded with zeros. A group is as many inputs as an
@@ -486,6 +620,12 @@ constexpr long GROUP = 4;
 // 0. same_group repeats a group of inputs in a vector. add_products adds the products of this group and the weights of
 // one output to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights at a time. With these
 // sizes, the sums fill the processor's registers.
+//
+// AVX2 can multiply unsigned inputs by signed weights, too, but it adds two products in an int16. With inputs up to
+// 255, such a sum may overflow. So the inputs are |x|, and MAGNITUDES is defined: a second array contains a byte of
+// ones for each negative input. The exclusive or of this byte and a weight is -weight - 1. The sums are therefore too small
+// by the sum of |x| of a row's negative inputs; they begin with this number instead of 0. The instruction that
+// multiplies by a sign would be simpler, but on Zen 3 products take 1.25 times as long with it, because few units execute it.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -501,12 +641,11 @@ inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm256_d
 #elif defined(__AVX2__) && !defined(TILES)
 typedef __m256i Sums;
 #define VECTOR_PRODUCTS
-constexpr long TILE = 4, VECTORS = 2, INPUT_ZERO_POINT = 0;
+#define MAGNITUDES
+constexpr long TILE = 3, VECTORS = 4, INPUT_ZERO_POINT = 0;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
 inline Sums add_products(Sums sums, Sums levels, Sums weights) {
-    // Multiplies |input| by (weight * sign of the input). The sum of two such products fits into an int16.
-    const Sums pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(levels), _mm256_sign_epi8(weights, levels));
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(levels, weights), _mm256_set1_epi16(1)));
 }
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
 // The instruction smmla multiplies two rows of 8 inputs by the weights of two outputs: twice as many products as sdot
@@ -524,63 +663,151 @@ inline Sums add_products(Sums sums, Sums levels, Sums weights) {
 #else
 constexpr long TILE = 6, INPUT_ZERO_POINT = 128;
 #endif
+#if defined(MAGNITUDES)
+constexpr bool SIGNS_APART = true;
+#else
+constexpr bool SIGNS_APART = false;
+#endif
+
+// Number of bytes of a row of quantised inputs: `stride` levels; with SIGNS_APART, also the bytes for negative inputs
+// and the first value of the sums.
+constexpr long row_bytes(long stride) { return SIGNS_APART ? 2 * stride + long(sizeof(int32_t)) : stride; }
+
+// Returns the bits of the largest |x|, or of the largest x if POSITIVE is set. The bits of |x|, as integers, have the
+// same order as |x|, and the bits of NaN are the largest. A maximum of floats would ignore NaN.
+template <bool POSITIVE>
+uint32_t max_magnitude_bits(const float* numbers, long size) {
+    typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
+    const auto larger = [](Whole largest, Wide x) {
+        Whole bits;
+        if (POSITIVE) x = maximum(x, Wide{});
+        std::memcpy(&bits, &x, sizeof bits);
+        bits &= 0x7fffffff;
+#if defined(__AVX512F__)
+        return (Whole)_mm512_max_epi32((__m512i)largest, (__m512i)bits);
+#elif defined(__AVX2__)
+        return (Whole)_mm256_max_epi32((__m256i)largest, (__m256i)bits);
+#else
+        return bits > largest ? bits : largest;
+#endif
+    };
+    Whole one{}, other{};
+    long i = 0;
+    for (; i + 2 * WIDTH <= size; i += 2 * WIDTH) {
+        one = larger(one, load(numbers + i));
+        other = larger(other, load(numbers + i + WIDTH));
+    }
+    for (; i < size; i += WIDTH)
+        one = larger(one, i + WIDTH <= size ? load(numbers + i) : load_some(numbers + i, size - i, 0));
+    int32_t found = 0;
+    for (long lane = 0; lane < WIDTH; ++lane) found = std::max({found, one[lane], other[lane]});
+    return uint32_t(found);
+}
 
 // Quantises rows to int8. The scale of a row is max |x| / 127. If the row contains NaN or infinity, its scale is NaN.
-// stride: number of bytes of a quantised row.
+// stride: number of levels of a quantised row. POSITIVE: quantises max(x, 0), with zero point 0.
+template <bool POSITIVE>
 void quantise_rows(const float* numbers, uint8_t* levels, float* scale, long rows, long size, long stride) {
+    constexpr int32_t ZERO_POINT = POSITIVE ? 0 : INPUT_ZERO_POINT;
+    constexpr bool WITH_SIGNS = SIGNS_APART && !POSITIVE;
+    const auto input = [](float number) { return POSITIVE ? std::max(number, 0.0f) : number; };
     for (long row = 0; row < rows; ++row) {
         const float* own = numbers + row * size;
-        uint8_t* levels_of_row = levels + row * stride;
-        // The bits of |x|, as integers, have the same order as |x|, and the bits of NaN are the largest. A maximum of
-        // floats would ignore NaN. The compiler vectorises the maximum of integers.
-        uint32_t largest_bits = bits_of(1e-12f);
-        for (long i = 0; i < size; ++i) largest_bits = std::max(largest_bits, bits_of(own[i]) & 0x7fffffff);
+        uint8_t *levels_of_row = levels + row * row_bytes(stride), *negative = levels_of_row + stride;
+        const uint32_t largest_bits = std::max(bits_of(1e-12f), max_magnitude_bits<POSITIVE>(own, size));
         if (largest_bits >= INFINITY_BITS) {
             std::memcpy(&scale[row], &NAN_BITS, sizeof NAN_BITS);
-            std::memset(levels_of_row, INPUT_ZERO_POINT, stride);
+            std::memset(levels_of_row, ZERO_POINT, row_bytes(stride));
             continue;
         }
         float largest;
         std::memcpy(&largest, &largest_bits, sizeof largest);
         scale[row] = largest / 127;
         const float levels_of_one = 127 / largest;
-        for (long i = 0; i < size; ++i)
-            levels_of_row[i] =
-                uint8_t(int32_t((own[i] * levels_of_one + ROUNDER) - ROUNDER) + int32_t(INPUT_ZERO_POINT));
-        std::memset(levels_of_row + size, INPUT_ZERO_POINT, stride - size);
+        long i = 0;
+        int32_t missing = 0;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+        // The compiler would generate twice as many instructions.
+        __m256i missing_parts = {};
+        for (; i + 32 <= size; i += 32) {
+            const auto eight = [&](long first) {
+                const Wide x = POSITIVE ? maximum(load(own + i + first), Wide{}) : load(own + i + first);
+                // The nearest integer is in the low bits of the sum, and the bits of ROUNDER are added to it.
+                return _mm256_sub_epi32((__m256i)(x * levels_of_one + ROUNDER), _mm256_set1_epi32(0x4b400000));
+            };
+            const __m256i mixed = _mm256_packs_epi16(_mm256_packs_epi32(eight(0), eight(8)),
+                                                     _mm256_packs_epi32(eight(16), eight(24)));
+            __m256i block = _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+            if constexpr (WITH_SIGNS) {
+                const __m256i signs = _mm256_cmpgt_epi8(__m256i{}, block);
+                block = _mm256_abs_epi8(block);
+                missing_parts += _mm256_sad_epu8(block & signs, __m256i{});
+                std::memcpy(negative + i, &signs, sizeof signs);
+            } else if constexpr (ZERO_POINT) {
+                block ^= _mm256_set1_epi8(int8_t(ZERO_POINT));
+            }
+            std::memcpy(levels_of_row + i, &block, sizeof block);
+        }
+        for (long part = 0; part < 4; ++part) missing += int32_t(missing_parts[part]);
+#endif
+        for (; i < size; ++i) {
+            const int32_t level = int32_t((input(own[i]) * levels_of_one + ROUNDER) - ROUNDER);
+            levels_of_row[i] = uint8_t((WITH_SIGNS ? std::abs(level) : level) + ZERO_POINT);
+            if constexpr (WITH_SIGNS) {
+                negative[i] = uint8_t(level >> 31);
+                missing += std::max(-level, 0);
+            }
+        }
+        std::memset(levels_of_row + size, ZERO_POINT, stride - size);
+        if constexpr (WITH_SIGNS) {
+            std::memset(negative + size, 0, stride - size);
+            std::memcpy(negative + stride, &missing, sizeof missing);
+        }
     }
 }
 
-// Computes the integer products of ROWS quantised rows with a panel, (ROWS, PANEL).
-template <long ROWS>
-void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t* sums) {
+// Computes the integer products of ROWS quantised rows with a panel, (ROWS, PANEL). POSITIVE: as in `quantise_rows`.
+// groups: if POSITIVE is set, the first inputs of the `number` groups to multiply; the inputs of other groups are 0.
+template <long ROWS, bool POSITIVE>
+void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, const int32_t* groups, long number,
+                int32_t* sums) {
 #if defined(VECTOR_PRODUCTS)
-    constexpr long SIZE = sizeof(Sums), OUTPUTS = VECTORS * SIZE / GROUP;
+    // A single row is multiplied by all weights of a group, which are read from memory in their order.
+    constexpr long SIZE = sizeof(Sums), COUNT = ROWS == 1 ? PANEL * GROUP / SIZE : VECTORS;
+    constexpr long OUTPUTS = COUNT * SIZE / GROUP;
+    const auto repeated = [](const uint8_t* group) {
+        int32_t bytes;
+        std::memcpy(&bytes, group, sizeof bytes);
+        return same_group(bytes);
+    };
     for (long first = 0; first < PANEL; first += OUTPUTS) {
         // The loops are unrolled to keep the sums in registers. Otherwise the compiler writes the sums to memory in
         // each iteration.
-        Sums totals[ROWS][VECTORS], own[VECTORS];
+        Sums totals[ROWS][COUNT], own[COUNT];
 #pragma GCC unroll 6
         for (long row = 0; row < ROWS; ++row)
-#pragma GCC unroll 8
-            for (long v = 0; v < VECTORS; ++v) totals[row][v] = Sums{};
-        const int8_t* weights = panel + first * GROUP;
-        for (long i = 0; i < stride; i += GROUP, weights += GROUP * PANEL) {
-#pragma GCC unroll 8
-            for (long v = 0; v < VECTORS; ++v) std::memcpy(&own[v], weights + v * SIZE, SIZE);
+#pragma GCC unroll 16
+            for (long v = 0; v < COUNT; ++v)
+                totals[row][v] =
+                    SIGNS_APART && !POSITIVE ? repeated(levels + row * row_bytes(stride) + 2 * stride) : Sums{};
+        for (long n = 0; n < number; ++n) {
+            const long i = POSITIVE ? groups[n] : n * GROUP;
+            const int8_t* weights = panel + first * GROUP + i * PANEL;
+#pragma GCC unroll 16
+            for (long v = 0; v < COUNT; ++v) std::memcpy(&own[v], weights + v * SIZE, SIZE);
 #pragma GCC unroll 6
             for (long row = 0; row < ROWS; ++row) {
-                int32_t group;
-                std::memcpy(&group, levels + row * stride + i, sizeof group);
-                const Sums same = same_group(group);
-#pragma GCC unroll 8
-                for (long v = 0; v < VECTORS; ++v) totals[row][v] = add_products(totals[row][v], same, own[v]);
+                const uint8_t* group = levels + row * row_bytes(stride) + i;
+                const Sums same = repeated(group),
+                           flip = SIGNS_APART && !POSITIVE ? repeated(group + stride) : Sums{};
+#pragma GCC unroll 16
+                for (long v = 0; v < COUNT; ++v) totals[row][v] = add_products(totals[row][v], same, own[v] ^ flip);
             }
         }
 #pragma GCC unroll 6
         for (long row = 0; row < ROWS; ++row)
-#pragma GCC unroll 8
-            for (long v = 0; v < VECTORS; ++v)
+#pragma GCC unroll 16
+            for (long v = 0; v < COUNT; ++v)
                 std::memcpy(sums + row * PANEL + first + v * SIZE / GROUP, &totals[row][v], SIZE);
     }
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
@@ -589,20 +816,21 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
     constexpr long PAIRS = (ROWS + 1) / 2, OUTPUTS = 2 * VECTORS;
     for (long first = 0; first < PANEL; first += OUTPUTS) {
         Sums totals[PAIRS][VECTORS] = {};
-        const int8_t* weights = panel + first * GROUP;
-        for (long i = 0; i < stride; i += GROUP, weights += GROUP * PANEL) {
-            int8x16_t groups[PAIRS];
+        for (long n = 0; n < number; ++n) {
+            const long i = POSITIVE ? groups[n] : n * GROUP;
+            const int8_t* weights = panel + first * GROUP + i * PANEL;
+            int8x16_t inputs[PAIRS];
 #pragma GCC unroll 2
             for (long pair = 0; pair < PAIRS; ++pair) {
                 const uint8_t *one = levels + 2 * pair * stride + i, *other = 2 * pair + 1 < ROWS ? one + stride : one;
-                groups[pair] = vreinterpretq_s8_u8(vcombine_u8(vld1_u8(one), vld1_u8(other)));
+                inputs[pair] = vreinterpretq_s8_u8(vcombine_u8(vld1_u8(one), vld1_u8(other)));
             }
 #pragma GCC unroll 8
             for (long v = 0; v < VECTORS; ++v) {
                 const int8x16_t own = vld1q_s8(weights + 2 * v * GROUP);
 #pragma GCC unroll 2
                 for (long pair = 0; pair < PAIRS; ++pair)
-                    totals[pair][v] = vmmlaq_s32(totals[pair][v], groups[pair], own);
+                    totals[pair][v] = vmmlaq_s32(totals[pair][v], inputs[pair], own);
             }
         }
 #pragma GCC unroll 2
@@ -616,26 +844,30 @@ void panel_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t
     }
 #else
     std::fill_n(sums, ROWS * PANEL, 0);
-    for (long i = 0; i < stride; i += GROUP, panel += GROUP * PANEL)
+    for (long n = 0; n < number; ++n) {
+        const long i = POSITIVE ? groups[n] : n * GROUP;
+        const int8_t* weights = panel + i * PANEL;
         for (long row = 0; row < ROWS; ++row) {
             const uint8_t* group = levels + row * stride + i;
             for (long output = 0; output < PANEL; ++output)
                 for (long part = 0; part < GROUP; ++part)
-                    sums[row * PANEL + output] += int32_t(group[part]) * panel[output * GROUP + part];
+                    sums[row * PANEL + output] += int32_t(group[part]) * weights[output * GROUP + part];
         }
+    }
 #endif
 }
 
 // Computes fp32 results of `rows` rows from their integer products with a panel. The first output of the panel is
-// `begin`. Rows of the result are `result_stride` elements apart.
-void scale_sums(const Linear& linear, long begin, const int32_t* sums, const float* input_scale, float* result,
-                long result_stride, long rows) {
+// `begin`. Rows of the result are `result_stride` elements apart. positive: the inputs have zero point 0.
+void scale_sums(const Linear& linear, long begin, bool positive, const int32_t* sums, const float* input_scale,
+                float* result, long result_stride, long rows) {
     typedef int32_t Whole __attribute__((vector_size(4 * WIDTH)));
     const long outputs = std::min(PANEL, linear.outputs - begin);
+    const bool shifted = INPUT_ZERO_POINT && !positive;
     long i = 0;
     for (; i + WIDTH <= outputs; i += WIDTH) {
         Whole offset{}, sum;
-        if (INPUT_ZERO_POINT) std::memcpy(&offset, linear.offset + begin + i, sizeof offset);
+        if (shifted) std::memcpy(&offset, linear.offset + begin + i, sizeof offset);
         const Wide scale = load(linear.scale + begin + i), bias = linear.bias ? load(linear.bias + begin + i) : Wide{};
         for (long row = 0; row < rows; ++row) {
             std::memcpy(&sum, sums + row * PANEL + i, sizeof sum);
@@ -646,7 +878,7 @@ void scale_sums(const Linear& linear, long begin, const int32_t* sums, const flo
     for (; i < outputs; ++i)
         for (long row = 0; row < rows; ++row)
             result[row * result_stride + i] =
-                float(sums[row * PANEL + i] - (INPUT_ZERO_POINT ? linear.offset[begin + i] : 0)) * input_scale[row] *
+                float(sums[row * PANEL + i] - (shifted ? linear.offset[begin + i] : 0)) * input_scale[row] *
                     linear.scale[begin + i] +
                 (linear.bias ? linear.bias[begin + i] : 0.0f);
 }
@@ -727,7 +959,7 @@ void tile_sums(const uint8_t* levels, long stride, const int8_t* panel, int32_t*
 }
 
 // Computes the same as `product_of_levels`, with AMX tiles.
-void product_in_tiles(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
+void product_in_tiles(const Linear& linear, long first, long last, const uint8_t* levels, long stride, bool positive,
                       const float* input_scale, float* result, long result_stride, long rows) {
     // All input tiles have the same number of rows. One configuration is therefore enough.
     const long tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, size = (rows + tiles - 1) / tiles;
@@ -737,59 +969,112 @@ void product_in_tiles(const Linear& linear, long first, long last, const uint8_t
         for (long tile = 0; tile < tiles; ++tile) {
             const long row = std::min(tile * size, rows - size);                // the last tile may recompute rows
             tile_sums(levels + row * stride, stride, linear.panels + begin * stride, sums);
-            scale_sums(linear, begin, sums, input_scale + row, result + row * result_stride + begin - first,
-                       result_stride, size);
+            scale_sums(linear, begin, positive, sums, input_scale + row,
+                       result + row * result_stride + begin - first, result_stride, size);
         }
 }
 #endif
 
-// Computes outputs `first` (included; the first one of a panel) to `last` (excluded) for quantised rows. Rows of the
-// result are `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
-void product_of_levels(const Linear& linear, long first, long last, const uint8_t* levels, long stride,
-                       const float* input_scale, float* result, long result_stride, long rows) {
-#if defined(TILES)
-    if (rows >= MIN_TILE_ROWS && tiles_granted()) {
-        product_in_tiles(linear, first, last, levels, stride, input_scale, result, result_stride, rows);
-        return;
-    }
-#endif
-    static constexpr decltype(&panel_sums<1>) of_rows[] = {panel_sums<1>, panel_sums<2>, panel_sums<3>,
-                                                          panel_sums<4>, panel_sums<5>, panel_sums<6>};
-    alignas(64) int32_t sums[TILE * PANEL];
-    for (long begin = first; begin < last; begin += PANEL)
-        for (long row = 0; row < rows; row += TILE) {
-            const long tile = std::min(TILE, rows - row);
-            of_rows[tile - 1](levels + row * stride, stride, linear.panels + begin * stride, sums);
-            scale_sums(linear, begin, sums, input_scale + row, result + row * result_stride + begin - first,
-                       result_stride, tile);
-        }
-}
-
-// Buffer for quantised inputs of matrix products: at most `rows` rows of at most `inputs` elements.
+// Quantised inputs of matrix products: at most `rows` rows of at most `inputs` elements. After ReLU, the inputs are
+// often 0: 85 % in a trained model, and all four of 55 % of the groups. The weights of such groups are
+// not read.
 struct Levels {
+    const long filled_capacity;
     const std::unique_ptr<uint8_t[]> levels;
     const std::unique_ptr<float[]> scale;
+    // Of each TILE rows, the groups with inputs other than 0, and their number. If the inputs are not `positive`,
+    // `number` counts all groups.
+    const std::unique_ptr<int32_t[]> groups;
+    std::vector<long> number;
+    typedef std::conditional_t<GROUP == 8, uint64_t, uint32_t> Group;           // the inputs of a group
+    std::vector<Group> any;                                                     // bitwise or of the rows
     long stride = 0;
+    bool positive = false;
 
     static long filled(long inputs) { return (inputs + GROUP - 1) / GROUP * GROUP; }
 
-    Levels(long rows, long inputs) : levels(allocate<uint8_t>(rows * filled(inputs))), scale(allocate<float>(rows)) {}
+    Levels(long rows, long inputs)
+        : filled_capacity(filled(inputs)), levels(allocate<uint8_t>(rows * row_bytes(filled_capacity))),
+          scale(allocate<float>(rows)),
+          groups(allocate<int32_t>((rows + TILE - 1) / TILE * (filled_capacity / GROUP))),
+          number((rows + TILE - 1) / TILE), any(filled_capacity / GROUP) {}
 
     void quantise(const float* input, long rows, long inputs) {
-        stride = filled(inputs);
-        quantise_rows(input, levels.get(), scale.get(), rows, inputs, stride);
+        positive = false, stride = filled(inputs);
+        quantise_rows<false>(input, levels.get(), scale.get(), rows, inputs, stride);
+        std::fill(number.begin(), number.end(), stride / GROUP);
     }
 
-    // Computes outputs `first` (included) to `last` (excluded) for the rows in the buffer.
+    // Quantises max(x, 0) for each input x.
+    void quantise_relu(const float* input, long rows, long inputs) {
+        positive = true, stride = filled(inputs);
+        quantise_rows<true>(input, levels.get(), scale.get(), rows, inputs, stride);
+        for (long first = 0; first < rows; first += TILE) {
+            const uint8_t* of_tile = levels.get() + first * row_bytes(stride);
+            const long tile = std::min(TILE, rows - first), end = stride;       // local: bytes may alias members
+            std::memcpy(any.data(), of_tile, end);
+            for (long row = 1; row < tile; ++row) {
+                const uint8_t* __restrict own = of_tile + row * row_bytes(end);
+                Group* __restrict all = any.data();
+                for (long n = 0; n < end / GROUP; ++n) {
+                    Group group;
+                    std::memcpy(&group, own + n * GROUP, sizeof group);
+                    all[n] |= group;
+                }
+            }
+            const Group* all = any.data();
+            int32_t* own = groups_of(first);
+            long count = 0;
+            for (long n = 0; n < end / GROUP; ++n) {
+                own[count] = int32_t(n * GROUP);
+                count += long((all[n] | -all[n]) >> (8 * GROUP - 1));            // 1 if not 0; a branch would be slow
+            }
+            number[first / TILE] = count;
+        }
+    }
+
+    // Computes outputs `first` (included; the first one of a panel) to `last` (excluded) for the rows in the buffer.
+    // Rows of the result are `result_stride` elements apart. A panel stays in a core's cache while all rows use it.
     void multiply(const Linear& linear, long first, long last, float* result, long result_stride, long rows) const {
-        product_of_levels(linear, first, last, levels.get(), stride, scale.get(), result, result_stride, rows);
+#if defined(TILES)
+        if (rows >= MIN_TILE_ROWS && tiles_granted()) {
+            product_in_tiles(linear, first, last, levels.get(), stride, positive, scale.get(), result, result_stride,
+                             rows);
+            return;
+        }
+#endif
+        if (positive)
+            multiply_panels<true>(linear, first, last, result, result_stride, rows);
+        else
+            multiply_panels<false>(linear, first, last, result, result_stride, rows);
+    }
+
+  private:
+    int32_t* groups_of(long row) const { return groups.get() + row / TILE * (filled_capacity / GROUP); }
+
+    template <bool POSITIVE>
+    void multiply_panels(const Linear& linear, long first, long last, float* result, long result_stride,
+                         long rows) const {
+        static constexpr decltype(&panel_sums<1, POSITIVE>) of_rows[] = {
+            panel_sums<1, POSITIVE>, panel_sums<2, POSITIVE>, panel_sums<3, POSITIVE>,
+            panel_sums<4, POSITIVE>, panel_sums<5, POSITIVE>, panel_sums<6, POSITIVE>};
+        alignas(64) int32_t sums[TILE * PANEL];
+        for (long begin = first; begin < last; begin += PANEL)
+            for (long row = 0; row < rows; row += TILE) {
+                const long tile = std::min(TILE, rows - row);
+                of_rows[tile - 1](levels.get() + row * row_bytes(stride), stride, linear.panels + begin * stride,
+                                  groups_of(row), number[row / TILE], sums);
+                scale_sums(linear, begin, POSITIVE, sums, scale.get() + row,
+                           result + row * result_stride + begin - first, result_stride, tile);
+            }
     }
 };
 
+#endif
+
+// Applies an activation other than ReLU, which `Levels` applies.
 void activate(float* numbers, long count, long activation) {
-    if (activation == RELU)
-        for (long i = 0; i < count; ++i) numbers[i] = std::max(numbers[i], 0.0f);
-    else if (activation == GELU)
+    if (activation == GELU)
         for (long i = 0; i < count; ++i) numbers[i] *= 0.5f * (1 + std::erf(numbers[i] * float(M_SQRT1_2)));
     else
         for (long i = 0; i < count; i += WIDTH) {
@@ -848,8 +1133,13 @@ struct Activations {
 
     void feed_forward(const Layer& layer) {
         project(layer.inner);
-        activate(projected.get(), rows * stack.feed_forward, stack.activation);
-        multiply(layer.outer, projected.get(), output.get());
+        if (stack.activation == RELU) {
+            levels.quantise_relu(projected.get(), rows, stack.feed_forward);
+            levels.multiply(layer.outer, 0, d_model, output.get(), d_model, rows);
+        } else {
+            activate(projected.get(), rows * stack.feed_forward, stack.activation);
+            multiply(layer.outer, projected.get(), output.get());
+        }
         finish_sublayer(layer.norms[2]);
     }
 };
@@ -1242,7 +1532,10 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
 
 extern "C" {
 
-long group_size() { return GROUP; }                                             // callers arrange the weights
+// Callers allocate weights, keys and values.
+long group_size() { return GROUP; }
+long weight_bytes() { return sizeof(Weight); }
+long stored_bytes() { return sizeof(BFloat16); }
 
 void topk(float* logits, const float* totals, long groups, long beam, long words, const int64_t* banned,
           long number_banned, const bool* must_end, bool skip_log_softmax, float* best_totals, int64_t* beams,
@@ -1282,18 +1575,28 @@ void attend_source(const float* query, long query_stride, const BFloat16* memory
     attend_sources(query, query_stride, memory, first, count, result, rows, heads, size);
 }
 
-void product(const Linear* linear, const float* input, float* result, long rows, int threads) {
+void product(const Linear* linear, const float* input, float* result, long rows, bool relu, int threads) {
     in_parallel_blocks(rows, threads, [&](long begin, long count) {
         Levels levels(count, linear->inputs);
-        levels.quantise(input + begin * linear->inputs, count, linear->inputs);
+        const float* own = input + begin * linear->inputs;
+        relu ? levels.quantise_relu(own, count, linear->inputs) : levels.quantise(own, count, linear->inputs);
         levels.multiply(*linear, 0, linear->outputs, result + begin * linear->outputs, linear->outputs, count);
     });
 }
 
+// Returns the number of bytes of the packed weights of a linear layer.
+long packed_size(long outputs, long inputs) { return (outputs + PANEL - 1) / PANEL * PANEL * Levels::filled(inputs); }
+
 // Quantises a weight matrix, (outputs, inputs), to int8, with a scale for each output, and writes it in the layout of
 // `Linear`. A row that contains NaN or infinity gets a scale that is not finite.
-void pack(const float* weights, long outputs, long inputs, int8_t* panels, float* scale, int32_t* offset) {
+void pack(const float* weights, long outputs, long inputs, Weight* panels, float* scale, int32_t* offset) {
     const long stride = Levels::filled(inputs);
+#if defined(FLOAT32)
+    (void)scale, (void)offset;
+    for (long output = 0; output < (outputs + PANEL - 1) / PANEL * PANEL; ++output)
+        for (long i = 0; i < inputs; ++i)
+            panels[weight_index(output, i, stride)] = output < outputs ? weights[output * inputs + i] : 0;
+#else
     std::vector<int8_t> levels(stride);
     for (long output = 0; output < (outputs + PANEL - 1) / PANEL * PANEL; ++output) {
         int8_t* packed = panels + output / PANEL * PANEL * stride + output % PANEL * GROUP;
@@ -1318,6 +1621,7 @@ void pack(const float* weights, long outputs, long inputs, int8_t* panels, float
         }
         for (long i = 0; i < stride; i += GROUP) std::memcpy(packed + i * PANEL, &levels[i], GROUP);
     }
+#endif
 }
 
 // Encodes sentences. tokens, offsets: the source, as in `Stepwise.start`. memory: output, see the other `encode`.

@@ -107,10 +107,10 @@ class TensorScores:
     def log_sum_exp(self) -> np.ndarray:
         return self.logits.logsumexp(1).cpu().numpy()
 
-    def values(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def values(self, rows: np.ndarray, ids: np.ndarray | int) -> np.ndarray:
         return self.logits[self._tensor(rows), self._tensor(ids)].cpu().numpy()
 
-    def assign(self, rows: np.ndarray, ids: np.ndarray | slice, values: np.ndarray | float) -> None:
+    def assign(self, rows: np.ndarray, ids: np.ndarray | int | slice, values: np.ndarray | float) -> None:
         columns = ids if isinstance(ids, slice) else self._tensor(ids)
         self.logits[self._tensor(rows), columns] = self._tensor(values).to(self.logits.dtype)
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ MAX_RECIPE_BYTES = 4_000_000
 INHERITED_TOKENIZER_KEYS = ("type", "joint", "normalization")
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True) -> Recipe:
+def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bool = True, alone: bool = False
+                ) -> Recipe:
     """Load and validate a recipe.
 
     Args:
@@ -31,10 +33,11 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), check_files: bo
         overrides: settings such as `training.max_steps=200`, with values in YAML; later ones override earlier ones.
             List items are numbered from 0 (`data.train.0.limit=100`). Paths are relative to the working directory.
         check_files: require that all files named in the recipe exist.
+        alone: see `parse_recipe`.
     Raises:
         RecipeError: the recipe has errors; the message lists all of them, one per line.
     """
-    return parse_recipe(_read_text(Path(path)), path, overrides, check_files)
+    return parse_recipe(_read_text(Path(path)), path, overrides, check_files, alone)
 
 
 def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), check_files: bool = False,
@@ -46,6 +49,19 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
         alone: True for a recipe that is stored with a model and may come from an untrusted source. No other file is
             then read, and a recipe with a base is an error.
     """
+    if alone and not overrides and not check_files:
+        return _parse_alone(text, str(where)).with_directory(Path(where).parent)     # relative to the present directory
+    return _parse(text, where, overrides, check_files, alone)
+
+
+@lru_cache(maxsize=8)
+def _parse_alone(text: str, where: str) -> Recipe:
+    """Parse a recipe that is stored with a model. Each command that uses a model does so several times, and parsing
+    takes a twentieth of a second."""
+    return _parse(text, where, (), check_files=False, alone=True)
+
+
+def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: bool, alone: bool) -> Recipe:
     directory = Path(where).parent
     document = read_yaml(text, str(where))
     if document.value is None:

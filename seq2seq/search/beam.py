@@ -141,7 +141,8 @@ class _StepwiseRun:
         else:
             self._ban(scores, must_end, beams.totals.size)
             selected = options.candidate_selection(hypotheses, scores, past, count)
-            continuations = tuple(part.reshape(len(totals), -1) for part in selected)
+            best, parents, ids = (part.reshape(len(totals), -1) for part in selected)
+            continuations = best, parents, ids
         self.nan |= bool(np.isnan(past).any() or np.isnan(continuations[0]).any())
         return continuations
 
@@ -151,6 +152,6 @@ class _StepwiseRun:
             scores.assign(np.arange(rows)[:, None], self.banned, -math.inf)
         if must_end is not None and must_end.any():
             ending = np.flatnonzero(must_end.repeat(rows // len(must_end)))
-            kept = scores.values(ending, np.int64(END_ID))
+            kept = scores.values(ending, END_ID)
             scores.assign(ending, slice(None), -math.inf)
-            scores.assign(ending, np.int64(END_ID), kept)
+            scores.assign(ending, END_ID, kept)

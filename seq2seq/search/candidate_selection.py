@@ -66,12 +66,13 @@ class DiverseBeams:
         for group in range(groups):
             pairs = [(row, token) for sentence, times in enumerate(times_selected)
                      for row in rows[sentence, group].tolist() for token in times]
-            penalised = tuple(np.array(pairs, np.int64).reshape(-1, 2).T)
-            kept = scores.values(*penalised)
+            penalised_rows, penalised_ids = np.array(pairs, np.int64).reshape(-1, 2).T
+            kept = scores.values(penalised_rows, penalised_ids)
             penalties = [times[token] for times in times_selected for _ in range(size) for token in times]
-            scores.assign(*penalised, kept - (self.strength * np.array(penalties)).astype(kept.dtype))
+            scores.assign(penalised_rows, penalised_ids,
+                          kept - (self.strength * np.array(penalties)).astype(kept.dtype))
             best, beams, ids = scores.best_of_rows(rows[:, group], past[:, group], count)   # (sentences, candidates)
-            scores.assign(*penalised, kept)
+            scores.assign(penalised_rows, penalised_ids, kept)
             totals = (np.take_along_axis(past[:, group], beams, 1)
                       + scores.values(np.take_along_axis(rows[:, group], beams, 1), ids))
             totals[best == -math.inf] = -math.inf                       # surplus candidates of small vocabularies
@@ -130,7 +131,7 @@ class RequiredPhrases:
             if not all(required.phrase.is_in(text) for required in phrases):
                 lacking.append(row)
         if lacking:
-            scores.assign(np.array(lacking), np.int64(END_ID), -math.inf)
+            scores.assign(np.array(lacking), END_ID, -math.inf)
 
     def missing_tokens(self, target: Sequence[int], phrases: Sequence[RequiredPhrase]) -> int:
         """Return the number of tokens of required phrases that a target still lacks.

@@ -48,10 +48,10 @@ class Scores(Protocol):
     def log_sum_exp(self) -> np.ndarray:
         """Return the log-sum-exp of each row, (rows,)."""
 
-    def values(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def values(self, rows: np.ndarray, ids: np.ndarray | int) -> np.ndarray:
         """Return the logits of pairs (row, id). The arguments are broadcast to the shape of the result."""
 
-    def assign(self, rows: np.ndarray, ids: np.ndarray | slice, values: np.ndarray | float) -> None:
+    def assign(self, rows: np.ndarray, ids: np.ndarray | int | slice, values: np.ndarray | float) -> None:
         """Set the logits of pairs (row, id), or of all ids of some rows if `ids` is slice(None)."""
 
     def best_ids(self, rows: np.ndarray, excluded: np.ndarray | None = None) -> np.ndarray:

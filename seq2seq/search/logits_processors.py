@@ -25,7 +25,7 @@ def min_length(length: int) -> LogitsProcessor:
 
     def processor(hypotheses: Hypotheses, scores: Scores) -> None:
         if hypotheses.tokens.shape[2] < length:
-            scores.assign(np.arange(len(hypotheses.rows)), np.int64(END_ID), -math.inf)
+            scores.assign(np.arange(len(hypotheses.rows)), END_ID, -math.inf)
 
     return processor
 

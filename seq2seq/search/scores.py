@@ -127,10 +127,10 @@ class ArrayScores:
     def log_sum_exp(self) -> np.ndarray:
         return log_sum_exp(self.logits)
 
-    def values(self, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def values(self, rows: np.ndarray, ids: np.ndarray | int) -> np.ndarray:
         return self.logits[rows, ids]
 
-    def assign(self, rows: np.ndarray, ids: np.ndarray | slice, values: np.ndarray | float) -> None:
+    def assign(self, rows: np.ndarray, ids: np.ndarray | int | slice, values: np.ndarray | float) -> None:
         self.logits[rows, ids] = values
 
     def best_ids(self, rows: np.ndarray, excluded: np.ndarray | None = None) -> np.ndarray:

@@ -11,7 +11,6 @@ import numpy as np
 
 from seq2seq.alignment.align import unit_weights
 from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
-from seq2seq.devices import choose_device, kind
 from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.documents.translate_document import model_recipe
@@ -56,11 +55,11 @@ class Group:
 class MachineOptions:
     """Options for loading models and for the search, which apply to all models of a server.
 
-    precision: None means int8 on a CPU, otherwise auto. beam_size, safety_net: None means the value in the recipe.
+    precision: see `Translator.load`. beam_size, safety_net: None means the value in the recipe.
     """
 
     device: str = "auto"
-    precision: str | None = None
+    precision: str = "auto"
     threads: int | None = None
     beam_size: int | None = None
     safety_net: bool | None = None
@@ -109,6 +108,11 @@ class Models:
         """Return a line for each direction of each model: the direction, path, precision and device."""
         return [f"{source} to {target}: {one.path}, {translator.precision} on {translator.device}"
                 for one in self._loaded for (source, target), translator in one.translators.items()]
+
+    @property
+    def precisions(self) -> set[str]:
+        """Precisions of the models."""
+        return {translator.precision for one in self._loaded for translator in one.translators.values()}
 
     def translate(self, group: Group, sentences: list[Any]) -> list[Any]:
         """Translate or align the sentences of a batch with the model of the group's direction.
@@ -175,9 +179,7 @@ class Models:
 
     def _load(self, path: Path) -> _Loaded:
         fingerprint = _fingerprint(path)
-        device = choose_device(self.machine.device)
-        precision = self.machine.precision or ("int8" if kind(device) == "cpu" else "auto")
-        translator = Translator.load(path, self.machine.device, precision, self.machine.threads)
+        translator = Translator.load(path, self.machine.device, self.machine.precision, self.machine.threads)
         if not (translator.task.has_source and translator.task.target_is_text):
             raise UserError(f"{path} is not a translation model, so it cannot be served.")
         recipe = model_recipe(path)

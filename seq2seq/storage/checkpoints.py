@@ -299,6 +299,14 @@ def bundle_metadata(directory: Path) -> dict[str, Any]:
     return read_with_retry(Path(directory), read)
 
 
+def stored_characters(metadata: Mapping[str, Any], side: str) -> str:
+    """Return the characters of a model's training text on one side, from the metadata of its bundle; "" if they are not
+    known. side: source or target."""
+    found = metadata.get("characters")
+    text = found.get(side) if isinstance(found, dict) else None
+    return text if isinstance(text, str) else ""
+
+
 def weights_checksum(directory: Path) -> str:
     """Return the checksum of a bundle's weights. Raises CheckpointError as `bundle_metadata`."""
     def read(current: Path) -> str:

@@ -22,6 +22,7 @@ from seq2seq.languages import LANGUAGE_NAMES, language_name, subtags
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.recipe.directions import language_token
 from seq2seq.recipe.yaml_document import write_yaml
+from seq2seq.storage.int8_score import Int8Score
 
 MARK = "---\n# Written by seq2seq and renewed with the model. Remove this line to keep your changes.\n"
 """Beginning of each model card. A README.md without it belongs to the user and is never overwritten."""
@@ -150,6 +151,7 @@ def _model_card(recipe: Recipe, metadata: Mapping[str, Any], sizes: Sizes, usage
         f"## Sizes\n\n{_sizes(recipe, metadata, sizes)}",
         f"## Training\n\n{_training(recipe, metadata, imported)}",
         f"## Scores\n\n{_score_table(scores, exported=bool(usage.note))}",
+        "" if usage.note else _int8(metadata),
         f"## Limits\n\n{_limits(recipe, metadata, imported, usage)}",
         f"Written by seq2seq {__version__} from the model's recipe and metadata.",
     ]
@@ -344,6 +346,15 @@ def _score_table(scores: Mapping[str, Mapping[str, tuple[float, str, str]]], exp
             for test, by_metric in scores.items() for metric, (value, signature, precision) in by_metric.items()]
     table = _table(["test set", "metric", "score", "precision", "signature"], rows)
     return ("Scores of the original model, before the export:\n\n" if exported else "") + table
+
+
+def _int8(metadata: Mapping[str, Any]) -> str:
+    """Return a paragraph about the quality in int8; "" if it was not measured."""
+    if (score := Int8Score.from_metadata(metadata, "metadata.json")) is None:
+        return ""
+    is_default = "is not the default on a CPU, because it loses too much" if score.loses_too_much else \
+        "is the default on a CPU"
+    return f"int8 {is_default}: {score} ({_text(score.signature)})."
 
 
 def _limits(recipe: Recipe, metadata: Mapping[str, Any], imported: Any, usage: Usage) -> str:

@@ -85,11 +85,13 @@ class Vocabulary(ABC):
         """Ids that search never generates: <unk>, <s>, and pieces that contain a control character, byte pieces of
         control characters included."""
         # The bytes of other characters than control characters are no UTF-8 on their own.
+        symbols = self._never_generated_symbols
         return [index for index, text in enumerate(self.piece_bytes)
-                if self._is_never_generated(index, text.decode(errors="ignore"))]
+                if index in symbols or not _CONTROLS.isdisjoint(text.decode(errors="ignore"))]
 
-    def _is_never_generated(self, index: int, text: str) -> bool:
-        return index in (UNKNOWN_ID, START_ID) or not _CONTROLS.isdisjoint(text)
+    @property
+    def _never_generated_symbols(self) -> set[int]:
+        return {UNKNOWN_ID, START_ID}
 
     @cached_property
     @abstractmethod

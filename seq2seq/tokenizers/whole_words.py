@@ -61,8 +61,9 @@ class Words(Vocabulary):
         return {match[1]: index for word, index in self._ids.items()
                 if word.startswith(TOKEN_MARK) and (match := LANGUAGE_TOKEN.fullmatch(word.removeprefix(TOKEN_MARK)))}
 
-    def _is_never_generated(self, index: int, text: str) -> bool:
-        return super()._is_never_generated(index, text) or index in self.languages.values()
+    @property
+    def _never_generated_symbols(self) -> set[int]:
+        return super()._never_generated_symbols | set(self.languages.values())
 
     @cached_property
     def piece_bytes(self) -> list[bytes]:

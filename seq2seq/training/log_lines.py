@@ -11,6 +11,7 @@ from seq2seq.evaluation.learning_curves import CURVES
 from seq2seq.model.loss import perplexity
 from seq2seq.recipe import Recipe
 from seq2seq.recipe.training_section import TrainingSection
+from seq2seq.storage.int8_score import Int8Score
 from seq2seq.storage.run_directory import TENSORBOARD
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import ValidationResult
@@ -80,6 +81,14 @@ def print_validation(title: str, result: ValidationResult, best: bool) -> None:
     console.print_message(f"{title}  {_as_text(result.values())}{precision}{'  (best)' if best else ''}")
     for name, scores in result.by_set.items():
         console.print_message(f"  {name}  {_as_text(scores)}")
+
+
+def print_int8(score: Int8Score) -> None:
+    """Print the validation scores in int8, as a warning if int8 loses too much."""
+    if score.loses_too_much:
+        console.warn(f"int8 loses too much: {score}. So int8 is not the default of this model on a CPU.")
+    else:
+        console.print_message(str(score))
 
 
 def _as_text(values: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ from seq2seq.data.batching import EncodedCorpus
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
 from seq2seq.data.preparation import Prepared
 from seq2seq.data.resampled_epochs import ResampledEpochs
-from seq2seq.devices import describe
+from seq2seq.devices import choose_floating_point, describe
 from seq2seq.evaluation.learning_curves import draw_curves
 from seq2seq.evaluation.scores import to_dict
 from seq2seq.inference.load_model import stored_weights
@@ -234,7 +234,7 @@ class TrainingLoop:
     def translator(self) -> Translator:
         """Return a translator with the weights in the model, in the precision of the training."""
         return Translator.from_recipe(self.step.model, self.tokenizers, self.recipe, str(self.step.device),
-                                      self.section.precision.replace("tf32", "fp32"))
+                                      choose_floating_point(self.section.precision, str(self.step.device)))
 
     # Saving
 

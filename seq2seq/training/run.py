@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,12 +22,15 @@ from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import choose_device, choose_dtype, configure_process, num_threads
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
+from seq2seq.inference.engines import int8_obstacle
 from seq2seq.inference.load_model import as_tensors, weights_to_start_from
 from seq2seq.model import build_model, trains_packed
-from seq2seq.recipe import Recipe
+from seq2seq.recipe import Recipe, parse_recipe
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.checkpoints import (
     BEST,
+    RECIPE,
+    Bundle,
     Checkpoint,
     list_checkpoints,
     load_bundle,
@@ -35,14 +39,15 @@ from seq2seq.storage.checkpoints import (
     save_bundle,
     update_bundle_metadata,
 )
+from seq2seq.storage.int8_score import Int8Score
 from seq2seq.storage.locks import LOCK, lock_run
 from seq2seq.storage.run_directory import check_and_store_recipe, rename_old_run
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.tokenizers.tokenizer import Tokenizers
+from seq2seq.training import log_lines
 from seq2seq.training.alignment_head import alignment_settings
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group, translate_lines
 from seq2seq.training.guided_alignment import GuidedAlignment
-from seq2seq.training.log_lines import print_finished
 from seq2seq.training.loop import TrainingLoop, plan_training
 from seq2seq.training.rollback import Diverged, can_roll_back, roll_back
 from seq2seq.training.step import TrainingStep
@@ -50,6 +55,7 @@ from seq2seq.training.synthetic_text import SYNTHETIC, training_text
 from seq2seq.training.teachers import teachers_of
 from seq2seq.training.train_state import TrainState
 from seq2seq.training.validation import Validation, require_held_out
+from seq2seq.translation.translator import Translator
 
 DIRECTORY_SECONDS = 30
 """Maximum time until a file that the main rank has written is visible on other machines. Network file systems cache
@@ -92,7 +98,7 @@ def _train(recipe: Recipe, run: Path, group: ProcessGroup, restart: bool | None,
         while True:
             training = start_training(recipe, run, group, text)
             if training.state.finished(recipe) and training.state.validated():
-                print_finished(run, recipe, training.state, advise=restart is not None)
+                log_lines.print_finished(run, recipe, training.state, advise=restart is not None)
             try:
                 training.train()
                 return evaluate_best_model(training)
@@ -275,11 +281,35 @@ def evaluate_best_model(training: TrainingLoop) -> dict[str, dict[str, Score]]:
         scores = evaluate_tests(translator, recipe, translate=partial(
             translate_lines, translator, training.group))
         alignment = alignment_settings(translator, recipe, training.validation.pairs)
+        int8 = _int8_score(training, best)
     if not training.group.is_main:
         return scores
     if best.recipe_text != training.recipe_text:                         # keys such as `decoding` can be changed later
         save_bundle(directory, best.weights, training.recipe_text, best.tokenizer_files, best.metadata)
-    update_bundle_metadata(directory, test={name: to_dict(score) for name, score in scores.items()}, **alignment)
+    update_bundle_metadata(directory, test={name: to_dict(score) for name, score in scores.items()}, **alignment,
+                           **(int8.metadata() if int8 else {}))
+    if int8:
+        log_lines.print_int8(int8)
     for warning in check_expected(scores, recipe.expected):
         console.warn(warning)
     return scores
+
+
+def _int8_score(training: TrainingLoop, best: Bundle) -> Int8Score | None:
+    """Return the validation BLEU of the best model in int8 and in the precision of the training.
+
+    The model in the step is the best model. The BLEU of its validation is used if the recipe still has the same search.
+
+    Returns:
+        None if validation has no BLEU, or if a rank cannot use the model in int8.
+    """
+    recipe, validation, group = training.recipe, training.validation, training.group
+    impossible, = group.maximum((int(int8_obstacle(recipe.model) is not None),))
+    if "bleu" not in recipe.measures or impossible:
+        return None
+    score = best.metadata["validation"].get("bleu")
+    if score is None or parse_recipe(best.recipe_text, best.directory / RECIPE, alone=True).decoding != recipe.decoding:
+        score = to_dict({"bleu": validation.bleu(training.translator(), group)})["bleu"]
+    fast = replace(Translator.load(best.directory, "cpu", "int8"), decoding=recipe.decoding, characters=None)
+    return Int8Score(validation.bleu(fast, group).value, score["value"], score["precision"], validation.sentences,
+                     score["signature"])

@@ -123,7 +123,7 @@ def _load(spec: Corpus, recipe: Recipe, models: Sequence[Path], group: ProcessGr
     Raises:
         UserError: a rank has other models under the same paths, or translates in another precision.
     """
-    translator = Translator.load(models[0], recipe.training.device, ensemble=models[1:],
+    translator = Translator.load(models[0], recipe.training.device, precision="reference", ensemble=models[1:],
                                  target_language=_direction(spec, recipe)[1])
     loaded = [translator.precision, *(read_metadata(model, "bundle", required=())["sha256"] for model in models)]
     for rank, found in enumerate(group.gather([loaded])):

@@ -122,11 +122,25 @@ class Validation:
         if math.isnan(total):                                                   # inf is allowed: a probability can be 0
             raise FloatingPointError("the validation loss is not a number")
         metrics = [metric for metric in self.recipe.measures if metric in VALIDATION_METRICS]
-        translate = partial(translate_lines, translator, group)
-        scores = {name: score_pairs(translator, scored_pairs(pairs, section.valid_sentences), metrics, translate,
-                                    language) for name, language, pairs in self.sets}
+        scores = self._scores(translator, group, metrics)
         by_set = {name: {metric: score.value for metric, score in each.items()} for name, each in scores.items()}
         return ValidationResult(total / tokens, _means(list(scores.values())), by_set if len(by_set) > 1 else {})
+
+    def bleu(self, translator: Translator, group: ProcessGroup) -> Score:
+        """Return the BLEU of a model's translations, as `measure` does."""
+        return _means(list(self._scores(translator, group, ["bleu"]).values()))["bleu"]
+
+    @property
+    def sentences(self) -> int:
+        """Number of sentences that are translated."""
+        return sum(len(scored_pairs(pairs, self.recipe.training.valid_sentences)) for _, _, pairs in self.sets)
+
+    def _scores(self, translator: Translator, group: ProcessGroup, metrics: Sequence[str]
+                ) -> dict[str, dict[str, Score]]:
+        """Translate the sets, and return their scores by name and metric."""
+        translate = partial(translate_lines, translator, group)
+        return {name: score_pairs(translator, scored_pairs(pairs, self.recipe.training.valid_sentences), metrics,
+                                  translate, language) for name, language, pairs in self.sets}
 
 
 def scored_pairs(pairs: Sequence[Any], limit: int | None) -> list[Any]:

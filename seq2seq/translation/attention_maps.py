@@ -76,10 +76,10 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | S
     longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
     for indices in batches_in_order(longest, translator.decoding.batch_tokens):
         if cross_layer is not None and list(kinds) == ["cross"]:
-            source, offsets, _ = corpus.source.gather(indices)
+            source_ids, offsets, _ = corpus.source.gather(indices)
             of_batch: list[dict[Kind, np.ndarray]] = [
                 {"cross": weights[None]} for weights in translator.engine.cross_attention(
-                    source, offsets.astype(np.int32), [ids[1][index] for index in indices], cross_layer)]
+                    source_ids, offsets.astype(np.int32), [ids[1][index] for index in indices], cross_layer)]
         else:
             of_batch = _all_maps(translator, corpus, indices, kinds)
         for index, maps in zip(indices.tolist(), of_batch, strict=True):

@@ -17,7 +17,6 @@ import numpy as np
 from seq2seq.data.batching import EncodedSide
 from seq2seq.data.epoch_plan import batches_in_order
 from seq2seq.data.line_splitting import DividedLine, divide
-from seq2seq.data.preparation import stored_characters
 from seq2seq.devices import choose_device, configure_process, num_threads
 from seq2seq.errors import CheckpointError, CorpusError, OptionError, RequestError, UserError
 from seq2seq.inference.engines import Engine, load_engine
@@ -26,6 +25,7 @@ from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, 
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.search.beam import NoHypothesis, search
+from seq2seq.storage.checkpoints import stored_characters
 from seq2seq.tokenizers.context import parse_context, shortened
 from seq2seq.tokenizers.language_token import Directions
 from seq2seq.tokenizers.source import Source
@@ -136,10 +136,12 @@ class Translator:
 
         Args:
             device: auto, cpu, cuda, cuda:1, …
-            precision: fp32, bf16, fp16, int8, or auto (`devices.choose_precision`). int8 is the fastest on a CPU. If
-                the package was built without a C++ compiler, a message says so, and auto is used instead. Scoring
-                always uses auto instead of int8. In fp32 and int8, a translation does not depend on the other lines. In
-                bf16, rounding depends on the shape of the batch, which in rare cases changes a translation.
+            precision: fp32, bf16, fp16, int8; reference: the first of bf16, fp16 and fp32 that the hardware supports;
+                auto: int8 on a CPU, unless the bundle says that it loses too much BLEU (`default_precision`), otherwise
+                reference. If the model has no int8, or the package was built without a C++ compiler, a message says so,
+                and reference is used instead. Scoring always uses reference instead of int8. In fp32 and int8, a
+                translation does not depend on the other lines. In bf16, rounding depends on the shape of the batch,
+                which in rare cases changes a translation.
             threads: number of CPU threads; None: torch decides.
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
@@ -171,7 +173,7 @@ class Translator:
                 raise UserError(f"{fusion} is not a language model, which fusion needs. Use it as a member of an "
                                 "ensemble instead.")
             require_same_vocabulary(path, tokenizers.target, fusion, language_model.tokenizers.target)
-        known = frozenset(stored_characters(Path(path), "source")) or None
+        known = frozenset(stored_characters(stored.metadata, "source")) or None
         return replace(translator, directory=Path(path), characters=known,
                        other_engines=tuple(other.engine for other in others),
                        language_model=None if language_model is None else language_model.engine,

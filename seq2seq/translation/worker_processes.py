@@ -18,7 +18,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Unpack
 
-from seq2seq.devices import count_gpus, use_threads
+from seq2seq.devices import choose_device, choose_precision, count_gpus, use_threads
 from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
@@ -63,7 +63,7 @@ class TranslatorPool:
         models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion, "target_language": target_language}
         self.workers, self.directory = workers, Path(path)
         self.shared: Translator | None = None
-        if precision == "int8":
+        if choose_precision(precision, choose_device(device)) == "int8":
             loaded = Translator.load(path, device, precision, threads, **models)
             if loaded.precision == "int8":
                 self.shared = loaded
@@ -71,7 +71,7 @@ class TranslatorPool:
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, loaded.device
                 self.directions, self.context = loaded.directions, loaded.context
                 return
-            precision = loaded.precision                                        # no int8; `load` has printed why
+            precision = loaded.precision                                        # `load` has printed why not int8
         self.processes: dict[Connection, SpawnProcess] = {}
         context = multiprocessing.get_context("spawn")
         try:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from lookup import on_host
 
 from seq2seq.alignment.align import _one_layer, link_words
 from seq2seq.alignment.shown_maps import AttentionMapSelection
@@ -15,7 +16,7 @@ from seq2seq.translation.attention_maps import PairAttention, TokenizedLine
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_words_are_aligned_by_the_last_layer_by_default(make_model, tied):
-    translator = SimpleNamespace(model=make_model(tied_decoder_layers=tied))
+    translator = SimpleNamespace(engine=on_host(make_model(tied_decoder_layers=tied)))
     assert _one_layer(translator, AlignmentSettings()) == (3, AlignmentSettings(layer=1))
 
 

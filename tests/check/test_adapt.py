@@ -23,7 +23,9 @@ from seq2seq.check.adapt import (
     text_of,
 )
 from seq2seq.check.new_recipe import corpus_of
+from seq2seq.devices import cpu_flags
 from seq2seq.errors import CorpusError, OptionError, RecipeError, UserError
+from seq2seq.inference.kernel_library import usable_libraries
 from seq2seq.inference.load_model import as_tensors
 from seq2seq.recipe import load_recipe
 from seq2seq.signals import Stopped
@@ -86,6 +88,10 @@ def test_the_domain_gains_and_general_text_loses_no_more_than_allowed(adapted):
 def test_the_adapted_model_is_the_average_of_the_old_and_the_trained_weights(folder, adapted):
     output, found = adapted
     chosen = load_bundle(output / BEST)
+    if usable_libraries(cpu_flags()):
+        of_training, of_average = (load_bundle(path / BEST).metadata["int8"] for path in (output / TRAINING, output))
+        assert of_average["reference_bleu"] == pytest.approx((found.chosen.domain + found.chosen.general) / 2)
+        assert of_average["sentences"] == of_training["sentences"] and of_average != of_training
     old, new, mean = (as_tensors(load_bundle(path / BEST).weights)
                       for path in (folder / "run", output / TRAINING, output))
     for name, weight in mean.items():

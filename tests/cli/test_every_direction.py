@@ -11,7 +11,7 @@ import pytest
 from toy import RECIPE, WORDS, write_corpus
 from typer.testing import CliRunner
 
-from seq2seq.cli import app
+from seq2seq.cli import application
 from seq2seq.documents.translate_document import translate_document
 from seq2seq.recipe import load_recipe
 from seq2seq.serve.models import Group, Models, RequestOptions
@@ -91,7 +91,7 @@ class Spy:
 
 
 def run(*arguments, input=None):
-    result = CliRunner().invoke(app, list(map(str, arguments)), input=input)
+    result = CliRunner().invoke(application([]), list(map(str, arguments)), input=input)
     assert result.exit_code == 0, result.output
     assert "is not a target language" not in result.stderr
     return result.stdout

@@ -218,17 +218,22 @@ class Checker:
 
     def check_product(self) -> None:
         rows, inputs, outputs = self.random_size(97), self.random_size(300), self.random_size(200)
-        shape = f"{rows} rows, {inputs} inputs, {outputs} outputs"
+        # With ReLU, kernels skip groups of inputs that are 0 in all rows of a block.
+        relu, zeros = bool(self.random.integers(2)), self.random.choice([0, 0.5, 0.95, 1])
+        shape = f"{rows} rows, {inputs} inputs, {outputs} outputs" + f", ReLU of {zeros:.0%} zeros" * relu
         linear, product = self.random_linear(inputs, outputs)
         # If the largest integer is 127, integers times a power of two are quantised exactly, so wrong sums are found.
         values = self.random.integers(-127, 128, (rows, inputs)).astype(np.float64)
+        if relu:
+            values *= self.random.random((rows, inputs)) >= zeros
         values[:, self.random.integers(inputs)] = 127
         values = self.input(values * 2.0 ** self.random.integers(-9, 9, (rows, 1)))
         result = self.output("product", (rows, outputs))
-        self.functions.product(linear, address(values), address(result), rows, THREADS)
+        self.functions.product(linear, address(values), address(result), rows, relu, THREADS)
         self.check_guards(shape)
+        expected = product(np.maximum(values, 0) if relu else values)
         for row in range(rows):                                                 # the magnitudes of rows differ
-            self.compare("product", result[row], product(values[row : row + 1])[0], 2e-5, f"{shape}, row {row}")
+            self.compare("product", result[row], expected[row], 2e-5, f"{shape}, row {row}")
 
     def check_pack(self) -> None:
         outputs, inputs = self.random_size(200), self.random_size(300)
@@ -240,6 +245,8 @@ class Checker:
         group = self.functions.group
         panels = self.output("pack", (-(-outputs // PANEL), -(-inputs // group), PANEL, group), np.int8)
         scale, offset = self.output("pack", (outputs,)), self.output("pack", (outputs,), np.int32)
+        if self.functions.packed_size(outputs, inputs) != panels.size:
+            raise Fault(f"packed_size is wrong ({shape})")
         self.functions.pack(address(weights), outputs, inputs, address(panels), address(scale), address(offset))
         self.check_guards(shape)
         levels, expected = reference.quantised(weights)

@@ -1,7 +1,9 @@
 """Engines for every model and precision, and the layers of the eager engine."""
 
+import numpy as np
 import pytest
 import torch
+from lookup import arrays_of
 from torch import nn
 
 from seq2seq.inference import eager
@@ -14,7 +16,6 @@ from seq2seq.inference.eager import (
     for_inference,
     quantised,
 )
-from seq2seq.inference.engines import load_engine
 from seq2seq.model import build_recurrent_model, build_transformer
 from seq2seq.model.attention_scores import Weighing
 from seq2seq.model.language_model import LanguageModel
@@ -123,24 +124,25 @@ MODELS = {
 
 
 @pytest.mark.parametrize(("name", "precision"), [
-    *((name, "fp32") for name in MODELS), ("transformer", "bf16"), ("rnn", "bf16"), ("transformer", "int8"),
-    ("rnn", "int8"), *(pytest.param(name, "bf16", marks=pytest.mark.slow) for name in MODELS
+    *((name, "fp32") for name in MODELS), ("transformer", "bf16"), ("rnn", "bf16"),
+    *(pytest.param(name, "bf16", marks=pytest.mark.slow) for name in MODELS
                        if name not in ("transformer", "rnn"))])
 def test_every_model_decodes_in_every_precision(make_batch, name, precision):
     torch.manual_seed(1)
     model, batch = MODELS[name]().eval(), make_batch()
-    engine = load_engine(model, precision, "cpu") if precision == "int8" else EagerEngine(model, precision, CPU)
-    found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (engine, model))
+    engine = EagerEngine(model, precision, CPU)
+    found = engine.start(*arrays_of(batch))
+    expected = model.start(batch.source, batch.source_offsets, batch.longest_source)
     order = torch.tensor([[0, 0], [1, 1], [2, 2], [3, 3]])
     for number, token in enumerate((0, 5, 3, 4)):
         rows = torch.full((4 if number == 0 else 8 if number < 3 else 4,), 0 if name == "pointer" else token)
-        ours, found = engine.step(rows, found)
+        ours, found = engine.step(rows.numpy(), found)
         theirs, expected = model.step(rows, expected)
-        likely, sure = ours.float().softmax(1), theirs.softmax(1)
+        likely, sure = torch.from_numpy(ours.logits).softmax(1), theirs.softmax(1)
         assert (likely - sure).abs().max() < (1e-5 if precision == "fp32" else 0.03)
         if number in (0, 2):                                                    # a beam of two; and half of them leave
             order = order if number == 0 else torch.tensor([[3, 2], [4, 4]])
-            found, expected = found.select(order), expected.select(order)
+            found, expected = found.select(order.numpy()), expected.select(order)
 
 
 @pytest.mark.parametrize("kind", [Transformer, RecurrentModel])
@@ -155,11 +157,10 @@ def test_without_the_operators_of_onednn_stock_layers_compute_the_same(make_mode
     model, batch = make_model(torch.float32, d_model=64), make_batch()
     engine = EagerEngine(model, "bf16", CPU)
     assert not any(isinstance(layer, PackedLinear | Int8Linear) for layer in engine.model.modules())
-    logits, _ = engine.step(torch.zeros(4, dtype=torch.int64),
-                            engine.start(batch.source, batch.source_offsets, batch.longest_source))
+    scores, _ = engine.step(np.zeros(4, np.int64), engine.start(*arrays_of(batch)))
     expected, _ = model.step(torch.zeros(4, dtype=torch.int64),
                              model.start(batch.source, batch.source_offsets, batch.longest_source))
-    assert logits.dtype == torch.float32 and relative_error(logits, expected) < 0.03
+    assert scores.dtype == np.float32 and relative_error(torch.from_numpy(scores.logits), expected) < 0.03
 
 
 @pytest.mark.parametrize("broken", ["missing", "other arguments", "wrong"])
@@ -196,8 +197,9 @@ def test_other_dot_products_become_scaled_ones_with_the_same_scores(make_model, 
 def test_cached_step_functions_equal_those_of_the_layers(make_model, make_batch, choice):
     model, batch = make_model(torch.float32, **choice), make_batch()
     fast = EagerEngine(model, "fp32", CPU)
-    found, expected = (each.start(batch.source, batch.source_offsets, batch.longest_source) for each in (fast, model))
+    found = fast.start(*arrays_of(batch))
+    expected = model.start(batch.source, batch.source_offsets, batch.longest_source)
     for token in (3, 5, 7, 11):
-        ours, found = fast.step(torch.full((4,), token), found)
+        ours, found = fast.step(np.full(4, token), found)
         theirs, expected = model.step(torch.full((4,), token), expected)
-        torch.testing.assert_close(ours, theirs)
+        np.testing.assert_allclose(ours.logits, theirs, rtol=1e-4, atol=1e-5)

@@ -348,6 +348,19 @@ def test_cross_attention_of_given_targets_is_that_of_steps_with_these_tokens(mak
         np.testing.assert_allclose(weights.mean(0), np.array(kept)[:, sentence, :length], rtol=1e-5)
 
 
+@pytest.mark.parametrize("layer", [-1, 0, 4])
+def test_a_layer_that_does_not_exist_is_refused(make_model, make_batch, load, layer):
+    with pytest.raises(ValueError, match=f"no decoder layer {layer}; this model has 3"):
+        load(make_model(torch.float32)).cross_attention(*source_of(make_batch()), [[5]] * 4, layer)
+
+
+def test_a_step_with_another_number_of_rows_is_refused(make_model, make_batch, load):
+    engine = load(make_model(torch.float32))
+    for rows in (3, 5):
+        with pytest.raises(AssertionError):
+            engine.step(np.full(rows, 7), engine.start(*source_of(make_batch())))
+
+
 def test_without_sentences_there_is_no_attention(make_model, load):
     engine = load(make_model(torch.float32))
     assert engine.cross_attention(np.empty(0, np.int64), np.zeros(1, np.int32), [], 1) == []
@@ -570,16 +583,17 @@ def test_a_line_refused_by_workers_is_named_and_later_requests_work(load, bundle
         assert len(list(pool.translate_stream(GERMAN))) == len(GERMAN)
 
 
-def test_given_translations_are_scored_as_in_auto(load, bundle):
+def test_given_translations_are_scored_in_the_reference_precision(load, bundle):
     pairs = [(line, line) for line in GERMAN]
-    auto, fast = (pair_scores(Translator.load(bundle, "cpu", precision), pairs) for precision in ("auto", "int8"))
-    assert auto == fast
+    reference, fast = (pair_scores(Translator.load(bundle, "cpu", precision), pairs)
+                       for precision in ("reference", "int8"))
+    assert reference == fast
 
 
-def test_without_a_compiler_it_runs_as_auto_and_says_so_once(bundle, monkeypatch, capsys):
+def test_without_a_compiler_it_runs_in_the_reference_precision_and_says_so_once(bundle, monkeypatch, capsys):
     engines._kernels.cache_clear()
     monkeypatch.setattr(engines, "usable_libraries", lambda cpu_flags: [])
     translators = [Translator.load(bundle, "cpu", "int8") for _ in range(2)]
     engines._kernels.cache_clear()
-    assert {each.precision for each in translators} == {Translator.load(bundle, "cpu", "auto").precision}
-    assert capsys.readouterr().err.count("translating without int8: this package has no kernels") == 1
+    assert {each.precision for each in translators} == {Translator.load(bundle, "cpu", "reference").precision}
+    assert capsys.readouterr().err.count("int8 is not available, because this package has no kernels") == 1

@@ -45,7 +45,7 @@ def assert_same_logits(engine, source, beam, steps, capacity=1, halve_after=()):
     halve_after: numbers of steps after which only every second sentence stays.
     """
     generator, sentences = torch.Generator().manual_seed(1), len(source[1]) - 1
-    state = engine.start(*source)
+    state = engine.model.start(*source)
     bucket = Bucket.of(sentences, source[2], capacity)
     caches = StaticCaches(engine.transformer, engine.steps, beam, bucket)
     for tensor in (caches.keys_values, caches.memory, caches.visible, caches.source_bias):
@@ -60,7 +60,7 @@ def assert_same_logits(engine, source, beam, steps, capacity=1, halve_after=()):
         fillers = torch.zeros(bucket.sentences * beam - len(tokens), dtype=torch.int64)
         now = Bucket.of(*bucket[:2], step)
         logits = caches.step(torch.cat([tokens, fillers]), torch.tensor([step - 1]), now)
-        expected, state = engine.step(tokens, state)
+        expected, state = engine._step(tokens, state)
         assert logits.isfinite().all(), "also those of fillers"
         error = (logits[: len(tokens)] - expected).abs().max() / expected.abs().max()
         assert error <= TOLERANCE[expected.dtype], f"step {step}"

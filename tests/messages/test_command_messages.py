@@ -4,6 +4,7 @@ import gzip
 import re
 import shlex
 import shutil
+import sys
 from contextlib import chdir
 from functools import cache, partial
 from pathlib import Path
@@ -108,11 +109,15 @@ def files() -> TemporaryDirectory:
     return folder
 
 
-def refused(folder: Path, command: str) -> str:
-    """Run a command, and return its message. It must leave the files as they were, which all commands share."""
+def refused(folder: Path, command: str, missing: str = "") -> str:
+    """Run a command, and return its message. It must leave the files as they were, which all commands share.
+
+    missing: package that cannot be imported.
+    """
     place = Path(files().name)
     before = sorted(path for path in place.rglob("*") if path.name != ".lock")
-    with chdir(place), patch.object(torch.cuda, "is_available", lambda: False):
+    with (chdir(place), patch.object(torch.cuda, "is_available", lambda: False),
+          patch.dict(sys.modules, {missing: None} if missing else {})):
         result = run_command(*shlex.split(command), stdin=b"ein Hund\n")
     assert (result.code, result.out) == (2, b"")
     assert sorted(path for path in place.rglob("*") if path.name != ".lock") == before
@@ -122,6 +127,8 @@ def refused(folder: Path, command: str) -> str:
 
 for command in (*(f"translate {arguments}" for arguments in TRANSLATE), *OTHERS):
     messages.add(command.encode("ascii", "backslashreplace").decode(), partial(refused, command=command))
+
+messages.add("score model two two, without torch", partial(refused, command="score model two two", missing="torch"))
 
 # Of the many wrong options, every fourth is a quick test.
 OPTIONS = [case for case in messages.cases if case.startswith("translate model --")]

@@ -4,6 +4,8 @@ import functools
 import math
 import re
 import shutil
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from toy import copy_finished_run
 from seq2seq.errors import UserError
 from seq2seq.recipe import load_recipe
 from seq2seq.storage.checkpoints import load_bundle, save_bundle
+from seq2seq.storage.int8_score import Int8Score
 from seq2seq.training import rollback, step
+from seq2seq.training.log_lines import print_int8
 from seq2seq.training.run import train
 from seq2seq.training.synthetic_text import training_text
 from seq2seq.training.train_state import TrainState
@@ -184,6 +188,19 @@ def training_in_new_run(folder: Path, setting: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         train(load_recipe(folder / "recipe.yaml", [setting, "training.max_steps=1"]), folder / "new")
+
+
+def add_int8(name: str, bleu: float) -> None:
+    def case(folder):
+        with redirect_stderr(StringIO()) as told:
+            print_int8(Int8Score(bleu, 42.0, "bf16", 1014, "nrefs:1"))
+        return " ".join(told.getvalue().split())
+
+    CATALOGUE.add(name, case)
+
+
+add_int8("bleu in int8", 41.9)
+add_int8("bleu in int8 that is too low", 41.6)
 
 
 test_message, test_every_message_belongs_to_a_case = CATALOGUE.tests()

@@ -11,10 +11,12 @@ from catalogue import Catalogue
 from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, trained_tokenizers
 
 from seq2seq.cli import main
+from seq2seq.devices import choose_precision
 from seq2seq.errors import RequestError, UserError
 from seq2seq.evaluation.rescoring import rescore
+from seq2seq.inference import engines
 from seq2seq.recipe import DecodingSection
-from seq2seq.storage.checkpoints import load_bundle, save_bundle
+from seq2seq.storage.checkpoints import load_bundle, save_bundle, update_bundle_metadata
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.whole_words import Words
 from seq2seq.translation.generation import generate
@@ -246,6 +248,26 @@ add_loading("an unknown precision", device="cpu", precision="fp64")
 add_loading("an unknown kind of device", device="tpux")
 add_loading("no threads", device="cpu", threads=0)
 add_loading("more threads than a machine has", device="cpu", threads=10**30)
+
+
+def add_int8(name: str, **record) -> None:
+    """Add a bundle whose metadata has a record of BLEU in int8."""
+    def case(folder):
+        path = model(folder)
+        with redirect_stderr(StringIO()):                                       # of the model card
+            update_bundle_metadata(path, int8=record)
+        engines._say_once.cache_clear()
+        with redirect_stderr(StringIO()) as told:
+            Translator.load(path, "cpu")
+        used = choose_precision("reference", "cpu")
+        return " ".join(told.getvalue().split()).replace(f"in {used} unless", "in REFERENCE unless")
+
+    CATALOGUE.add(name, case)
+
+
+add_int8("a model that loses too much in int8", bleu=41.6, reference_bleu=42.0, reference_precision="fp16",
+         sentences=1014, signature="nrefs:1")
+add_int8("a record of int8 that is incomplete", bleu=41.6)
 
 
 test_message, test_every_message_belongs_to_a_case = CATALOGUE.tests()

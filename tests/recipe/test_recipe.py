@@ -19,6 +19,7 @@ from seq2seq.recipe import (
     TrainingSection,
     differences,
     load_recipe,
+    loading,
     parse_recipe,
     recipe_reference,
     recipe_schema,
@@ -26,6 +27,7 @@ from seq2seq.recipe import (
 from seq2seq.recipe.base_section import describe_keys
 from seq2seq.recipe.messages import section_at, section_of, walk_fields
 from seq2seq.recipe.model_sizes import model_sizes
+from seq2seq.recipe.yaml_document import read_yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -405,6 +407,18 @@ def test_the_same_files_with_other_path_spellings_are_not_a_difference(directory
     assert old != load_recipe("other.yaml")
     assert differences(old, load_recipe("other.yaml")) == []
     assert differences(old.resolve(), old) == []
+
+
+def test_a_recipe_of_a_model_is_parsed_once(directory, monkeypatch):
+    text, read = (directory / "recipe.yaml").read_text() + "# of a model\n", []
+    (directory / "recipe.yaml").write_text(text)
+    (directory / "sub").mkdir()
+    monkeypatch.setattr(loading, "read_yaml", lambda *arguments: read.append(arguments) or read_yaml(*arguments))
+    first = parse_recipe(text, "recipe.yaml", alone=True)
+    assert load_recipe("recipe.yaml", check_files=False, alone=True) == first and len(read) == 1
+    monkeypatch.chdir(directory / "sub")
+    assert parse_recipe(text, "recipe.yaml", alone=True).directory == first.directory / "sub" and len(read) == 1
+    assert parse_recipe(f"{text}seed: 2\n", "recipe.yaml", alone=True).seed == 2 and len(read) == 2
 
 
 # Schema, reference, cost

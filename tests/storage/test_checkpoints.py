@@ -310,6 +310,19 @@ def test_a_bundle_comes_back_to_the_bit(tmp_path):
     assert_same_bits(as_tensors(bundle.weights), expected)
 
 
+def test_the_weights_of_a_bundle_do_not_depend_on_the_file(tmp_path):
+    directory = save_bundle(tmp_path / "best", TENSORS, RECIPE, TOKENIZER, {})
+    bundle = load_bundle(directory)
+    os.truncate(directory / "model.safetensors", 0)
+    assert bundle.weights["weight"].sum() == TENSORS["weight"].sum()
+
+
+def test_weights_in_a_type_without_counterpart_in_numpy_are_refused(tmp_path):
+    weights = {"eighth": torch.ones(3).to(torch.float8_e4m3fn)}
+    with pytest.raises(CheckpointError, match="eighth .* F8_E4M3"):
+        load_bundle(save_bundle(tmp_path / "best", weights, RECIPE, TOKENIZER, {}))
+
+
 def test_a_bundle_can_be_moved(tmp_path):
     save_best(tmp_path, 3)
     (tmp_path / "best").rename(tmp_path / "elsewhere")

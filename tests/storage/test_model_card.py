@@ -91,6 +91,19 @@ def test_the_text_has_sources_licences_sizes_and_signatures():
     assert "Licence of the model: not stated." in card
 
 
+@pytest.mark.parametrize(("bleu", "said"), [(41.93, "int8 is the default on a CPU: "),
+                                            (40.02, "int8 is not the default on a CPU, because it loses too much: ")])
+def test_the_scores_have_bleu_in_int8_beside_the_reference(bleu, said):
+    score = {"bleu": bleu, "reference_bleu": 42.04, "reference_precision": "bf16", "sentences": 1014,
+             "signature": "nrefs:1|tok:13a"}
+    card = model_card(recipe(), METADATA | {"int8": score}, SIZES)
+    line, = [line for line in card[card.index("## Scores"):].splitlines() if line.startswith("int8")]
+    assert line.startswith(said) and f"{bleu} in int8" in line and "42.04 in bf16" in line and "1,014" in line
+    assert "int8" not in model_card(recipe(), METADATA, SIZES)
+    exported = model_card(recipe(), METADATA | {"int8": score}, SIZES, Usage("ctranslate2", "Run it.", "Exported."))
+    assert "42.04" not in exported                                              # another library has another int8
+
+
 def test_a_card_has_no_directories_of_the_user():
     card = model_card(recipe(), METADATA | {"imported_from": "/home/anna/models/opus"}, SIZES) + model_card(
         recipe(), METADATA, SIZES)
@@ -154,7 +167,7 @@ def test_a_bundle_whose_recipe_is_unreadable_gets_no_card(tmp_path):
 
 
 @pytest.mark.parametrize("fields", [{"step": "last"}, {"test": {"x": {"bleu": 30}}}, {"parameters": "many"},
-                                    {"imported_from": 3}], ids=str)
+                                    {"imported_from": 3}, {"int8": {"bleu": 3}}], ids=str)
 def test_metadata_of_an_unexpected_kind_prevent_only_the_card(fields, tmp_path, capsys):
     bundle = save(tmp_path / "bundle", **fields)
     assert not (bundle / "README.md").exists() and "model card was not written" in capsys.readouterr().err

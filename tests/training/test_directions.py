@@ -7,7 +7,7 @@ import pytest
 from toy import RECIPE, WORDS, write_corpus
 from typer.testing import CliRunner
 
-from seq2seq.cli import app
+from seq2seq.cli import application
 from seq2seq.data.corpus import read_pairs
 from seq2seq.data.preparation import TrainingText, make_tokenizers
 from seq2seq.errors import OptionError, RecipeError, TokenizerError
@@ -39,6 +39,10 @@ DIRECTIONS = """
     de_la: {source: valid.de, target: valid.la, languages: {source: de, target: la}}
 """
 LINES = ["one cat sees two", "the dog hears"]
+
+
+def invoke(arguments, **options):
+    return CliRunner().invoke(application([]), arguments, **options)
 
 
 @pytest.fixture(scope="module")
@@ -147,14 +151,14 @@ def test_an_added_token_has_empty_spans(folder):
 def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_path):
     (tmp_path / "text.en").write_text("".join(f"{line}\n" for line in LINES))
     command = ["translate", str(folder / "run"), str(tmp_path / "text.en"), "--target-language"]
-    result = CliRunner().invoke(app, [*command, "la", "--output", str(tmp_path / "out")])
+    result = invoke([*command, "la", "--output", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out").read_text().splitlines() == texts(Translator.load(folder / "run", target_language="la"))
     with pytest.raises(OptionError):
-        CliRunner().invoke(app, [*command, "xh"], catch_exceptions=False)
+        invoke([*command, "xh"], catch_exceptions=False)
     arguments = ["evaluate", str(folder / "run"), "--source", str(folder / "valid.de"), "--reference",
                  str(folder / "valid.la"), "--language", "la", "--format", "json", "--precision", "fp32"]
-    found = json.loads(CliRunner().invoke(app, arguments).stdout)
+    found = json.loads(invoke(arguments).stdout)
     metadata = json.loads((folder / "run" / "best" / "metadata.json").read_text())
     assert found["chrf"]["value"] == pytest.approx(metadata["test"]["de_la"]["chrf"]["value"])
 
@@ -163,8 +167,8 @@ def test_the_command_line_translates_and_evaluates_in_a_direction(folder, tmp_pa
 def test_a_glossary_is_used_only_for_test_sets_in_its_direction(folder, tmp_path, capsys):
     (tmp_path / "terms.tsv").write_text("cat\tKatze\nHund\tdoggy\nKatze\tfeles\n")
     command = ["evaluate", str(folder / "run"), "--format", "json", "--precision", "fp32"]
-    plain = json.loads(CliRunner().invoke(app, command).stdout)
-    result = CliRunner().invoke(app, [*command, "--glossary", str(tmp_path / "terms.tsv")])
+    plain = json.loads(invoke(command).stdout)
+    result = invoke([*command, "--glossary", str(tmp_path / "terms.tsv")])
     found = json.loads(result.stdout)
     assert list(found) == list(plain) == ["en_de", "de_la"]
     assert "terms" in found["en_de"] and found["de_la"] == plain["de_la"]
@@ -176,15 +180,14 @@ def test_scoring_and_rescoring_add_the_token_of_the_target_language(folder, tmp_
     (tmp_path / "tagged.en").write_text(">>la<< one cat\n")
     (tmp_path / "text.la").write_text("oneus catus\n")
     score = ["score", str(folder / "run")]
-    expected = CliRunner().invoke(app, [*score, str(tmp_path / "tagged.en"), str(tmp_path / "text.la")]).stdout
-    found = CliRunner().invoke(app, [*score, str(tmp_path / "text.en"), str(tmp_path / "text.la"),
-                                     "--target-language", "la"]).stdout
+    expected = invoke([*score, str(tmp_path / "tagged.en"), str(tmp_path / "text.la")]).stdout
+    found = invoke([*score, str(tmp_path / "text.en"), str(tmp_path / "text.la"), "--target-language", "la"]).stdout
     assert found == expected and float(found) < 0
     entry = {"translation": "oneus catus", "score": -1.0, "log_probability": -1.0, "tokens": 3}
     other = {**entry, "translation": "oneus", "tokens": 2}
     outputs = []
     for source, option in (("one cat", ["--target-language", "la"]), (">>la<< one cat", [])):
-        result = CliRunner().invoke(app, [
+        result = invoke([
             "rescore", "--model", str(folder / "run"), "--weight", "1", "--format", "jsonl", *option],
             input=json.dumps({"source": source, "n_best": [entry, other]}) + "\n")
         outputs.append({one["translation"]: one["score"] for one in json.loads(result.stdout)["n_best"]})
@@ -223,7 +226,7 @@ def test_another_model_reads_the_same_test_sets_without_language_tokens(folder, 
 
 def test_a_line_with_the_token_of_an_unknown_language_is_translated_with_a_warning(folder):
     text = f">>fr<< {LINES[0]}\n>>la<< {LINES[0]}\n"
-    result = CliRunner().invoke(app, ["translate", str(folder / "run")], input=text)
+    result = invoke(["translate", str(folder / "run")], input=text)
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == 2
     assert result.stderr.count(">>fr<< is not a target language of the model, which has >>de<<, >>en<<, >>la<<") == 1
@@ -311,7 +314,8 @@ def test_a_model_of_several_directions_generates_text_for_another(folder, tmp_pa
     start_training(load_recipe(folder / "student.yaml"), tmp_path / "run")
     written, = (tmp_path / "run" / "synthetic").glob("*.txt")
     lines = (folder / "valid.en").read_text().splitlines()
-    assert written.read_text().splitlines() == texts(Translator.load(folder / "run", target_language="la"), lines)
+    assert written.read_text().splitlines() == texts(
+        Translator.load(folder / "run", precision="reference", target_language="la"), lines)
     both = ", ".join(f"{{source: valid.en, translated_by: run, languages: {{source: en, target: {code}}}}}"
                      for code in ("de", "la"))
     (folder / "student.yaml").write_text(RECIPE.replace("source: train.en, target: train.de}]",

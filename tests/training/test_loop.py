@@ -118,7 +118,8 @@ def test_the_validation_sentences_that_are_translated_are_spread_over_the_corpus
         scored.append([(source.text, target) for source, target in pairs]), score_pairs(translator, pairs, *others))[1])
     train(recipe("training.max_steps=1", "training.valid_sentences=3", "data.test={}"), folder / "new")
     pairs = list(zip(*((folder / f"valid.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
-    assert scored == [[pairs[0], pairs[len(pairs) // 3], pairs[2 * len(pairs) // 3]]]
+    assert scored[0] == [pairs[0], pairs[len(pairs) // 3], pairs[2 * len(pairs) // 3]]
+    assert scored[1:] in ([], [scored[0]])                                      # in int8, if there are kernels
 
 
 @pytest.mark.parametrize(("count", "limit", "expected"), [

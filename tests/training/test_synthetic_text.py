@@ -64,7 +64,7 @@ def made(recipe, run):
 
 
 def translated(model, lines=LINES, **options):
-    return [best.text for best, *_ in Translator.load(model).translate(lines, **options)]
+    return [best.text for best, *_ in Translator.load(model, precision="reference").translate(lines, **options)]
 
 
 def test_back_translation_samples_sources_for_targets(folder, recipe, tmp_path):
@@ -77,7 +77,7 @@ def test_back_translation_samples_sources_for_targets(folder, recipe, tmp_path):
 def test_several_models_translate_as_an_ensemble(folder, recipe, tmp_path):
     settings = f"data.train.1.translated_by=[{folder}/run, {folder}/second]", "data.train.1.sampling=false"
     spec, found = made(recipe(*settings), tmp_path)
-    ensemble = Translator.load(folder / "run", ensemble=[folder / "second"])
+    ensemble = Translator.load(folder / "run", precision="reference", ensemble=[folder / "second"])
     assert found.splitlines() == [best.text for best, *_ in ensemble.translate(LINES)]
     assert made(recipe(settings[1]), tmp_path)[0].source != spec.source
     assert recipe(*settings).resolve().data.train[1].translated_by == (str(folder / "run"), str(folder / "second"))

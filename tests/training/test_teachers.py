@@ -59,7 +59,8 @@ def test_their_ensemble_translates_each_source_once_and_the_student_learns_from_
     sources = (folder / "run" / TEACHERS / "sources.txt").read_text().splitlines()
     lines = (folder / "train.en").read_text().splitlines()
     assert sources == list(dict.fromkeys(lines))
-    ensemble = Translator.load(folder / "run" / TEACHERS / "1", ensemble=[folder / "run" / TEACHERS / "2"])
+    ensemble = Translator.load(folder / "run" / TEACHERS / "1", precision="reference",
+                               ensemble=[folder / "run" / TEACHERS / "2"])
     found, = (folder / "run" / "synthetic").glob("*.txt")
     translations = [best.text for best, *_ in ensemble.translate(sources)]
     assert found.read_text().splitlines() == translations
@@ -78,7 +79,8 @@ def test_each_teacher_translates_each_source_and_may_have_fewer_steps_than_the_s
     files = [path.read_text().splitlines() for path in (run / "synthetic").glob("*.txt")]
     assert len(files) == 2 and files[0] != files[1]
     for number in (1, 2):
-        translations = [best.text for best, *_ in Translator.load(run / TEACHERS / str(number)).translate(sources)]
+        teacher = Translator.load(run / TEACHERS / str(number), precision="reference")
+        translations = [best.text for best, *_ in teacher.translate(sources)]
         assert translations in files
         assert counts[f"translations of teacher {number}"]["kept"] == sum(map(bool, translations))
 

@@ -28,13 +28,13 @@ def translate(tmp_path_factory) -> Iterator:
     errors."""
     place = tmp_path_factory.mktemp("models") / "model"
     bundle = save_random_model(place, RECIPE, trained_tokenizers(RECIPE, PAIRS), seed=1)
-    loaded, command = Translator.load(bundle, "cpu", "fp32", 1), typer.main.get_command(cli.app)
+    loaded, command = Translator.load(bundle, "cpu", "fp32", 1), typer.main.get_command(cli.application([]))
 
     def translate(text: bytes, *options: str) -> tuple[int, bytes, str]:
         out, err = io.BytesIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Translator, "load", lambda *arguments, **options: loaded)
-            patch.setattr(cli, "app", command)
+            patch.setattr(cli, "application", lambda words: command)
             for name, stream in {"stdin": io.BytesIO(text), "stdout": out}.items():
                 patch.setattr(sys, name, io.TextIOWrapper(stream, encoding="utf-8", write_through=True))
             patch.setattr(sys, "stderr", err)

@@ -23,6 +23,7 @@ from seq2seq.inference.eager import EagerEngine
 from seq2seq.recipe import DecodingSection
 from seq2seq.search.minimum_bayes_risk import expected_utilities
 from seq2seq.search.options import Hypotheses
+from seq2seq.search.scores import ArrayScores
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizer, Tokenizers
 from seq2seq.tokenizers.whole_words import Words
@@ -73,7 +74,7 @@ def speaker(tokenizers, tmp_path_factory):
 
 def in_double(translator: Translator) -> Translator:
     def engine_in_double(engine):
-        return EagerEngine(copy.deepcopy(engine.model).double(), "fp32", translator.device)
+        return EagerEngine(copy.deepcopy(engine.model).double(), "fp32", torch.device(translator.device))
 
     return dataclasses.replace(
         translator, engine=engine_in_double(translator.engine),
@@ -240,7 +241,7 @@ def mostly(translator: Translator, pieces: list[str], monkeypatch) -> None:
     def sure(model, last_tokens, state):
         logits, state = step(model, last_tokens, state)
         after = dict(zip(ids, [*ids[1:], ids[0]], strict=True))
-        for row, token in zip(logits, last_tokens.tolist(), strict=True):
+        for row, token in zip(logits.logits, last_tokens.tolist(), strict=True):
             row[after.get(token, ids[0])] += 30
         return logits, state
 
@@ -314,7 +315,8 @@ def test_phrases_are_normalised_like_other_text():
     required = setup.phrases.required_phrase("a  \uff44\uff4f\uff47")
     assert required.phrase.is_in("a dog") and target.decode(required.spellings) == ["a dog"]
     last = target.encode(["dog"])[0]
-    logits = setup.logits_processors[0](Hypotheses(torch.tensor([[last[:-1]]]), [0]), torch.zeros(1, target.vocab_size))
+    logits = np.zeros((1, target.vocab_size))
+    setup.logits_processors[0](Hypotheses(np.array([[last[:-1]]]), [0]), ArrayScores(logits))
     assert logits[0, last[-1]] == -math.inf
     with pytest.raises(RequestError, match="^line 2: "):
         setup.phrases.required_phrase("\u200b", 1)
@@ -324,8 +326,8 @@ def test_phrases_are_normalised_like_other_text():
 def test_a_phrase_is_forbidden_in_every_normal_form_of_unicode(tokenizers, written, spelled):
     setup = SearchSetup(DecodingSection(forbid=(written,)), tokenizers.target, "en")
     *first, last = tokenizers.target.encode([spelled])[0]
-    logits = setup.logits_processors[0](Hypotheses(torch.tensor([[first]]), [0]),
-                                        torch.zeros(1, tokenizers.target.vocab_size))
+    logits = np.zeros((1, tokenizers.target.vocab_size))
+    setup.logits_processors[0](Hypotheses(np.array([[first]]), [0]), ArrayScores(logits))
     assert logits[0, last] == -math.inf
 
 
@@ -441,10 +443,9 @@ def test_the_coverage_penalty_is_part_of_the_score(exact):
 
 def test_confidence_is_the_geometric_mean_of_the_probabilities_of_pieces(exact):
     ids, offsets, _ = EncodedSide.from_lists(exact.tokenizers.source.encode(GERMAN[:2])).gather(np.arange(2))
-    source = (torch.from_numpy(ids), torch.from_numpy(offsets.astype(np.int32)), int(np.diff(offsets).max()))
     targets = [[exact.tokenizers.target.encode([text])[0] for text in texts]
                for texts in (["the cat runs", "", "a x\u00e9 dog"], ["a dog"])]
-    found = log_probabilities(exact.model, *source, targets)
+    found = log_probabilities(exact.engine, ids, offsets.astype(np.int32), targets)
     for line, texts, scores in zip(GERMAN, (["the cat runs", "", "a x\u00e9 dog"], ["a dog"]), found, strict=False):
         expected = [pair.log_probability for pair in pair_scores(exact, [(line, text) for text in texts])]
         assert [sum(each) for each in scores] == pytest.approx(expected, abs=1e-5)
