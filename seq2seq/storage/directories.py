@@ -280,7 +280,7 @@ def _read_bfloat16(path: Path, name: str) -> np.ndarray:
     """Return a bfloat16 tensor of a valid safetensors file as float32. A bfloat16 is the upper half of a float32."""
     with path.open("rb") as file:
         header_size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(header_size))[name]
+        header = parse_json(file.read(header_size))[name]
         begin, end = header["data_offsets"]
         file.seek(8 + header_size + begin)
         upper = np.frombuffer(file.read(end - begin), "<u2").reshape(header["shape"])

@@ -20,12 +20,14 @@ SOURCES = [[7, 8, SEP, 9, 10, 11, SEP, 12, 13], [5, 6, 7], [8, SEP, 9, 10, 11, 1
 TARGETS = [[4, 5, 6], [7, 8], [9], [10, 11, 4, 5]]
 
 
+SECTION = ModelSection(d_model=8, encoder_layers=2, decoder_layers=2, num_heads=2, feed_forward=12, dropout=0.0,
+                       context="hierarchical")
+
+
 @pytest.fixture
 def model():
     torch.manual_seed(3)
-    section = ModelSection(d_model=8, encoder_layers=2, decoder_layers=2, num_heads=2, feed_forward=12, dropout=0.0,
-                           context="hierarchical")
-    built = build_model(section, 16, 16).double().eval()
+    built = build_model(SECTION, 16, 16).double().eval()
     for parameter in built.parameters():                                        # biases are 0 otherwise
         torch.nn.init.normal_(parameter, std=0.4)
     return built
@@ -131,5 +133,5 @@ def test_the_weights_of_context_words_and_of_their_sentences_add_up_to_1(model):
         assert encoder[0, :, 0, 3:].abs().sum() == 0                            # each sentence alone
 
 
-def test_the_kernels_refuse_the_model(model):
-    assert Int8Engine.obstacle(model) == "reads the context hierarchically"
+def test_the_kernels_refuse_the_model():
+    assert Int8Engine.obstacle(SECTION) == "reads the context hierarchically"
