@@ -22,7 +22,6 @@ from seq2seq.errors import CheckpointError
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
     KEY_PADDING,
-    LOG_ZERO,
     Functions,
     Layer,
     Linear,
@@ -35,7 +34,6 @@ from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Continuations
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.scores import ArrayScores
-from seq2seq.search.scores import topk as reference_topk
 from seq2seq.tokenizers.tokenizer import START_ID
 
 if TYPE_CHECKING:
@@ -223,7 +221,7 @@ class Int8Engine:
             after.position, _address(length), _address(memory.keys_values), memory.stride, _address(after.first),
             _address(after.count), _address(logits), attention if attention is None else _address(attention),
             memory.longest, rows, num_threads())
-        return ArrayScores(logits, self.topk), after
+        return Int8Scores(logits, self.functions), after
 
     def whole_search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                      options: SearchOptions) -> list[list[Hypothesis]]:
@@ -245,23 +243,6 @@ class Int8Engine:
         return [[Hypothesis(tokens[sentence, index, : lengths[sentence, index]].tolist(),
                             float(totals[sentence, index]))
                  for index in range(finished[sentence])] for sentence in range(sentences)]
-
-    def topk(self, logits: np.ndarray, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
-             skip_log_softmax: bool) -> Continuations:
-        """See `search.scores.topk`."""
-        if logits.dtype != np.float32 or totals.dtype != np.float32:
-            return reference_topk(logits, totals, banned, must_end, count, skip_log_softmax)
-        (groups, beam), logits, totals = totals.shape, np.ascontiguousarray(logits), np.ascontiguousarray(totals)
-        best_totals = np.empty((groups, count), np.float32)
-        beams, ids = np.empty((2, groups, count), np.int64)
-        banned = np.ascontiguousarray(banned, np.int64)
-        if must_end is not None:
-            must_end = np.ascontiguousarray(must_end, np.bool_)
-        self.functions.topk(_address(logits), _address(totals), groups, beam, logits.shape[1], _address(banned),
-                            len(banned), None if must_end is None else _address(must_end), skip_log_softmax,
-                            _address(best_totals), _address(beams), _address(ids), count, num_threads())
-        best_totals[best_totals <= LOG_ZERO] = -math.inf
-        return best_totals, beams, ids
 
     def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
                         layer: int) -> list[np.ndarray]:
@@ -353,6 +334,48 @@ class Int8Engine:
         """Return the address of a new array, which exists as long as the engine."""
         self._kept.append(np.empty(size * np.dtype(dtype).itemsize + ALIGNMENT, np.uint8))
         return -(-_address(self._kept[-1]) // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Scores(ArrayScores):
+    """Scores whose most frequent operations are kernels. Only those of the class that it extends take float64."""
+
+    functions: Functions
+
+    def best(self, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
+             skip_log_softmax: bool) -> Continuations:
+        if not self._is_fp32 or totals.dtype != np.float32:
+            return super().best(totals, banned, must_end, count, skip_log_softmax)
+        (groups, beam), totals = totals.shape, np.ascontiguousarray(totals)
+        best_totals = np.empty((groups, count), np.float32)
+        beams, ids = np.empty((groups, count), np.int64), np.empty((groups, count), np.int64)
+        banned = np.ascontiguousarray(banned, np.int64)
+        if must_end is not None:
+            must_end = np.ascontiguousarray(must_end, np.bool_)
+        self.functions.topk(_address(self.logits), _address(totals), groups, beam, self.logits.shape[1],
+                            _address(banned), len(banned), None if must_end is None else _address(must_end),
+                            skip_log_softmax, _address(best_totals), _address(beams), _address(ids), count,
+                            num_threads())
+        return best_totals, beams, ids
+
+    def log_sum_exp(self) -> np.ndarray:
+        if not self._is_fp32:
+            return super().log_sum_exp()
+        result = np.empty(len(self.logits), np.float32)
+        self.functions.log_sum_exp(_address(self.logits), _address(result), *self.logits.shape, num_threads())
+        return result
+
+    def sample(self, numbers: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
+        if not self._is_fp32:
+            return super().sample(numbers, temperature, top_k, top_p, min_p)
+        numbers, ids = np.ascontiguousarray(numbers, np.float64), np.empty(len(self.logits), np.int64)
+        self.functions.sample(_address(self.logits), _address(numbers), _address(ids), *self.logits.shape, temperature,
+                              top_k, top_p, min_p, num_threads())
+        return ids
+
+    @property
+    def _is_fp32(self) -> bool:
+        return self.logits.dtype == np.float32 and self.logits.flags.c_contiguous
 
 
 def _address(array: np.ndarray) -> int:
