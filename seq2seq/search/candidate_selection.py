@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from seq2seq.search.interface import Continuations, Scores
 from seq2seq.search.logits_processors import Phrase, begins_in_word, decode_pieces
 from seq2seq.search.options import Hypotheses
-from seq2seq.search.sampling import uniform_numbers
+from seq2seq.search.sampling import hashed, uniform_numbers_after
 from seq2seq.tokenizers.tokenizer import END_ID
 
 
@@ -39,11 +39,16 @@ class Sampling:
 
     def __call__(self, hypotheses: Hypotheses, scores: Scores, past: np.ndarray, count: int) -> Continuations:
         assert past.shape[2] == 1, "each group must consist of one hypothesis"
-        keys = self.keys[hypotheses.lines].T[:, :, None]                        # (numbers, sentences, 1)
-        numbers = uniform_numbers(self.seed, *keys, np.arange(past.shape[1]), hypotheses.tokens.shape[2])
+        numbers = uniform_numbers_after(self._hashes[hypotheses.lines], np.arange(past.shape[1]),
+                                        hypotheses.tokens.shape[2])
         ids = scores.sample(numbers.ravel(), self.temperature, self.top_k, self.top_p, self.min_p)
         totals = past + scores.values(np.arange(len(ids)), ids).reshape(past.shape)
         return totals, np.zeros(past.shape, np.int64), ids.reshape(past.shape)
+
+    @cached_property
+    def _hashes(self) -> np.ndarray:
+        """Hash of the seed and the key of each sentence, (sentences, 1)."""
+        return hashed(np.zeros((len(self.keys), 1), np.uint64), self.seed, *self.keys.T[:, :, None])
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class RequiredPhrases:
         self.pieces = pieces
         self.continues_word = _continues_word(tuple(pieces))
         # Progress of the hypotheses of the last step, by line and target.
-        self.progress: dict[tuple[int, tuple[int, ...]], _Progress] = {}
+        self.progress: dict[tuple[int, tuple[int, ...]], Progress] = {}
 
     def ban_end_if_missing(self, hypotheses: Hypotheses, scores: Scores) -> None:
         """Set the logit of `</s>` to -inf for hypotheses that lack a required phrase.
@@ -148,7 +153,7 @@ class RequiredPhrases:
         totals, beams, ids = best
         return totals[:, None], beams[:, None], ids[:, None]
 
-    def _select(self, searched: dict[int, list[_Progress]], scores: Scores, past: np.ndarray, best: Continuations
+    def _select(self, searched: dict[int, list[Progress]], scores: Scores, past: np.ndarray, best: Continuations
                 ) -> None:
         """Replace the best continuations of some sentences by those of the banks. searched: by index of the sentence,
         the progress of its hypotheses."""
@@ -181,18 +186,18 @@ class RequiredPhrases:
                         *[_Candidate(-math.inf, 0, END_ID, 0)] * (count - len(candidates))]
             totals[sentence], beams[sentence], ids[sentence], _ = zip(*selected, strict=True)
 
-    def _sentences(self, hypotheses: Hypotheses) -> Iterator[tuple[int, list[_Progress]]]:
+    def _sentences(self, hypotheses: Hypotheses) -> Iterator[tuple[int, list[Progress]]]:
         """Yield the index of each sentence that has phrases, with the progress of its hypotheses."""
         for sentence, (line, targets) in enumerate(zip(hypotheses.lines, hypotheses.tokens.tolist(), strict=True)):
             if self.phrases[line]:
                 yield sentence, [self.progress[line, tuple(target)] for target in targets]
 
-    def _progress_of(self, line: int, target: tuple[int, ...]) -> _Progress:
+    def _progress_of(self, line: int, target: tuple[int, ...]) -> Progress:
         before = self.progress.get((line, target[:-1]))
-        return _Progress(target, self.phrases[line] if before is None else before.unsettled, self.pieces)
+        return Progress(target, self.phrases[line] if before is None else before.unsettled, self.pieces)
 
 
-class _Progress:
+class Progress:
     """What a target has of the required phrases of its sentence.
 
     missing: phrases that its text lacks. unsettled: these phrases, and those that the next token may make missing

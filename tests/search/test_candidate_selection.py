@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lookup import WORDS, Table, every_translation, translate
 
-from seq2seq.search.candidate_selection import DiverseBeams, RequiredPhrase, RequiredPhrases, Sampling
+from seq2seq.search.candidate_selection import DiverseBeams, Progress, RequiredPhrase, RequiredPhrases, Sampling
 from seq2seq.search.logits_processors import Phrase, decode_pieces, force_prefix, min_length
 from seq2seq.search.scores import ArrayScores
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -77,12 +77,13 @@ def test_phrases_can_begin_within_a_prefix():
 
 def test_missing_tokens_are_counted_for_missing_and_partial_phrases():
     phrases = [of_words((3, 4, 3, 6)), of_words((6, 6))]
-    required = RequiredPhrases([phrases], A_WORD_EACH)
-    assert [required.missing_tokens(target, phrases) for target in
-            ((), (4,), (3,), (3, 4), (3, 4, 3), (3, 4, 3, 4), (3, 4, 3, 6))] \
-        == [6, 6, 5, 4, 3, 4, 1]                                                # 3 4 3 6 begins 6 6, too
-    assert required.missing_tokens((6, 6, 4, 3), phrases) == 3
-    assert required.missing_tokens((3, 4, 3, 6, 6), phrases) == 0
+    def missing(target):
+        return Progress(target[:-1], phrases, A_WORD_EACH).missing_after(target[-1])
+
+    assert [missing(target) for target in ((4,), (3,), (3, 4), (3, 4, 3), (3, 4, 3, 4), (3, 4, 3, 6))] \
+        == [6, 5, 4, 3, 4, 1]                                                   # 3 4 3 6 begins 6 6, too
+    assert missing((6, 6, 4, 3)) == 3
+    assert missing((3, 4, 3, 6, 6)) == 0
 
 
 # Whole words
