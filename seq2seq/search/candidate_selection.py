@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -100,7 +100,7 @@ class RequiredPhrase:
     phrase: Phrase
     spellings: tuple[tuple[int, ...], ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of tokens of the shortest spelling."""
         return min(map(len, self.spellings))
@@ -124,21 +124,20 @@ class RequiredPhrases:
         self.phrases = [tuple(dict.fromkeys(of_sentence)) for of_sentence in phrases]
         self.pieces = pieces
         self.continues_word = _continues_word(tuple(pieces))
-        # Progress of the hypotheses of the last step, by line and target.
-        self.progress: dict[tuple[int, tuple[int, ...]], Progress] = {}
+        # Progress of the hypotheses of the last step, in the order of the beam, for each line that has phrases.
+        self.progress: dict[int, list[Progress]] = {}
 
     def ban_end_if_missing(self, hypotheses: Hypotheses, scores: Scores) -> None:
         """Set the logit of `</s>` to -inf for hypotheses that lack a required phrase.
 
         `SearchOptions` must have both this object as `candidate_selection` and this method as a logits processor.
         """
-        self.progress = {(line, target): self._progress_of(line, target)
+        self.progress = {line: self._progress_of(line, list(map(tuple, targets)))
                          for line, targets in zip(hypotheses.lines, hypotheses.tokens.tolist(), strict=True)
-                         if self.phrases[line] for target in map(tuple, targets)}
-        beam, lacking = hypotheses.tokens.shape[1], []
-        for sentence, rows in self._sentences(hypotheses):
-            lacking += [sentence * beam + index for index, progress in enumerate(rows) if progress.missing]
-        if lacking:
+                         if self.phrases[line]}
+        beam = hypotheses.tokens.shape[1]
+        if lacking := [sentence * beam + index for sentence, line in enumerate(hypotheses.lines)
+                       for index, progress in enumerate(self.progress.get(line, [])) if progress.missing]:
             scores.assign(np.array(lacking), END_ID, -math.inf)
 
     def __call__(self, hypotheses: Hypotheses, scores: Scores, past: np.ndarray, count: int) -> Continuations:
@@ -146,8 +145,8 @@ class RequiredPhrases:
         assert groups == 1, "required phrases need a beam of one group"
         best = scores.best_of_rows(np.arange(sentences * beam).reshape(sentences, beam), past[:, 0], count)
         # For a sentence whose hypotheses keep all phrases whatever follows, the best candidates are the result.
-        searched = {sentence: rows for sentence, rows in self._sentences(hypotheses)
-                    if any(progress.unsettled for progress in rows)}
+        searched = {sentence: self.progress[line] for sentence, line in enumerate(hypotheses.lines)
+                    if any(progress.unsettled for progress in self.progress.get(line, []))}
         if searched:
             self._select(searched, scores, past, best)
         totals, beams, ids = best
@@ -186,15 +185,10 @@ class RequiredPhrases:
                         *[_Candidate(-math.inf, 0, END_ID, 0)] * (count - len(candidates))]
             totals[sentence], beams[sentence], ids[sentence], _ = zip(*selected, strict=True)
 
-    def _sentences(self, hypotheses: Hypotheses) -> Iterator[tuple[int, list[Progress]]]:
-        """Yield the index of each sentence that has phrases, with the progress of its hypotheses."""
-        for sentence, (line, targets) in enumerate(zip(hypotheses.lines, hypotheses.tokens.tolist(), strict=True)):
-            if self.phrases[line]:
-                yield sentence, [self.progress[line, tuple(target)] for target in targets]
-
-    def _progress_of(self, line: int, target: tuple[int, ...]) -> Progress:
-        before = self.progress.get((line, target[:-1]))
-        return Progress(target, self.phrases[line] if before is None else before.unsettled, self.pieces)
+    def _progress_of(self, line: int, targets: Sequence[tuple[int, ...]]) -> list[Progress]:
+        """Return the progress of the hypotheses of a line, from that of the hypotheses that they continue."""
+        before = {progress.target: progress.unsettled for progress in self.progress.get(line, [])}
+        return [Progress(target, before.get(target[:-1], self.phrases[line]), self.pieces) for target in targets]
 
 
 class Progress:

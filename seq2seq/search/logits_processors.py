@@ -209,8 +209,9 @@ class _ForbiddenPhrase:
         return prefix
 
     def _completing_ids(self, prefix: bytes) -> np.ndarray:
-        return np.array([index for index in self.ends
-                         if self.phrase.is_in((prefix + self.pieces[index]).decode(errors="surrogateescape"))], np.int64)
+        texts = ((prefix + self.pieces[index]).decode(errors="surrogateescape") for index in self.ends)
+        return np.array([index for index, text in zip(self.ends, texts, strict=True) if self.phrase.is_in(text)],
+                        np.int64)
 
 
 def _ends_in_word(text: str) -> bool:
