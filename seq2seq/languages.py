@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 # Codes and English name of each language, separated by colons: the code, which is ISO 639-1 if there is one, then ISO
 # 639-2/T (also 639-3), then ISO 639-2/B if it differs. The name, with _ for spaces, is missing for some rare languages.
@@ -82,6 +82,7 @@ def subtags(code: str) -> list[str]:
     return [_TWO_LETTERS.get(language, language), *others]
 
 
+@lru_cache(maxsize=1024)
 def main_language(code: str) -> str:
     """Return the code of a language without script and region: de for de-AT; zh for zh-CN, zho_Hans and cmn."""
     main = subtags(code)[0]

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from seq2seq.data.line_splitting import Span
@@ -42,7 +43,7 @@ class Glossary:
 
     def __init__(self, terms: Sequence[Term], source_language: str, target_language: str) -> None:
         self.source_language, self.target_language = source_language, target_language
-        self._by_first: dict[str, list[tuple[list[str], Term]]] = defaultdict(list)
+        self._by_first: dict[str, list[tuple[Sequence[str], Term]]] = defaultdict(list)
         for term in terms:
             source_words = _words(term.source)
             for key in self._keys(source_words[0]):
@@ -121,7 +122,7 @@ class Glossary:
         """Return lookup keys of a word. Two forms of one word share at least one key (see `words.same_word`)."""
         return {*lemmas(word, self.source_language), lower_case(word, self.source_language)[:MIN_STEM]}
 
-    def _entry_at(self, texts: list[str], index: int) -> tuple[int, Term] | None:
+    def _entry_at(self, texts: Sequence[str], index: int) -> tuple[int, Term] | None:
         """Return number of words and term of the entry whose words begin at this index of `texts`; None without one."""
         entries = [entry for key in sorted(self._keys(texts[index])) for entry in self._by_first.get(key, [])]
         for source_words, term in sorted(entries, key=lambda entry: -len(entry[0])):
@@ -146,7 +147,7 @@ class Glossary:
 
 def find_words(term: str, text: str, language: str, exact: bool = False) -> list[Span]:
     """Return the spans of a term in a text: its words as whole words, in any inflection unless `exact`."""
-    term_words, spans = _words(term), words(text)
+    term_words = _words(term)
     if not term_words:
         return [match.span() for match in re.finditer(re.escape(term), text)] if term else []
     texts = _words(text)
@@ -156,15 +157,17 @@ def find_words(term: str, text: str, language: str, exact: bool = False) -> list
         same = all(lower_case(one, language) == lower_case(word, language) if exact
                    else same_word(word, one, language) for word, one in zip(term_words, texts[index:], strict=False))
         if same:
+            spans = words(text)
             found.append((spans[index][0], spans[index + len(term_words) - 1][1]))
         index += len(term_words) if same else 1
     return found
 
 
-def _words(text: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def _words(text: str) -> tuple[str, ...]:
     """Return the words of a text in canonical form, because two texts can write a letter, such as Bengali য়, as one
     character and as two, or differ in invisible characters."""
-    return [canonical(text[begin:end]) for begin, end in words(text)]
+    return tuple(canonical(text[begin:end]) for begin, end in words(text))
 
 
 def _matches(term_word: str, word: str, language: str) -> bool:

@@ -22,7 +22,6 @@ from seq2seq.errors import CheckpointError
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
     KEY_PADDING,
-    LOG_ZERO,
     Functions,
     Layer,
     Linear,
@@ -35,7 +34,6 @@ from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Continuations
 from seq2seq.search.options import SearchOptions
 from seq2seq.search.scores import ArrayScores
-from seq2seq.search.scores import topk as reference_topk
 from seq2seq.tokenizers.tokenizer import START_ID
 
 if TYPE_CHECKING:
@@ -61,6 +59,10 @@ class _Cache:
     keys_values: np.ndarray
     used: int = 0
 
+    @cached_property
+    def address(self) -> int:
+        return _address(self.keys_values)
+
 
 @dataclass(frozen=True, eq=False)
 class Memory:
@@ -77,6 +79,10 @@ class Memory:
     longest: int
     keep_attention: bool
 
+    @cached_property
+    def address(self) -> int:
+        return _address(self.keys_values)
+
 
 @dataclass(frozen=True, eq=False)
 class Int8State:
@@ -85,7 +91,7 @@ class Int8State:
     position: position of the next token. used: value of `_Cache.used` when this state was created. Cache rows that
         were reserved later belong to other states.
     past: (rows, position) int32, cache row of each earlier position of each hypothesis.
-    first, count: (rows,) int32, index of the first source token and number of source tokens of each row's sentence.
+    spans: (2, rows) int32, index of the first source token and number of source tokens of each row's sentence.
     attention: see `interface.State`.
     """
 
@@ -94,16 +100,15 @@ class Int8State:
     cache: _Cache
     past: np.ndarray
     memory: Memory
-    first: np.ndarray
-    count: np.ndarray
+    spans: np.ndarray
     attention: np.ndarray | None = None
 
     def select(self, rows: np.ndarray) -> Int8State:
         """See `interface.State.select`."""
         flat = rows.ravel()
         attention = None if self.attention is None else self.attention[flat]
-        return Int8State(self.position, self.used, self.cache, self.past[flat], self.memory, self.first[flat],
-                         self.count[flat], attention)
+        return Int8State(self.position, self.used, self.cache, self.past[flat], self.memory,
+                         self.spans.take(flat, 1), attention)
 
     def with_next_position(self, attention: np.ndarray | None) -> Int8State:
         """Return the state with one more position, and reserve a new cache row for each hypothesis."""
@@ -121,7 +126,7 @@ class Int8State:
         longer = np.empty((rows, position + 1), np.int32)
         longer[:, :-1] = past
         longer[:, -1] = np.arange(used, cache.used)
-        return Int8State(position + 1, cache.used, cache, longer, self.memory, self.first, self.count, attention)
+        return Int8State(position + 1, cache.used, cache, longer, self.memory, self.spans, attention)
 
 
 class Int8Engine:
@@ -198,17 +203,17 @@ class Int8Engine:
     def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> Int8State:
         """See `interface.Stepwise.start`."""
         source, offsets = np.ascontiguousarray(source, np.int64), np.ascontiguousarray(source_offsets, np.int32)
-        first, count = offsets[:-1], np.diff(offsets)
-        longest = int(count.max(initial=0))
+        spans = np.stack((offsets[:-1], np.diff(offsets)))
+        longest = int(spans[1].max(initial=0))
         self._check_length(longest)
-        layers, features, sentences = self.cross_layers, 2 * self.d_model, len(first)
+        layers, features, sentences = self.cross_layers, 2 * self.d_model, len(offsets) - 1
         stride = len(source) * features
         keys_values = np.empty(layers * stride + KEY_PADDING, self.functions.stored_dtype)
         self.functions.encode(self.encoder, _address(source), _address(offsets), sentences, _address(keys_values),
                               stride, num_threads())
         cache = _Cache(np.empty((layers, 0, features), keys_values.dtype))
         return Int8State(0, 0, cache, np.empty((sentences, 0), np.int32),
-                         Memory(keys_values, stride, longest, keep_attention), first, count)
+                         Memory(keys_values, stride, longest, keep_attention), spans)
 
     def step(self, last_tokens: np.ndarray, state: Int8State) -> tuple[ArrayScores, Int8State]:
         """See `interface.Stepwise.step`."""
@@ -217,14 +222,14 @@ class Int8Engine:
         assert len(last_tokens) == rows
         attention = np.zeros((rows, memory.longest), np.float32) if memory.keep_attention else None
         after = state.with_next_position(attention)
-        keys_values, logits = after.cache.keys_values, np.empty((rows, self.vocab_size), np.float32)
-        length = np.full(rows, after.position, np.int32)
+        logits, length = np.empty((rows, self.vocab_size), np.float32), np.full(rows, after.position, np.int32)
+        _, capacity, features = after.cache.keys_values.shape
+        first = _address(after.spans)
         self.functions.step(
-            self.decoder, _address(last_tokens), _address(keys_values), keys_values[0].size, _address(after.past),
-            after.position, _address(length), _address(memory.keys_values), memory.stride, _address(after.first),
-            _address(after.count), _address(logits), attention if attention is None else _address(attention),
-            memory.longest, rows, num_threads())
-        return ArrayScores(logits, self.topk), after
+            self.decoder, _address(last_tokens), after.cache.address, capacity * features, _address(after.past),
+            after.position, _address(length), memory.address, memory.stride, first, first + 4 * rows, _address(logits),
+            attention if attention is None else _address(attention), memory.longest, rows, num_threads())
+        return Int8Scores(logits, self.functions), after
 
     def whole_search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                      options: SearchOptions) -> list[list[Hypothesis]]:
@@ -239,30 +244,13 @@ class Int8Engine:
         tokens = np.empty((sentences, max_finished, longest), np.int32)
         memory = state.memory
         self.functions.search(
-            self.decoder, _address(memory.keys_values), memory.stride, _address(state.first), _address(state.count),
+            self.decoder, memory.address, memory.stride, _address(state.spans[0]), _address(state.spans[1]),
             _address(limits), sentences, options.beam_size, options.finished_per_group, _address(banned), len(banned),
             max_finished, longest, _address(finished), _address(totals), _address(lengths), _address(tokens),
             num_threads())
         return [[Hypothesis(tokens[sentence, index, : lengths[sentence, index]].tolist(),
                             float(totals[sentence, index]))
                  for index in range(finished[sentence])] for sentence in range(sentences)]
-
-    def topk(self, logits: np.ndarray, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
-             skip_log_softmax: bool) -> Continuations:
-        """See `search.scores.topk`."""
-        if logits.dtype != np.float32 or totals.dtype != np.float32:
-            return reference_topk(logits, totals, banned, must_end, count, skip_log_softmax)
-        (groups, beam), logits, totals = totals.shape, np.ascontiguousarray(logits), np.ascontiguousarray(totals)
-        best_totals = np.empty((groups, count), np.float32)
-        beams, ids = np.empty((2, groups, count), np.int64)
-        banned = np.ascontiguousarray(banned, np.int64)
-        if must_end is not None:
-            must_end = np.ascontiguousarray(must_end, np.bool_)
-        self.functions.topk(_address(logits), _address(totals), groups, beam, logits.shape[1], _address(banned),
-                            len(banned), None if must_end is None else _address(must_end), skip_log_softmax,
-                            _address(best_totals), _address(beams), _address(ids), count, num_threads())
-        best_totals[best_totals <= LOG_ZERO] = -math.inf
-        return best_totals, beams, ids
 
     def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
                         layer: int) -> list[np.ndarray]:
@@ -279,8 +267,8 @@ class Int8Engine:
         ends = list(accumulate(map(math.prod, shapes), initial=0))
         weights, weight_offsets = np.empty(ends[-1], np.float32), np.array(ends, np.int64)
         self.functions.cross_attention(
-            self.decoder, _address(tokens), _address(target_offsets), len(targets), _address(memory.keys_values),
-            memory.stride, _address(offsets), layer - 1, _address(weights), _address(weight_offsets), num_threads())
+            self.decoder, _address(tokens), _address(target_offsets), len(targets), memory.address, memory.stride,
+            _address(offsets), layer - 1, _address(weights), _address(weight_offsets), num_threads())
         return [weights[begin:end].reshape(shape) for (begin, end), shape in zip(pairwise(ends), shapes, strict=True)]
 
     def _check_length(self, length: int) -> None:
@@ -354,6 +342,48 @@ class Int8Engine:
         """Return the address of a new array, which exists as long as the engine."""
         self._kept.append(np.empty(size * np.dtype(dtype).itemsize + ALIGNMENT, np.uint8))
         return -(-_address(self._kept[-1]) // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Scores(ArrayScores):
+    """Scores whose most frequent operations are kernels. Only those of the class that it extends take float64."""
+
+    functions: Functions
+
+    def best(self, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
+             skip_log_softmax: bool) -> Continuations:
+        if not self._is_fp32 or totals.dtype != np.float32:
+            return super().best(totals, banned, must_end, count, skip_log_softmax)
+        (groups, beam), totals = totals.shape, np.ascontiguousarray(totals)
+        best_totals, indices = np.empty((groups, count), np.float32), np.empty((2, groups, count), np.int64)
+        beams = _address(indices)
+        banned = np.ascontiguousarray(banned, np.int64)
+        if must_end is not None:
+            must_end = np.ascontiguousarray(must_end, np.bool_)
+        self.functions.topk(_address(self.logits), _address(totals), groups, beam, self.logits.shape[1],
+                            _address(banned), len(banned), None if must_end is None else _address(must_end),
+                            skip_log_softmax, _address(best_totals), beams, beams + indices[0].nbytes, count,
+                            num_threads())
+        return best_totals, indices[0], indices[1]
+
+    def log_sum_exp(self) -> np.ndarray:
+        if not self._is_fp32:
+            return super().log_sum_exp()
+        result = np.empty(len(self.logits), np.float32)
+        self.functions.log_sum_exp(_address(self.logits), _address(result), *self.logits.shape, num_threads())
+        return result
+
+    def sample(self, numbers: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
+        if not self._is_fp32:
+            return super().sample(numbers, temperature, top_k, top_p, min_p)
+        numbers, ids = np.ascontiguousarray(numbers, np.float64), np.empty(len(self.logits), np.int64)
+        self.functions.sample(_address(self.logits), _address(numbers), _address(ids), *self.logits.shape, temperature,
+                              top_k, top_p, min_p, num_threads())
+        return ids
+
+    @property
+    def _is_fp32(self) -> bool:
+        return self.logits.dtype == np.float32 and self.logits.flags.c_contiguous
 
 
 def _address(array: np.ndarray) -> int:

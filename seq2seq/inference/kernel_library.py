@@ -143,3 +143,6 @@ class Functions:
                             *(POINTER,) * 4, threads)
         self.topk = typed(loaded.topk, POINTER, POINTER, *(SIZE,) * 3, POINTER, SIZE, POINTER, ctypes.c_bool,
                           *(POINTER,) * 3, SIZE, threads)
+        self.log_sum_exp = typed(loaded.log_sum_exp, POINTER, POINTER, SIZE, SIZE, threads)
+        self.sample = typed(loaded.sample, *(POINTER,) * 3, SIZE, SIZE, ctypes.c_float, SIZE, ctypes.c_double,
+                            ctypes.c_double, threads)

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -1328,15 +1329,22 @@ inline void insert(Continuation* best, long count, Continuation one) {
 // Number of words in a block of the vocabulary. The logits of a block fit into a core's cache.
 constexpr long VOCABULARY_BLOCK = 16 * PANEL;
 
+// Sum of exp(logit - reference).
+inline float sum_of_exponentials(const float* logits, long count, float reference) {
+    return sum_of_terms(logits, count, 2 * LOG_ZERO, [=](Wide logits) { return exponential(logits - reference); });
+}
+
 // Top-k with log-softmax in one pass over the logits. The caller adds the logits of one block of the vocabulary after
 // the other. The fields describe the words added so far for each row. largest: the maximum logit. sum: the sum of
 // exp(logit - largest). end: the logit of `</s>`. best: the best words, with their logits as totals.
 struct BestWords {
     const long count;                                                           // number of best words for each row
+    const bool skip_log_softmax;                                                // logits are scores
     std::vector<float> largest, sum, end;
     std::vector<Continuation> best;
 
-    BestWords(long rows, long count) : count(count), largest(rows), sum(rows), end(rows), best(rows * count) {}
+    BestWords(long rows, long count, bool skip_log_softmax = false)
+        : count(count), skip_log_softmax(skip_log_softmax), largest(rows), sum(rows), end(rows), best(rows * count) {}
 
     void begin() {
         std::fill(largest.begin(), largest.end(), LOG_ZERO);
@@ -1352,14 +1360,14 @@ struct BestWords {
             found = max_by_lane(logits + begin - first, std::min(PANEL, last - begin));
             of_all = maximum(of_all, found);
         }
-        const float block_maximum = max_of(of_all);
-        if (block_maximum > largest[row]) {
-            sum[row] *= std::exp(largest[row] - block_maximum);
-            largest[row] = block_maximum;
+        if (!skip_log_softmax) {
+            const float block_maximum = max_of(of_all);
+            if (block_maximum > largest[row]) {
+                sum[row] *= std::exp(largest[row] - block_maximum);
+                largest[row] = block_maximum;
+            }
+            sum[row] += sum_of_exponentials(logits, last - first, largest[row]);
         }
-        const float reference = largest[row];
-        sum[row] += sum_of_terms(logits, last - first, 2 * LOG_ZERO,
-                                 [=](Wide logits) { return exponential(logits - reference); });
         if (first <= END && END < last) end[row] = logits[END - first];
         for (long i = 0; i < number_banned; ++i)
             if (first <= banned[i] && banned[i] < last) logits[banned[i] - first] = 2 * LOG_ZERO;
@@ -1377,9 +1385,8 @@ struct BestWords {
     }
 
     // Computes the best `count` continuations of a group of `beam` hypotheses. The group begins at row `first`. before:
-    // log p of the hypotheses. must_end: only `</s>` may follow. skip_log_softmax: logits are scores.
-    void topk(long first, long beam, const float* before, bool must_end, bool skip_log_softmax,
-              Continuation* result) const {
+    // log p of the hypotheses. must_end: only `</s>` may follow.
+    void topk(long first, long beam, const float* before, bool must_end, Continuation* result) const {
         std::fill_n(result, count, NONE);
         for (long hypothesis = 0; hypothesis < beam; ++hypothesis) {
             const long row = first + hypothesis;
@@ -1393,6 +1400,136 @@ struct BestWords {
             for (long rank = 0; rank < count && own[rank].total > LOG_ZERO; ++rank)
                 insert(result, count, {past + own[rank].total, int32_t(hypothesis), own[rank].word});
         }
+    }
+};
+
+// Log-sum-exp of the logits of a row.
+float log_sum_exp(const float* logits, long words) {
+    const float largest = max_of(max_by_lane(logits, words));
+    if (LOG_ZERO < largest && largest < INFINITY)
+        return largest + std::log(sum_of_exponentials(logits, words, largest));
+    float sum = 0;                                                              // -inf, infinity or NaN
+    for (long word = 0; word < words; ++word) sum += std::exp(logits[word]);
+    return std::log(sum);
+}
+
+// Samples a word by inverting the cumulative distribution, as `sample_tokens` and `truncate` in search/sampling.py do.
+// A sampler is used for one row after the other.
+//
+// weights: of each word, the probability divided by the largest one; 0 for words of negligible probability. sums: the
+// sums of the weights of each panel of words.
+struct Sampler {
+    const long words;
+    const float temperature, log_min_p;
+    const long top_k;
+    const double top_p;
+    std::vector<float> weights, sums;
+    std::vector<long> candidates;
+
+    Sampler(long words, float temperature, long top_k, double top_p, double min_p)
+        : words(words), temperature(temperature), log_min_p(float(std::log(min_p))),
+          top_k(0 < top_k && top_k < words ? top_k : 0), top_p(top_p), weights(words),
+          sums((words + PANEL - 1) / PANEL) {}
+
+    // number: random number in [0, 1). If no word has a probability, or the logits contain NaN, the result is 0.
+    long sample(const float* logits, double number) {
+        const float largest = max_of(max_by_lane(logits, words)) / temperature;
+        const Wide least = exponential(broadcast(-INFINITY));
+        const auto weigh = [&](Wide some) {
+            return maximum(exponential(some / temperature - largest) - least, broadcast(0.0f));
+        };
+        double total = 0;
+        for (long begin = 0; begin < words; begin += PANEL) {
+            const long end = std::min(begin + PANEL, words);
+            Wide sum = {};
+            for (long i = begin; i < end; i += WIDTH) {
+                const bool whole = i + WIDTH <= end;
+                const Wide some = weigh(whole ? load(logits + i) : load_some(logits + i, end - i, 2 * LOG_ZERO));
+                if (whole) {
+                    store(some, &weights[i]);
+                } else {
+                    for (long rest = i; rest < end; ++rest) weights[rest] = some[rest - i];
+                }
+                sum += some;
+            }
+            total += sums[begin / PANEL] = sum_of(sum);
+        }
+        if (!(0 < total && total < INFINITY)) return 0;
+        const auto is_kept = [&](long word) { return !(logits[word] / temperature < largest + log_min_p); };
+        if (!top_k && !(top_p < 1) && log_min_p == -INFINITY) return invert(number * total);
+        candidates.clear();
+        if (top_k || top_p < 1) {
+            truncate(total);
+            candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
+                                            [&](long word) { return !is_kept(word); }), candidates.end());
+            std::sort(candidates.begin(), candidates.end());
+        } else {
+            for (long word = 0; word < words; ++word)
+                if (is_kept(word)) candidates.push_back(word);
+        }
+        double kept = 0, sum = 0;
+        for (const long word : candidates) kept += weights[word];
+        for (const long word : candidates)
+            if ((sum += weights[word]) > number * kept) return word;
+        return candidates.back();
+    }
+
+   private:
+    // Finds the candidates that top-k and top-p keep. total: sum of all weights.
+    void truncate(double total) {
+        // More than `limit` is the weight of words that both may keep: the best k words have at least the k-th largest
+        // maximum of a panel, and all words below the limit together have a probability below 1 - p.
+        float limit = top_k ? 0.0f : float(0.9 * (1 - top_p) * total / words);
+        if (top_k && top_k < long(sums.size())) {
+            for (long begin = 0; begin < words; begin += PANEL)
+                sums[begin / PANEL] = max_of(max_by_lane(&weights[begin], std::min(PANEL, words - begin)));
+            std::nth_element(sums.begin(), sums.begin() + top_k - 1, sums.end(), std::greater<float>());
+            limit = std::nextafter(sums[top_k - 1], 0.0f);
+        }
+        for (long begin = 0, i; begin < words; begin += WIDTH) {
+            if (begin + WIDTH <= words) {
+                for (uint32_t lanes = above(load(&weights[begin]), limit); lanes; lanes &= lanes - 1)
+                    candidates.push_back(begin + __builtin_ctz(lanes));
+            } else {
+                for (i = begin; i < words; ++i)
+                    if (weights[i] > limit) candidates.push_back(i);
+            }
+        }
+        // The heap gives the candidates in order of their weights; of equals, the smallest word first.
+        const auto comes_later = [&](long one, long other) {
+            return weights[one] != weights[other] ? weights[one] < weights[other] : one > other;
+        };
+        auto rest = candidates.end();
+        std::make_heap(candidates.begin(), rest, comes_later);
+        if (top_k) {
+            const long count = std::min<long>(top_k, candidates.size());
+            for (long i = 0; i < count; ++i) std::pop_heap(candidates.begin(), rest--, comes_later);
+            std::rotate(candidates.begin(), rest, candidates.end());
+            candidates.resize(count);
+            total = 0;
+            for (const long word : candidates) total += weights[word];
+            std::make_heap(candidates.begin(), rest = candidates.end(), comes_later);
+        }
+        if (!(top_p < 1)) return;
+        double sum = 0;
+        do {
+            std::pop_heap(candidates.begin(), rest--, comes_later);
+            sum += weights[*rest] / total;
+        } while (rest != candidates.begin() && sum < top_p);                   // the words so far do not suffice
+        candidates.erase(candidates.begin(), rest);
+    }
+
+    // Returns the first word up to which the weights of all words sum to more than the threshold.
+    long invert(double threshold) const {
+        double sum = 0;
+        long panel = 0, found = 0;
+        while (panel + 1 < long(sums.size()) && sum + sums[panel] <= threshold) sum += sums[panel++];
+        for (long word = panel * PANEL; word < std::min(panel * PANEL + PANEL, words); ++word) {
+            // Rounding may bring the sum below that of the panel; then the last possible word of it is chosen.
+            if (weights[word] > 0) found = word;
+            if ((sum += weights[word]) > threshold) return word;
+        }
+        return found;
     }
 };
 
@@ -1497,7 +1634,7 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
         after.rows = 0;
         for (const Sentence& one : searched) {
             const bool must_end = search.limits[one.number] <= one.length + 1;
-            best_words.topk(row, one.width, &now.totals[row], must_end, false, best.data());
+            best_words.topk(row, one.width, &now.totals[row], must_end, best.data());
             int64_t& finished = search.finished[one.number];
             for (long rank = 0; rank < search.beam; ++rank) {
                 if (best[rank].word != END || !(best[rank].total > LOG_ZERO)) continue;
@@ -1542,19 +1679,36 @@ void topk(float* logits, const float* totals, long groups, long beam, long words
           int64_t* ids, long count, int threads) {
 #pragma omp parallel for num_threads(threads) if (groups * beam > MAX_SERIAL_ROWS)
     for (long group = 0; group < groups; ++group) {
-        BestWords best_words(beam, count);
+        BestWords best_words(beam, count, skip_log_softmax);
         best_words.begin();
         for (long row = 0; row < beam; ++row)
             for (long begin = 0; begin < words; begin += VOCABULARY_BLOCK)
                 best_words.add_logits(row, logits + (group * beam + row) * words + begin, begin,
                                       std::min(begin + VOCABULARY_BLOCK, words), banned, number_banned);
         std::vector<Continuation> best(count);
-        best_words.topk(0, beam, totals + group * beam, must_end && must_end[group], skip_log_softmax, best.data());
+        best_words.topk(0, beam, totals + group * beam, must_end && must_end[group], best.data());
         for (long rank = 0; rank < count; ++rank) {
-            best_totals[group * count + rank] = best[rank].total;
+            best_totals[group * count + rank] = best[rank].total > LOG_ZERO ? best[rank].total : -INFINITY;
             beams[group * count + rank] = best[rank].beam;
             ids[group * count + rank] = best[rank].word;
         }
+    }
+}
+
+// Writes the log-sum-exp of each row.
+void log_sum_exp(const float* logits, float* result, long rows, long words, int threads) {
+#pragma omp parallel for num_threads(threads) if (rows > MAX_SERIAL_ROWS)
+    for (long row = 0; row < rows; ++row) result[row] = log_sum_exp(logits + row * words, words);
+}
+
+// Samples a word for each row. The other arguments: see `Sampler`.
+void sample(const float* logits, const double* numbers, int64_t* sampled, long rows, long words, float temperature,
+            long top_k, double top_p, double min_p, int threads) {
+#pragma omp parallel num_threads(threads) if (rows > MAX_SERIAL_ROWS)
+    {
+        Sampler sampler(words, temperature, top_k, top_p, min_p);
+#pragma omp for
+        for (long row = 0; row < rows; ++row) sampled[row] = sampler.sample(logits + row * words, numbers[row]);
     }
 }
 

@@ -99,21 +99,21 @@ class _StepwiseRun:
             width = beams.totals.shape[1]
             bonuses = None if options.bonus is None else options.bonus(self.state).reshape(beams.totals.shape)
             parents = beams.advance(self._continuations(scores, beams), bonuses)
-            done = beams.done.reshape(-1, groups).all(1)
-            if length == longest or done.all():
+            done: np.ndarray = beams.done.reshape(-1, groups).all(1)
+            finished = np.flatnonzero(done).tolist()
+            if length == longest or len(finished) == len(done):
                 break
-            rows = parents + width * np.arange(len(parents))[:, None]
-            if done.any():
+            rows = parents + np.arange(0, width * len(parents), width)[:, None]
+            if finished:
                 kept = np.flatnonzero(~done)
-                for sentence in np.flatnonzero(done).tolist():
+                for sentence in finished:
                     self._record(results, beams, sentence)
                 of_kept = (kept[:, None] * groups + np.arange(groups)).ravel()
                 beams.keep(of_kept)
                 self.lines, rows = [self.lines[sentence] for sentence in kept], rows[of_kept]
             last_tokens = beams.tokens[:, :, -1].ravel()
-            rows = rows.reshape(len(self.lines), -1)
-            if done.any() or width != options.group_size or not (np.diff(rows.ravel()) == 1).all():
-                self.state = self.state.select(rows)
+            if finished or options.group_size > 1:                              # else each row continues itself
+                self.state = self.state.select(rows.reshape(len(self.lines), -1))
         assert beams is not None
         for sentence in range(len(self.lines)):
             self._record(results, beams, sentence)
@@ -143,7 +143,7 @@ class _StepwiseRun:
             selected = options.candidate_selection(hypotheses, scores, past, count)
             best, parents, ids = (part.reshape(len(totals), -1) for part in selected)
             continuations = best, parents, ids
-        self.nan |= bool(np.isnan(past).any() or np.isnan(continuations[0]).any())
+        self.nan |= math.isnan(past.max()) or math.isnan(continuations[0].max())  # the maximum of NaN is NaN
         return continuations
 
     def _ban(self, scores: Scores, must_end: np.ndarray | None, rows: int) -> None:

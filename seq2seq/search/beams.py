@@ -71,7 +71,8 @@ class Beams:
         totals, parents, ids = (part[:, : self.size].copy() for part in continuations)
         possible = continuations[0] > -math.inf                                 # False for NaN
         stops = (continuations[2] == END_ID) | ~possible
-        for group in np.flatnonzero(stops[:, : self.size].any(1)).tolist():
+        # A group that is done stays as it is: its totals are -inf.
+        for group in np.flatnonzero(stops[:, : self.size].any(1) & ~self.done).tolist():
             # Each `</s>` among the first `size` candidates finishes a hypothesis.
             for place in np.flatnonzero(stops[group, : self.size] & possible[group, : self.size]).tolist():
                 parent = parents[group, place]

@@ -19,6 +19,9 @@ from seq2seq.search.interface import Scores
 from seq2seq.search.options import Hypotheses, LogitsProcessor
 from seq2seq.tokenizers.tokenizer import END_ID
 
+# Maximum number of contexts for which a processor keeps the ids that its phrases forbid.
+MAX_CONTEXTS = 4096
+
 
 def min_length(length: int) -> LogitsProcessor:
     """Forbid targets of fewer than `length` tokens, not counting `</s>`."""
@@ -84,10 +87,10 @@ class Phrase:
     whole_words: bool = True
     ignore_case: bool = False
 
-    def is_in(self, text: str) -> bool:
-        """Return True if the text contains the phrase."""
+    def is_in(self, text: str, begin: int = 0) -> bool:
+        """Return True if the text contains the phrase. begin: index from which the phrase may begin."""
         text = self._comparable(text)
-        start = text.find(self._key)
+        start = text.find(self._key, begin)
         while start >= 0:
             if self.may_begin_after(text[:start]) and self._may_end_before(text[start + len(self._key) :]):
                 return True
@@ -100,6 +103,8 @@ class Phrase:
         If `ignore_case` is True, the prefix is in the form that `_without_case` returns.
         """
         text = self._comparable(text)
+        if not text.endswith(self._prefixes):
+            return ""
         for length in range(min(len(self._key) - 1, len(text)), 0, -1):
             if text.endswith(self._key[:length]) and self.may_begin_after(text[: len(text) - length]):
                 return self._key[:length]
@@ -115,6 +120,21 @@ class Phrase:
     @cached_property
     def _key(self) -> str:
         return self._comparable(self.text)
+
+    @cached_property
+    def _prefixes(self) -> tuple[str, ...]:
+        """Proper prefixes of the phrase."""
+        return tuple(self._key[:length] for length in range(1, len(self._key)))
+
+    def may_end_in(self, text: str) -> bool:
+        """Return False if the phrase cannot end inside this text, whatever is before and after it."""
+        text = self._comparable(text)
+        return self._key in text or text.startswith(self._suffixes)
+
+    @cached_property
+    def _suffixes(self) -> tuple[str, ...]:
+        """Proper suffixes of the phrase."""
+        return tuple(self._key[begin:] for begin in range(1, len(self._key)))
 
     def _comparable(self, text: str) -> str:
         return _without_case(text) if self.ignore_case else text
@@ -139,18 +159,31 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
         pieces: text of each id in UTF-8, with a space before a piece that begins a word.
         whole_words, ignore_case: see `Phrase`.
     """
-    forbidden = [_ForbiddenPhrase(Phrase(phrase, whole_words, ignore_case), pieces) for phrase in phrases]
+    texts = [piece.decode(errors="surrogateescape") for piece in pieces]
+    forbidden = [_ForbiddenPhrase(Phrase(phrase, whole_words, ignore_case), pieces, texts) for phrase in phrases]
     # Number of tokens at the end of a target that can affect which ids are banned. They spell the character before the
     # phrase, the beginning of the phrase, and possibly an incomplete character. A character has at most four bytes, and
     # a token has at least one.
     context = 4 * max(map(len, phrases), default=0) + 8
 
     def processor(hypotheses: Hypotheses, scores: Scores) -> None:
-        for row, tokens in enumerate(hypotheses.rows[:, -context:].tolist()):
-            text = b"".join([pieces[token] for token in tokens])
-            for phrase in forbidden:
-                if len(ids := phrase.banned_after(text)):
-                    scores.assign(np.full(len(ids), row), ids, -math.inf)
+        banned = [banned_after(b"".join([pieces[token] for token in tokens]))
+                  for tokens in hypotheses.rows[:, -context:].tolist()]
+        if any(map(len, banned)):
+            scores.assign(np.arange(len(banned)).repeat(list(map(len, banned))), np.concatenate(banned), -math.inf)
+
+    def banned_after(text: bytes) -> np.ndarray:
+        """Return the ids that must not follow the text, (ids,)."""
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        characters, incomplete = decoder.decode(text), decoder.getstate()[0]
+        in_word = _ends_in_word(characters)
+        return banned_by_all(tuple(phrase.prefix(characters, in_word) for phrase in forbidden), incomplete)
+
+    @lru_cache(maxsize=MAX_CONTEXTS)
+    def banned_by_all(prefixes: tuple[str, ...], incomplete: bytes) -> np.ndarray:
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *(
+            phrase.completing_ids(prefix.encode(errors="surrogateescape") + incomplete)
+            for phrase, prefix in zip(forbidden, prefixes, strict=True))]))
 
     return processor
 
@@ -158,23 +191,27 @@ def forbid_phrases(phrases: Sequence[str], pieces: Sequence[bytes], whole_words:
 class _ForbiddenPhrase:
     """Forbidden phrase, and the tokens that would complete it after a text."""
 
-    def __init__(self, phrase: Phrase, pieces: Sequence[bytes]) -> None:
+    def __init__(self, phrase: Phrase, pieces: Sequence[bytes], texts: Sequence[str]) -> None:
+        """texts: text of each piece; bytes of an incomplete character are lone surrogates."""
         self.phrase, self.pieces = phrase, pieces
-        self.completing_ids = lru_cache(maxsize=None)(self._completing_ids)
+        # The phrase can end in these pieces. A piece that begins with a surrogate may continue an incomplete character.
+        self.ends = [index for index, text in enumerate(texts)
+                     if phrase.may_end_in(text) or "\udc80" <= text[:1] <= "\udcff"]
+        self.completing_ids = lru_cache(maxsize=MAX_CONTEXTS)(self._completing_ids)
 
-    def banned_after(self, text: bytes) -> np.ndarray:
-        """Return the ids that must not follow the text, (ids,)."""
-        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        characters, incomplete = decoder.decode(text), decoder.getstate()[0]
-        prefix = self.phrase.matched_prefix(characters)
-        if not prefix and not self.phrase.may_begin_after(characters):
-            # Stands for any letter, after which the phrase must not begin. The letter is not that of the phrase.
-            prefix = "y" if self.phrase._key[:1] == "x" else "x"
-        return self.completing_ids(prefix.encode(errors="surrogateescape") + incomplete)
+    def prefix(self, text: str, in_word: bool) -> str:
+        """Return the part of the phrase with which the text ends, or a letter after which the phrase must not begin, or
+        "". in_word: True = the text ends in a word."""
+        prefix = self.phrase.matched_prefix(text)
+        if not prefix and in_word and not self.phrase.may_begin_after(text):
+            # Stands for any letter. The letter is not that of the phrase.
+            return "y" if self.phrase._key[:1] == "x" else "x"
+        return prefix
 
     def _completing_ids(self, prefix: bytes) -> np.ndarray:
-        return np.array([index for index, piece in enumerate(self.pieces)
-                         if self.phrase.is_in((prefix + piece).decode(errors="surrogateescape"))], np.int64)
+        texts = ((prefix + self.pieces[index]).decode(errors="surrogateescape") for index in self.ends)
+        return np.array([index for index, text in zip(self.ends, texts, strict=True) if self.phrase.is_in(text)],
+                        np.int64)
 
 
 def _ends_in_word(text: str) -> bool:

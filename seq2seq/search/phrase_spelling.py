@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from string import capwords
 from unicodedata import normalize
 
@@ -66,14 +67,7 @@ class PhraseSpeller:
         Each phrase is forbidden as written, in both normal forms of Unicode, because the training text may have the
         other one, and as normalised by the tokenizer, because translations are normalised.
         """
-        forms = [form for phrase in map(str.strip, phrases)
-                 for form in dict.fromkeys((phrase, normalize("NFC", phrase), normalize("NFD", phrase)))]
-        for pieces in self.tokenizer.encode(list(forms)):
-            normalised = "" if UNKNOWN_ID in pieces else decode_pieces(pieces, self.tokenizer.piece_bytes).strip()
-            if normalised:
-                forms.append(normalised)
-        return forbid_phrases(list(dict.fromkeys(forms)), self.tokenizer.piece_bytes, not self.spaceless,
-                              self.ignore_case)
+        return _forbid(self.tokenizer, tuple(phrases), not self.spaceless, self.ignore_case)
 
     def encode(self, text: str, line: int | None, name: str) -> tuple[int, ...]:
         """Return the ids of a text.
@@ -118,6 +112,18 @@ class PhraseSpeller:
         rest = ids[len(mark) :]
         hidden = ids[: len(mark)] != mark or not set(rest).isdisjoint(self.tokenizer.never_generated_ids)
         return None if hidden or not rest else rest
+
+
+@lru_cache(maxsize=16)
+def _forbid(tokenizer: Vocabulary, phrases: tuple[str, ...], whole_words: bool, ignore_case: bool) -> LogitsProcessor:
+    """See `PhraseSpeller.forbid`. It takes milliseconds, and the phrases of many calls are the same."""
+    forms = [form for phrase in map(str.strip, phrases)
+             for form in dict.fromkeys((phrase, normalize("NFC", phrase), normalize("NFD", phrase)))]
+    for pieces in tokenizer.encode(list(forms)):
+        normalised = "" if UNKNOWN_ID in pieces else decode_pieces(pieces, tokenizer.piece_bytes).strip()
+        if normalised:
+            forms.append(normalised)
+    return forbid_phrases(list(dict.fromkeys(forms)), tokenizer.piece_bytes, whole_words, ignore_case)
 
 
 def _line_label(number: int | None) -> str:

@@ -104,11 +104,20 @@ def uniform_numbers(*key: int | Sequence[int] | np.ndarray) -> np.ndarray:
     Returns:
         float64, of the broadcast shape.
     """
-    bits = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in key)), np.uint64)
+    return uniform_numbers_after(np.zeros((), np.uint64), *key)
+
+
+def uniform_numbers_after(bits: np.ndarray, *key: int | Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return the `uniform_numbers` of keys of which `hashed` has hashed the first parts. bits: its result."""
+    # Only 52 bits are used, so that even the largest number times a sum of probabilities is below the sum.
+    return (hashed(bits, *key) >> np.uint64(12)).astype(np.float64) * 2.0**-52
+
+
+def hashed(bits: np.ndarray, *key: int | Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return a hash of the bits, uint64, and the parts of a key, of the broadcast shape."""
     for part in key:
         bits = splitmix64(bits ^ np.asarray(part, np.uint64))
-    # Only 52 bits are used, so that even the largest number times a sum of probabilities is below the sum.
-    return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
+    return bits
 
 
 def splitmix64(states: np.ndarray) -> np.ndarray:

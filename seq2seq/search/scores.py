@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,6 @@ CACHED_ELEMENTS = 250_000
 """Maximum number of logits in one call of exp and sum: 1 MB in fp32, which fits into a core's cache."""
 
 NOTHING_BANNED = np.zeros(0, np.int64)
-
-TopK = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None, int, bool], Continuations]
-"""Type of `topk` and of an engine's implementation of it."""
 
 
 def topk(logits: np.ndarray, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
@@ -105,11 +102,10 @@ def _largest(numbers: np.ndarray, count: int) -> np.ndarray:
 class ArrayScores:
     """Scores in an array. The methods are those of `interface.Scores`.
 
-    logits: (rows, vocab_size), float32 or float64. topk: an engine's implementation of `topk`.
+    logits: (rows, vocab_size), float32 or float64.
     """
 
     logits: np.ndarray
-    topk: TopK = topk
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -117,12 +113,12 @@ class ArrayScores:
 
     def best(self, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
              skip_log_softmax: bool) -> Continuations:
-        return self.topk(self.logits, totals, banned, must_end, count, skip_log_softmax)
+        return topk(self.logits, totals, banned, must_end, count, skip_log_softmax)
 
     def best_of_rows(self, rows: np.ndarray, past: np.ndarray, count: int) -> Continuations:
         whole = rows.size == len(self.logits) and (rows.size < 2 or bool((np.diff(rows.ravel()) == 1).all()))
         logits = self.logits if whole else self.logits[rows.ravel()]
-        return self.topk(logits, past, NOTHING_BANNED, None, count, True)
+        return replace(self, logits=logits).best(past, NOTHING_BANNED, None, count, True)
 
     def log_sum_exp(self) -> np.ndarray:
         return log_sum_exp(self.logits)
@@ -147,13 +143,13 @@ class ArrayScores:
         return self
 
     def plus(self, other: ArrayScores, weight: float) -> ArrayScores:
-        return ArrayScores(self.logits + weight * other.logits, self.topk)
+        return replace(self, logits=self.logits + weight * other.logits)
 
     def mean(self, others: Sequence[ArrayScores]) -> ArrayScores:
         total = self.logits
         for other in others:
             total = total + other.logits
-        return ArrayScores(total / (1 + len(others)), self.topk)
+        return replace(self, logits=total / (1 + len(others)))
 
     def mean_probability(self, others: Sequence[ArrayScores]) -> ArrayScores:
         every = [self.logits, *(other.logits for other in others)]
@@ -161,4 +157,4 @@ class ArrayScores:
         largest[largest == -math.inf] = 0                                       # -inf - -inf would be NaN
         total = sum(np.exp(logits - largest) for logits in every)               # many times as fast as `logaddexp`
         with np.errstate(divide="ignore"):
-            return ArrayScores(largest + np.log(total / self.dtype.type(len(every))), self.topk)
+            return replace(self, logits=largest + np.log(total / self.dtype.type(len(every))))

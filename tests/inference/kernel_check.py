@@ -31,6 +31,7 @@ from seq2seq.inference.kernel_library import (
     Norm,
     Stack,
 )
+from seq2seq.search.sampling import sample_tokens, truncate
 
 END, START = 2, 1
 """Ids of `</s>` and of the start symbol, as in kernels.cpp."""
@@ -449,6 +450,43 @@ class Checker:
             if results != expected:
                 raise Fault(f"search finds other hypotheses than a simple beam search ({shape}, beam {beam})")
 
+    def check_log_sum_exp(self) -> None:
+        rows, vocab_size = self.random_size(40), self.random_size(400)
+        logits = self.input(self.random.normal(size=(rows, vocab_size)) * 9)
+        for row, number in enumerate((-np.inf, np.nan, np.inf)[: rows - 1]):
+            logits[row, self.random.integers(vocab_size) if row else slice(None)] = number
+        result = self.output("log_sum_exp", (rows,))
+        self.functions.log_sum_exp(address(logits), address(result), rows, vocab_size, THREADS)
+        shape = f"{rows} rows, vocabulary of {vocab_size}"
+        self.check_guards(shape)
+        with np.errstate(divide="ignore"):
+            expected = np.log(np.exp(logits.astype(np.float64)).sum(1))
+        finite = np.isfinite(expected)
+        if not np.array_equal(result[~finite], expected[~finite].astype(np.float32), equal_nan=True):
+            raise Fault(f"log_sum_exp is wrong for logits that are not finite ({shape})")
+        self.compare("log_sum_exp", result[finite], expected[finite], 1e-6, shape)
+
+    def check_sample(self) -> None:
+        rows, vocab_size = self.random_size(40), self.random_size(400)
+        # No logits are equal: which of equal logits top-k keeps is undefined.
+        logits = self.input([self.random.permutation(vocab_size) for _ in range(rows)])
+        logits *= 20 / vocab_size
+        logits[self.random.random(logits.shape) < 0.1] = -np.inf
+        for row, number in enumerate((-np.inf, np.nan)[: rows - 1]):
+            logits[row, self.random.integers(vocab_size) if row else slice(None)] = number
+        numbers = self.input(self.random.random(rows) * (self.random.random(rows) < 0.9), np.float64)
+        ids = self.output("sample", (rows,), np.int64)
+        rules = (float(self.random.choice([1, 0.5, 3])), int(self.random.choice([0, 1, 7, 90, vocab_size])),
+                 float(self.random.choice([1, 0.9, 0.3])), float(self.random.choice([0, 0.05, 1])))
+        self.functions.sample(address(logits), address(numbers), address(ids), rows, vocab_size, *rules, THREADS)
+        shape = f"{rows} rows, vocabulary of {vocab_size}, temperature, top-k, top-p, min-p: {rules}"
+        self.check_guards(shape)
+        with np.errstate(invalid="ignore"):
+            expected = sample_tokens(truncate(logits, *rules), numbers)
+        # A number may lie between two tokens, or a token on the limit of top-p, but for rounding.
+        if (ids != expected).sum() > rows / 20:
+            raise Fault(f"sample returns {ids}, not {expected} ({shape})")
+
     def check_topk(self) -> None:
         groups, beam, vocab_size = self.random_size(40), int(self.random.integers(1, 8)), self.random_size(400) + 3
         count, normalised = int(self.random.integers(1, 2 * beam + 2)), bool(self.random.integers(2))
@@ -508,7 +546,7 @@ def check(checker: Checker, shapes: int) -> None:
     for _ in range(shapes):
         for check_function in (checker.check_add_and_norm, checker.check_product, checker.check_pack,
                                checker.check_attend_past, checker.check_attend_source, checker.check_stack,
-                               checker.check_topk):
+                               checker.check_topk, checker.check_log_sum_exp, checker.check_sample):
             checker.begin()
             check_function()
 

@@ -16,7 +16,7 @@ from torch import nn
 from seq2seq.errors import CheckpointError, RequestError
 from seq2seq.inference import engines, int8
 from seq2seq.inference.eager import fold_query_preparation, quantised
-from seq2seq.inference.int8 import GROWTH_STEPS, Int8Engine
+from seq2seq.inference.int8 import GROWTH_STEPS, Int8Engine, Int8Scores
 from seq2seq.inference.kernel_library import PANEL
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.inference.transformer_weights import expected_shapes, sinusoids
@@ -24,8 +24,10 @@ from seq2seq.model import build_model, layers
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.attention_weights import attention_maps
 from seq2seq.recipe import ModelSection
+from seq2seq.search import scores
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
+from seq2seq.search.sampling import uniform_numbers
 from seq2seq.search.scores import ArrayScores
 from seq2seq.search.scores import topk as reference_topk
 from seq2seq.translation.scoring import pair_scores
@@ -207,14 +209,16 @@ def test_results_do_not_depend_on_the_number_of_threads(make_model, make_batch, 
 def test_kernels_use_the_threads_of_the_python_thread_that_calls_them(make_model, make_batch, load, monkeypatch):
     engine, batch, seen = load(make_model(torch.float32)), make_batch(), []
     monkeypatch.setattr(int8, "num_threads", lambda: 3)
-    for name in ("encode", "step", "topk", "cross_attention"):
+    for name in ("encode", "step", "log_sum_exp", "sample", "topk", "cross_attention"):
         function = getattr(engine.functions, name)
         monkeypatch.setattr(engine.functions, name, lambda *given, function=function: (
             seen.append(given[-1]), function(*given)))
     scores, _ = engine.step(np.full(4, 7), engine.start(*source_of(batch)))
+    scores.log_sum_exp()
+    scores.sample(np.zeros(4), 1.0, 0, 1.0, 0.0)
     scores.best(np.zeros((4, 1), np.float32), np.array([0]), None, 2, False)
     engine.cross_attention(*source_of(batch), [[5]] * 4, 1)
-    assert seen == [3] * 5
+    assert seen == [3] * 7
 
 
 def test_two_continuations_of_one_state_are_independent(make_model, make_batch, load):
@@ -478,8 +482,8 @@ def test_an_unusual_model_has_an_obstacle(unusual, told):
 
 
 @pytest.fixture
-def topk(make_model, load):
-    return load(make_model(torch.float32)).topk
+def topk(kernels):
+    return lambda logits, *given: Int8Scores(logits, kernels).best(*given)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
@@ -511,8 +515,24 @@ def test_missing_top_k_entries_have_score_minus_infinity(topk):
 @pytest.mark.parametrize("dtypes", [(np.float64, np.float32), (np.float32, np.float64)])
 def test_arrays_that_are_not_fp32_use_the_top_k_of_search(topk, monkeypatch, dtypes):
     asked = (np.zeros((3, 7), dtypes[0]), np.zeros((1, 3), dtypes[1]), np.array([0]), None, 2, True)
-    monkeypatch.setattr(int8, "reference_topk", lambda *given: given)
+    monkeypatch.setattr(scores, "topk", lambda *given: given)
     assert topk(*asked) == asked
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sampling_and_log_sum_exp_of_the_kernels_equal_those_of_search(kernels, dtype):
+    logits = np.random.default_rng(3).permuted(np.tile(np.linspace(-9, 9, 211), (41, 1)), axis=1).astype(dtype)
+    kernels, reference = Int8Scores(logits, kernels), ArrayScores(logits)
+    np.testing.assert_allclose(kernels.log_sum_exp(), reference.log_sum_exp(), rtol=1e-6)
+    numbers = uniform_numbers(1, np.arange(41))
+    for rules in [(1.0, 0, 1.0, 0.0), (0.7, 5, 1.0, 0.0), (1.0, 0, 0.9, 0.0), (2.0, 70, 0.8, 0.1), (1.0, 0, 1.0, 0.3)]:
+        assert np.array_equal(kernels.sample(numbers, *rules), reference.sample(numbers, *rules))
+
+
+def test_ensembles_keep_the_kernels(kernels):
+    one, other = (Int8Scores(np.full((2, 7), number, np.float32), kernels) for number in (1, 2))
+    combined = one.plus(other, 0.5), one.mean([other]), one.mean_probability([other]), one.log_softmax()
+    assert all(type(each) is Int8Scores for each in combined)
 
 
 def test_nan_logits_give_no_candidates(topk):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lookup import WORDS, Table, every_translation, translate
 
-from seq2seq.search.candidate_selection import DiverseBeams, RequiredPhrase, RequiredPhrases, Sampling
+from seq2seq.search.candidate_selection import DiverseBeams, Progress, RequiredPhrase, RequiredPhrases, Sampling
 from seq2seq.search.logits_processors import Phrase, decode_pieces, force_prefix, min_length
 from seq2seq.search.scores import ArrayScores
 from seq2seq.tokenizers.tokenizer import END_ID
@@ -77,12 +77,32 @@ def test_phrases_can_begin_within_a_prefix():
 
 def test_missing_tokens_are_counted_for_missing_and_partial_phrases():
     phrases = [of_words((3, 4, 3, 6)), of_words((6, 6))]
-    required = RequiredPhrases([phrases], A_WORD_EACH)
-    assert [required.missing_tokens(target, phrases) for target in
-            ((), (4,), (3,), (3, 4), (3, 4, 3), (3, 4, 3, 4), (3, 4, 3, 6))] \
-        == [6, 6, 5, 4, 3, 4, 1]                                                # 3 4 3 6 begins 6 6, too
-    assert required.missing_tokens((6, 6, 4, 3), phrases) == 3
-    assert required.missing_tokens((3, 4, 3, 6, 6), phrases) == 0
+    def missing(target):
+        return Progress(target[:-1], phrases, A_WORD_EACH).missing_after(target[-1])
+
+    assert [missing(target) for target in ((4,), (3,), (3, 4), (3, 4, 3), (3, 4, 3, 4), (3, 4, 3, 6))] \
+        == [6, 5, 4, 3, 4, 1]                                                   # 3 4 3 6 begins 6 6, too
+    assert missing((6, 6, 4, 3)) == 3
+    assert missing((3, 4, 3, 6, 6)) == 0
+
+
+@pytest.mark.parametrize("ignore_case", [False, True])
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_missing_tokens_equal_those_of_the_whole_text(whole_words, ignore_case):
+    """Tokens are added one by one, byte pieces and marks included; the reference decodes each target."""
+    pieces = [b"", b"", b"", *(text.encode() for text in (" a", "b", "B", "\u0301", "-", " ", "\u4e2d")),
+              b"\xc3", b"\xbc", b"\xe4\xb8", b"\xad"]
+    random, found = np.random.default_rng(5), Counter()
+    for spelling in [(3, 4), (4,), (4, 6), (10, 11), (9,), (12, 13), (4, 7, 4)] * 8:
+        phrase = RequiredPhrase(Phrase(decode_pieces(spelling, pieces).strip(), whole_words, ignore_case), (spelling,))
+        target, unsettled = (), [phrase]
+        for next_id in random.integers(3, len(pieces), 23).tolist() + [*spelling, 4, *spelling, 7, 6, 4]:
+            progress = Progress(target, unsettled, pieces)
+            target, unsettled = (*target, next_id), progress.unsettled
+            is_in = phrase.phrase.is_in(decode_pieces(target, pieces))
+            found[is_in] += 1
+            assert (progress.missing_after(next_id) == 0) == is_in
+    assert min(found.values()) > 300
 
 
 # Whole words

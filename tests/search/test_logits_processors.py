@@ -7,7 +7,14 @@ import pytest
 from lookup import Table, every_translation, translate
 
 from seq2seq.search.beam import NoHypothesis
-from seq2seq.search.logits_processors import Phrase, forbid_phrases, force_prefix, min_length, no_repeat_ngram
+from seq2seq.search.logits_processors import (
+    Phrase,
+    decode_pieces,
+    forbid_phrases,
+    force_prefix,
+    min_length,
+    no_repeat_ngram,
+)
 from seq2seq.search.options import Hypotheses
 from seq2seq.search.scores import ArrayScores
 
@@ -125,6 +132,25 @@ def test_forbidden_phrases_match_whole_words_only():
     ]:
         constraint = forbid_phrases(["art"], pieces, whole_words)
         assert set(range(len(pieces))) - allowed(constraint, context, len(pieces)) == expected, (whole_words, context)
+
+
+@pytest.mark.parametrize("ignore_case", [False, True])
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_exactly_the_tokens_that_complete_a_phrase_are_forbidden(whole_words, ignore_case):
+    """Byte pieces, marks and capitals included; the reference looks for the phrase in each text."""
+    texts = ("a", "e", "\u00e9", " a", " b", "E", "\u0301", "-", " ", "ab", "ae")
+    pieces = [b"", b"", b"", *map(str.encode, texts)]
+    pieces += [b"\xc3", b"\xa9", b"\xe4\xb8", b"\xad"]
+    random = np.random.default_rng(7)
+    for phrase in ("ae", "a b", "\u00e9", "b", "a-e", "e\u0301a", "\u4e2d", "A"):
+        constraint, searched = forbid_phrases([phrase], pieces, whole_words, ignore_case), \
+            Phrase(phrase, whole_words, ignore_case)
+        for _ in range(60):
+            tokens = tuple(random.integers(3, len(pieces), random.integers(5)).tolist())
+            if not searched.is_in(decode_pieces(tokens, pieces)):
+                completing = {index for index in range(len(pieces))
+                              if searched.is_in(decode_pieces((*tokens, index), pieces))}
+                assert set(range(len(pieces))) - allowed(constraint, tokens, len(pieces)) == completing
 
 
 @pytest.mark.parametrize("phrase", ["x", "y"])
