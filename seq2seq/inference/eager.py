@@ -99,7 +99,6 @@ class EagerEngine:
         scores = ArrayScores(logits.numpy()) if logits.device.type == "cpu" else TensorScores(logits)
         return scores, TensorState(after, self.device)
 
-
     @property
     def cross_layers(self) -> int:
         """See `engines.Engine.cross_layers`."""

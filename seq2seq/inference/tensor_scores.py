@@ -23,6 +23,7 @@ totals: log p of the hypothesis with its continuation; -inf for an element witho
 of the continued hypothesis in its group. ids: next token.
 """
 
+
 def topk(logits: Tensor, totals: Tensor, banned: Tensor, must_end: Tensor | None, count: int,
          skip_log_softmax: bool) -> TensorContinuations:
     """Return the `count` best continuations of each group of hypotheses.
@@ -82,7 +83,11 @@ def topk_of_groups(logits: Tensor, past: Tensor, count: int) -> TensorContinuati
 @dataclass(frozen=True, eq=False)
 class TensorScores:
     """Scores in a tensor, (rows, vocab_size), in fp32 or fp64. The methods are those of `search.interface.Scores`. Each
-    method that returns arrays waits for the GPU."""
+    method that returns arrays waits for the GPU.
+
+    The methods that change the logits in place run in inference mode, because PyTorch refuses to change the results of
+    a model that ran in this mode outside it.
+    """
 
     logits: Tensor
 
@@ -93,6 +98,7 @@ class TensorScores:
     def _tensor(self, array: np.ndarray | float) -> Tensor:
         return torch.as_tensor(array, device=self.logits.device)
 
+    @torch.inference_mode()
     def best(self, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
              skip_log_softmax: bool) -> Continuations:
         found = topk(self.logits, self._tensor(totals), self._tensor(banned),
@@ -110,6 +116,7 @@ class TensorScores:
     def values(self, rows: np.ndarray, ids: np.ndarray | int) -> np.ndarray:
         return self.logits[self._tensor(rows), self._tensor(ids)].cpu().numpy()
 
+    @torch.inference_mode()
     def assign(self, rows: np.ndarray, ids: np.ndarray | int | slice, values: np.ndarray | float) -> None:
         columns = ids if isinstance(ids, slice) else self._tensor(ids)
         self.logits[self._tensor(rows), columns] = self._tensor(values).to(self.logits.dtype)

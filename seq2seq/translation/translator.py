@@ -142,7 +142,7 @@ class Translator:
                 and reference is used instead. Scoring always uses reference instead of int8. In fp32 and int8, a
                 translation does not depend on the other lines. In bf16, rounding depends on the shape of the batch,
                 which in rare cases changes a translation.
-            threads: number of CPU threads; None: torch decides.
+            threads: number of CPU threads; None: see `configure_process`.
             ensemble: paths of the other models of an ensemble (see `decoding.ensemble_mean`).
             fusion: path of the language model for shallow fusion (see `decoding.fusion_weight`).
             target_language: target language, if the model has several; None: the recipe's target language.

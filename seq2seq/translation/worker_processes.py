@@ -18,7 +18,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Unpack
 
-from seq2seq.devices import choose_device, choose_precision, count_gpus, use_threads
+from seq2seq.devices import count_gpus, kind, use_threads
 from seq2seq.errors import OptionError, UserError
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
@@ -63,7 +63,8 @@ class TranslatorPool:
         models: dict[str, Any] = {"ensemble": list(ensemble), "fusion": fusion, "target_language": target_language}
         self.workers, self.directory = workers, Path(path)
         self.shared: Translator | None = None
-        if choose_precision(precision, choose_device(device)) == "int8":
+        # Only the workers use a GPU. If this process asked one, even for its precisions, it would take memory there.
+        if precision in ("auto", "int8") and kind(device_of_worker(0, device)) in ("auto", "cpu"):
             loaded = Translator.load(path, device, precision, threads, **models)
             if loaded.precision == "int8":
                 self.shared = loaded

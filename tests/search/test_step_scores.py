@@ -20,7 +20,8 @@ def in_array(logits):
 
 
 def in_tensor(logits):
-    return TensorScores(torch.from_numpy(logits.copy()))
+    with torch.inference_mode():                                                # as engines compute logits
+        return TensorScores(torch.from_numpy(logits).clone())
 
 
 def logits_of(scores):

@@ -503,3 +503,17 @@ def test_workers_use_the_gpus_in_turn(monkeypatch, device, available, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [worker_processes.device_of_worker(worker, device) for worker in range(3)] == expected
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:1"])
+def test_only_the_workers_of_a_pool_use_gpus(places, monkeypatch, device):
+    class Started(Exception):
+        pass
+
+    def start(method):
+        raise Started
+
+    monkeypatch.setattr(worker_processes, "count_gpus", lambda: 2)
+    monkeypatch.setattr(worker_processes.multiprocessing, "get_context", start)
+    with pytest.raises(Started):                                                # before anything is loaded
+        TranslatorPool(places[0], 2, device)
