@@ -16,7 +16,7 @@ from torch import nn
 from seq2seq.errors import CheckpointError, RequestError
 from seq2seq.inference import engines, int8
 from seq2seq.inference.eager import fold_query_preparation, quantised
-from seq2seq.inference.int8 import GROWTH_STEPS, Int8Engine
+from seq2seq.inference.int8 import GROWTH_STEPS, NativeEngine
 from seq2seq.inference.kernel_library import PANEL
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.inference.transformer_weights import expected_shapes, sinusoids
@@ -379,7 +379,7 @@ def test_expected_shapes_are_those_of_the_model(choice):
     section = ModelSection(**{"d_model": 14, "num_heads": 2, "feed_forward": 17, "encoder_layers": 3,
                               "decoder_layers": 2, "max_positions": 19} | choice)
     sizes = (23, 23) if section.tied_embeddings == "all" else (23, 29)
-    assert Int8Engine.obstacle(section) is None
+    assert NativeEngine.obstacle(section) is None
     model = build_model(section, *sizes)
     assert expected_shapes(section, sizes) == {name: tuple(weight.shape) for name, weight in
                                                stored_weights(model).items()}
@@ -403,12 +403,12 @@ def test_weights_unlike_those_of_the_recipe_are_refused(make_model, kernels, cha
     weights = {name: weight.numpy() for name, weight in stored_weights(model).items()} | change
     given = {name: weight for name, weight in weights.items() if weight is not None}
     with pytest.raises(CheckpointError, match=".*".join(told)):
-        Int8Engine(section_of(model), (23, 23), given, kernels)
+        NativeEngine(section_of(model), (23, 23), given, kernels)
 
 
 def test_vocabularies_of_different_sizes_cannot_share_an_embedding(make_model, kernels):
     with pytest.raises(CheckpointError, match="23.*29"):
-        Int8Engine(section_of(make_model(torch.float32)), (23, 29), {}, kernels)
+        NativeEngine(section_of(make_model(torch.float32)), (23, 29), {}, kernels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
@@ -444,7 +444,7 @@ def test_only_the_embedding_is_kept_and_the_sides_share_it(make_model, kernels):
     model = make_model(torch.float32)
     weights = {name: weight.numpy().copy() for name, weight in stored_weights(model).items()}
     kept = {name: weakref.ref(weight) for name, weight in weights.items()}
-    engine = Int8Engine(section_of(model), (23, 23), weights, kernels)
+    engine = NativeEngine(section_of(model), (23, 23), weights, kernels)
     del weights
     assert [name for name, weight in kept.items() if weight() is not None] == ["target_embedding"]
     assert engine.encoder.embedding == engine.decoder.embedding
@@ -459,7 +459,7 @@ def test_tied_decoder_layers_are_packed_once(make_model, load):
 def test_the_model_is_made_when_it_is_needed(make_model, kernels):
     model, made = make_model(torch.float32), []
     weights = {name: weight.numpy() for name, weight in stored_weights(model).items()}
-    engine = Int8Engine(section_of(model), (23, 23), weights, kernels, lambda: made.append(1) or model)
+    engine = NativeEngine(section_of(model), (23, 23), weights, kernels, lambda: made.append(1) or model)
     assert not made
     assert engine.model is engine.model is model and made == [1]
 
@@ -471,7 +471,7 @@ def test_the_model_is_made_when_it_is_needed(make_model, kernels):
     ({"score": "additive"}, "has additive attention scores"), ({"normalize": "relu"}, "relu"),
 ], ids=str)
 def test_an_unusual_model_has_an_obstacle(unusual, told):
-    assert told in Int8Engine.obstacle(ModelSection(**unusual))
+    assert told in NativeEngine.obstacle(ModelSection(**unusual))
 
 
 # The choice of continuations
@@ -541,7 +541,7 @@ OPTIONS = [{}, {"beam_size": 1}, {"n_best": 3}, {"no_repeat_ngram": 1}, {"covera
     ids=str)
 def test_a_translator_in_int8_finds_translations_as_probable(load, bundle, options):
     exact, fast = (Translator.load(bundle, "cpu", precision) for precision in ("fp32", "int8"))
-    assert fast.precision == "int8" and isinstance(fast.engine, Int8Engine)
+    assert fast.precision == "int8" and isinstance(fast.engine, NativeEngine)
     for found, expected in zip(*(each.translate(GERMAN, **options) for each in (fast, exact)), strict=True):
         assert found[0].score == pytest.approx(expected[0].score, abs=0.2)
 
