@@ -26,8 +26,8 @@ def section_of(model: Transformer) -> ModelSection:
         output_bias=model.output_bias is not None)
 
 
-def int8_engine(model: Transformer, functions, **changes) -> NativeEngine:
-    """Return the int8 engine of a model. changes: changed weights by name."""
+def native_engine(model: Transformer, functions, **changes) -> NativeEngine:
+    """Return the native engine of a model. changes: changed weights by name."""
     sizes = len(model.source_embedding), len(model.target_embedding)
     weights = {name: weight.numpy() for name, weight in stored_weights(model).items()}
     return NativeEngine(section_of(model), sizes, weights | changes, functions, lambda: model)

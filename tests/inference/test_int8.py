@@ -1,4 +1,4 @@
-"""The int8 engine, compared with the model in fp32, and in a translator. test_kernels.py tests the single kernels."""
+"""The native engine, compared with the model in PyTorch, and in a translator. test_kernels.py tests the single kernels."""
 
 import copy
 import ctypes
@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
-from sections import int8_engine, section_of
+from sections import native_engine, section_of
 from torch import nn
 
 from seq2seq.errors import CheckpointError, RequestError
 from seq2seq.inference import engines, int8
-from seq2seq.inference.eager import fold_query_preparation, quantised
+from seq2seq.inference.eager import EagerEngine, fold_query_preparation, quantised
 from seq2seq.inference.int8 import GROWTH_STEPS, NativeEngine
 from seq2seq.inference.kernel_library import PANEL
 from seq2seq.inference.load_model import stored_weights
@@ -41,10 +41,25 @@ CHOICES = [{}, {"pre_norm": True}, {"activation": "gelu"}, {"activation": "silu"
 QUICK = [({}, 1), ({}, 3), ({"pre_norm": True}, 3), ({"score": "bilinear"}, 3), ({"window": 2}, 3), (CHOICES[-1], 3)]
 
 
+class Load:
+    """Function that returns the native engine of a model. expected: returns the same in PyTorch."""
+
+    def __init__(self, kernels):
+        self.kernels, self.expected = kernels, rounded if kernels.precision == "int8" else copy.deepcopy
+
+    def __call__(self, model, **changes):
+        return native_engine(model, self.kernels, **changes)
+
+
 @pytest.fixture
 def load(kernels):
+    return Load(kernels)
+
+
+@pytest.fixture
+def in_int8(kernels):
     """Function that returns the int8 engine of a model."""
-    return lambda model, **changes: int8_engine(model, kernels, **changes)
+    return Load(kernels) if kernels.precision == "int8" else pytest.skip("this is about int8")
 
 
 class OnHost:
@@ -148,7 +163,7 @@ def numbers_of_steps(model, batch, beam, steps=7, keep_attention=False):
 
 def of_both(load, model, batch, *arguments, **keywords):
     """Return `numbers_of_steps` of the engine and of the model with the rounding of the kernels."""
-    return [numbers_of_steps(each, batch, *arguments, **keywords) for each in (load(model), OnHost(rounded(model)))]
+    return [numbers_of_steps(each, batch, *arguments, **keywords) for each in (load(model), OnHost(load.expected(model)))]
 
 
 every_choice = pytest.mark.parametrize(("choice", "beam"), [
@@ -157,13 +172,15 @@ every_choice = pytest.mark.parametrize(("choice", "beam"), [
 
 
 @every_choice
-def test_int8_steps_equal_those_of_the_model_with_int8_products(make_model, make_batch, load, choice, beam):
+def test_steps_equal_those_of_the_model_with_products_of_the_same_precision(make_model, make_batch, load, choice, beam):
     of_rows, of_models = [], []
     for seed in range(4):
         model = make_model(torch.float32, seed, **(WIDE | choice))
         found, expected = map(np.concatenate, of_both(load, model, make_batch(), beam))
         of_rows += map(relative_error, found, expected)
         of_models.append(relative_error(found, expected))
+    if load.kernels.precision == "fp32":
+        assert max(of_rows) < 1e-5
     # A number between two levels may fall on either, and the sublayers behind it see that: in some rows, never in all.
     assert np.mean(np.array(of_rows) < 1e-5) > 0.2
     assert max(of_models) < 0.05
@@ -237,7 +254,7 @@ def test_a_cache_that_is_full_grows(make_model, make_batch, load):
 
 def test_cache_rows_without_hypotheses_are_removed(make_model, make_batch, load):
     model, batch = make_model(torch.float32, **WIDE, max_positions=101), make_batch()
-    both = [load(model), OnHost(rounded(model))]
+    both = [load(model), OnHost(load.expected(model))]
     sentences, steps = np.arange(4)[:, None].repeat(3, 1), 71
     states = [each.start(*source_of(batch)).select(sentences) for each in both]
     for step in range(steps):
@@ -330,7 +347,7 @@ def test_cross_attention_of_given_targets_is_that_of_the_model(make_model, make_
     targets = [batch.target_input[begin + 1 : end].tolist() for begin, end in zip(offsets, offsets[1:], strict=False)]
     assert engine.cross_layers == 3
     found = engine.cross_attention(*source_of(batch), targets, layer)
-    expected = attention_maps(rounded(model), batch, ["cross"], layer).cross[0].numpy()
+    expected = attention_maps(load.expected(model), batch, ["cross"], layer).cross[0].numpy()
     for ours, theirs, target, source in zip(found, expected, targets, np.diff(batch.source_offsets), strict=True):
         assert ours.shape == (model.num_heads, len(target) + 1, source)
         assert relative_error(ours, theirs[:, : len(target) + 1, :source]) < 0.05
@@ -414,17 +431,17 @@ def test_vocabularies_of_different_sizes_cannot_share_an_embedding(make_model, k
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_weights_of_other_types_give_what_they_give_in_fp32(make_model, make_batch, kernels, dtype):
     model, batch = make_model(torch.float32).to(torch.float16).to(dtype), make_batch()
-    found, expected = (numbers_of_steps(int8_engine(each, kernels), batch, 3) for each in (model, model.float()))
+    found, expected = (numbers_of_steps(native_engine(each, kernels), batch, 3) for each in (model, model.float()))
     assert all(map(np.array_equal, found, expected))
 
 
 @pytest.mark.parametrize("inputs", [1, 67, 128])
-def test_weights_are_quantised_as_by_the_engine_in_bf16(make_model, load, kernels, inputs):
+def test_weights_are_quantised_as_by_the_engine_in_bf16(make_model, in_int8, kernels, inputs):
     outputs = 131
     weight = torch.randn(outputs, inputs) * torch.logspace(-30, 5, outputs)[:, None]
     weight[7] = 0
     weight[8] = torch.arange(inputs) % 255 - 127 + 0.5                          # halfway between two levels
-    engine = load(make_model(torch.float32))
+    engine = in_int8(make_model(torch.float32))
     linear = engine._packed(weight.numpy(), None)
     levels, scale = quantised(weight)
     group = kernels.group
@@ -539,21 +556,27 @@ OPTIONS = [{}, {"beam_size": 1}, {"n_best": 3}, {"no_repeat_ngram": 1}, {"covera
 @pytest.mark.parametrize("options", [
     pytest.param(options, marks=() if options in ({}, {"n_best": 3}) else pytest.mark.slow) for options in OPTIONS],
     ids=str)
-def test_a_translator_in_int8_finds_translations_as_probable(load, bundle, options):
-    exact, fast = (Translator.load(bundle, "cpu", precision) for precision in ("fp32", "int8"))
-    assert fast.precision == "int8" and isinstance(fast.engine, NativeEngine)
-    for found, expected in zip(*(each.translate(GERMAN, **options) for each in (fast, exact)), strict=True):
-        assert found[0].score == pytest.approx(expected[0].score, abs=0.2)
+def test_a_translator_finds_translations_as_probable_as_in_pytorch(libraries, bundle, options):
+    native = [Translator.load(bundle, "cpu", precision) for precision in ("fp32", "int8")]
+    for fast, precision in zip(native, ("fp32", "int8"), strict=True):
+        assert fast.precision == precision and isinstance(fast.engine, NativeEngine)
+    exact = replace(native[0], engine=EagerEngine(native[0].model, "fp32", torch.device("cpu")))
+    for expected, in_fp32, in_int8 in zip(*(each.translate(GERMAN, **options) for each in (exact, *native)),
+                                          strict=True):
+        assert [one.text for one in in_fp32] == [one.text for one in expected]
+        assert in_fp32[0].score == pytest.approx(expected[0].score, abs=1e-4)
+        assert in_int8[0].score == pytest.approx(expected[0].score, abs=0.2)
 
 
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
 @pytest.mark.parametrize("options", [{}, {"word_confidence": True}, {"word_confidence": True, "n_best": 2}], ids=str)
-def test_in_int8_a_line_is_the_same_alone_and_among_others(load, bundle, options):
-    translator = Translator.load(bundle, "cpu", "int8")
+def test_a_line_is_the_same_alone_and_among_others(libraries, bundle, options, precision):
+    translator = Translator.load(bundle, "cpu", precision)
     together = translator.translate(GERMAN, **options)
     assert [translator.translate([line], **options)[0] for line in GERMAN] == together
 
 
-def test_confidence_in_int8_is_that_of_fp32(load, bundle):
+def test_confidence_in_int8_is_that_of_fp32(libraries, bundle):
     exact, fast = (Translator.load(bundle, "cpu", precision) for precision in ("fp32", "int8"))
     pairs = [(one, other) for found, expected in zip(*(
         each.translate(GERMAN, word_confidence=True, n_best=3) for each in (fast, exact)), strict=True)
@@ -564,26 +587,27 @@ def test_confidence_in_int8_is_that_of_fp32(load, bundle):
                                                                         abs=0.05)
 
 
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
 @pytest.mark.parametrize("options", [{}, *(pytest.param(options, marks=pytest.mark.slow) for options in (
     {"beam_size": 1}, {"sampling": True, "n_best": 2}, {"safety_net": True}))], ids=str)
-def test_workers_in_int8_share_the_model_and_give_what_one_gives(load, bundle, options):
+def test_workers_share_the_model_and_give_what_one_gives(libraries, bundle, options, precision):
     lines, done = [*GERMAN, "", *GERMAN[::-1]] * 5, []
-    expected = Translator.load(bundle, "cpu", "int8").translate(lines, **options)
-    with TranslatorPool(bundle, 3, "cpu", "int8") as pool:
-        assert pool.shared and pool.precision == "int8"
+    expected = Translator.load(bundle, "cpu", precision).translate(lines, **options)
+    with TranslatorPool(bundle, 3, "cpu", precision) as pool:
+        assert pool.shared and pool.precision == precision
         found = list(pool.translate_stream(lines, progress=done.append, **options))
     assert found == expected and sum(done) == len(lines)
 
 
 @pytest.mark.slow
-def test_a_line_refused_by_workers_is_named_and_later_requests_work(load, bundle):
+def test_a_line_refused_by_workers_is_named_and_later_requests_work(libraries, bundle):
     with TranslatorPool(bundle, 2, "cpu", "int8") as pool:
         with pytest.raises(RequestError, match=r"line \d: min_length, prefix or required phrases need"):
             list(pool.translate_stream(GERMAN, min_length=10**6))
         assert len(list(pool.translate_stream(GERMAN))) == len(GERMAN)
 
 
-def test_given_translations_are_scored_in_the_reference_precision(load, bundle):
+def test_given_translations_are_scored_in_the_reference_precision(libraries, bundle):
     pairs = [(line, line) for line in GERMAN]
     reference, fast = (pair_scores(Translator.load(bundle, "cpu", precision), pairs)
                        for precision in ("reference", "int8"))
@@ -592,8 +616,10 @@ def test_given_translations_are_scored_in_the_reference_precision(load, bundle):
 
 def test_without_a_compiler_it_runs_in_the_reference_precision_and_says_so_once(bundle, monkeypatch, capsys):
     engines._kernels.cache_clear()
-    monkeypatch.setattr(engines, "usable_libraries", lambda cpu_flags: [])
+    monkeypatch.setattr(engines, "usable_libraries", lambda cpu_flags, precision: [])
     translators = [Translator.load(bundle, "cpu", "int8") for _ in range(2)]
+    reference = Translator.load(bundle, "cpu", "reference")
     engines._kernels.cache_clear()
-    assert {each.precision for each in translators} == {Translator.load(bundle, "cpu", "reference").precision}
+    assert isinstance(reference.engine, EagerEngine)
+    assert {each.precision for each in translators} == {reference.precision}
     assert capsys.readouterr().err.count("int8 is not available, because this package has no kernels") == 1
