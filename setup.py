@@ -1,4 +1,4 @@
-"""Compile the kernels for each precision and instruction set of this kind of processor. pyproject.toml contains the rest.
+"""Compile the kernels for the instruction sets of this kind of processor. pyproject.toml contains the rest.
 
 The environment variable CXX selects the compiler. The kernels are optional: a library that the compiler cannot build is
 left out, and without a compiler, or on Windows, the package contains no kernels.

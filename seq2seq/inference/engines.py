@@ -117,7 +117,7 @@ def default_precision(model: StoredModel | Model, device: str) -> str:
 
 
 def native_obstacle(section: ModelSection, precision: str) -> str | None:
-    """Return the reason why there is no `NativeEngine` for a model on this machine, as a sentence; None if there is one.
+    """Return the reason why this machine has no `NativeEngine` for a model, as a sentence; None if it has one.
 
     precision: one of NATIVE_PRECISIONS.
     """

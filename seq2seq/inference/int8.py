@@ -66,9 +66,9 @@ class _Cache:
 class Memory:
     """Keys and values of cross-attention of a batch.
 
-    keys_values: of `Functions.stored_dtype`. Each decoder layer takes `stride` elements; padding follows the last layer. Each layer
-        contains the keys of the first sentence, (d_model, tokens), then the values of this sentence, (tokens, d_model),
-        then the keys of the second sentence, and so on.
+    keys_values: of `Functions.stored_dtype`. Each decoder layer takes `stride` elements; padding follows the last
+        layer. Each layer contains the keys of the first sentence, (d_model, tokens), then the values of this sentence,
+        (tokens, d_model), then the keys of the second sentence, and so on.
     longest: number of tokens of the longest sentence. keep_attention: see `interface.Stepwise.start`.
     """
 

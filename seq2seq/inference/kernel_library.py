@@ -40,8 +40,8 @@ PROCESSORS = {
 }
 # In fp32, the other instruction sets would give the same code as one of these.
 FP32_PROCESSORS = {"x86_64": {"avx512-fp32": _AVX512, "avx2-fp32": _AVX2}}
-# Instruction sets of this kind of processor by precision. "portable" is what the compiler assumes of it: on macOS, whose
-# name for aarch64 is arm64, with dot products, which all of Apple's processors for it have.
+# Instruction sets of this kind of processor by precision. "portable" is what the compiler assumes of it: on macOS,
+# whose name for aarch64 is arm64, with dot products, which all of Apple's processors for it have.
 INSTRUCTION_SETS = {"int8": {**PROCESSORS.get(platform.machine(), {}), "portable": {}},
                     "fp32": {**FP32_PROCESSORS.get(platform.machine(), {}), "portable-fp32": {}}}
 

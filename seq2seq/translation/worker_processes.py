@@ -34,8 +34,8 @@ class TranslatorPool:
     """Pool of workers that translate with the same model. It returns the results in the order of the lines.
 
     With a `NativeEngine` the workers are threads that share the weights, because the kernels release the global
-    interpreter lock. In other engines a step consists of many calls from Python, so the workers are processes, each with
-    a copy of the model.
+    interpreter lock. In other engines a step consists of many calls from Python, so the workers are processes, each
+    with a copy of the model.
 
     >>> with TranslatorPool("runs/multi30k_de_en", workers=4) as pool:
     ...     for best, *_ in pool.translate_stream(lines):

@@ -1,4 +1,4 @@
-"""Compare all functions of `kernels.cpp`, in int8 or fp32, with NumPy on random shapes, and detect writes out of bounds.
+"""Compare all functions of `kernels.cpp` with NumPy on random shapes, and detect writes out of bounds.
 
     python kernel_check.py LIBRARY SHAPES SEED          check a library that was built with sanitizers
 
@@ -76,8 +76,8 @@ class Checker:
         return array
 
     def stored_input(self, values: Array, padding: int = 0) -> Array:
-        """Like `input`, but as keys and values are stored. In memory, `padding` NaNs follow the copy. Kernels may read but
-        not use them."""
+        """Like `input`, but as keys and values are stored. In memory, `padding` NaNs follow the copy. Kernels may read
+        but not use them."""
         padded = np.concatenate([values.ravel(), np.full(padding, np.nan)])
         stored = padded if self.fp32 else reference.to_bf16(padded)
         return self.input(stored, self.stored_dtype)[: values.size].reshape(values.shape)

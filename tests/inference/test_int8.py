@@ -1,4 +1,4 @@
-"""The native engine, compared with the model in PyTorch, and in a translator. test_kernels.py tests the single kernels."""
+"""The native engine, compared with the model in PyTorch, and in a translator. test_kernels.py tests the kernels."""
 
 import copy
 import ctypes
@@ -163,7 +163,8 @@ def numbers_of_steps(model, batch, beam, steps=7, keep_attention=False):
 
 def of_both(load, model, batch, *arguments, **keywords):
     """Return `numbers_of_steps` of the engine and of the model with the rounding of the kernels."""
-    return [numbers_of_steps(each, batch, *arguments, **keywords) for each in (load(model), OnHost(load.expected(model)))]
+    both = load(model), OnHost(load.expected(model))
+    return [numbers_of_steps(each, batch, *arguments, **keywords) for each in both]
 
 
 every_choice = pytest.mark.parametrize(("choice", "beam"), [
