@@ -6,8 +6,8 @@
 # Options of `seq2seq serve` follow the models. Other commands:
 #     docker run -i -v ./models:/models:ro --entrypoint seq2seq seq2seq translate /models/de_en < text.de > text.en
 #
-# The image has only the packages of runtime.txt, without PyTorch: models that the int8 kernels do not support (`seq2seq
-# translate` says so), other precisions, and training need it. Add it to the second pip command below.
+# The image has only the packages of runtime.txt, without PyTorch: models that the kernels do not support (`seq2seq
+# translate` says so), bf16, and training need it. Add it to the second pip command below.
 
 FROM debian:bookworm-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv g++

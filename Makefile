@@ -1,4 +1,4 @@
-# Every target first runs `setup` if .venv does not exist, or the pinned versions or the int8 kernels have changed. pip's
+# Every target first runs `setup` if .venv does not exist, or the pinned versions or the kernels have changed. pip's
 # own settings (pip.conf, PIP_INDEX_URL, PIP_CONSTRAINT, …) apply.
 PYTHON ?= python3
 BIN := .venv/bin

@@ -1,4 +1,4 @@
-"""Compile the int8 kernels for each instruction set of this kind of processor. pyproject.toml contains the rest.
+"""Compile the kernels for the instruction sets of this kind of processor. pyproject.toml contains the rest.
 
 The environment variable CXX selects the compiler. The kernels are optional: a library that the compiler cannot build is
 left out, and without a compiler, or on Windows, the package contains no kernels.
@@ -30,7 +30,7 @@ class BuildKernels(build_ext):
 
     def run(self):
         if not self.extensions:
-            self.warn("the package is built without int8 kernels, because there is no C++ compiler for them")
+            self.warn("the package is built without kernels, because there is no C++ compiler for them")
         super().run()
 
     def build_extension(self, ext):
@@ -56,6 +56,5 @@ class PlatformWheel(bdist_wheel):
 
 setup(cmdclass={"build_ext": BuildKernels, "bdist_wheel": PlatformWheel}, ext_modules=[
     Extension(f"seq2seq.inference.{name}", [str(KERNELS["SOURCE"])], optional=True,
-              extra_compile_args=[*KERNELS["COMPILER_FLAGS"],
-                                  *" ".join(needed.values()).split()])
-    for name, needed in KERNELS["INSTRUCTION_SETS"].items()])
+              extra_compile_args=KERNELS["compiler_flags"](precision, needed))
+    for precision, sets in KERNELS["INSTRUCTION_SETS"].items() for name, needed in sets.items()])

@@ -21,6 +21,7 @@ from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import Recipe, load_recipe
 from seq2seq.tokenizers.tokenizer import END_ID
+from seq2seq.translation import worker_processes
 
 VOCAB_SIZE = 23
 # Tokens of each sentence, </s> included.
@@ -126,3 +127,9 @@ def make_batch(make_corpus: MakeCorpus) -> MakeBatch:
         return gather(corpus, np.arange(len(corpus)), fill)
 
     return make
+
+
+@pytest.fixture
+def workers_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `TranslatorPool` start processes for every model, as for one without a `NativeEngine`."""
+    monkeypatch.setattr(worker_processes, "NATIVE_PRECISIONS", ())

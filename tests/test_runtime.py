@@ -1,4 +1,4 @@
-"""The packages of runtime.txt suffice for translation in int8: it imports no other package."""
+"""The packages of runtime.txt suffice for translation by the native engine: it imports no other package."""
 
 import json
 import os
@@ -48,6 +48,8 @@ TRANSLATE = ["translate", "model", "--device", "auto", "--precision", "int8"]
 LINES = [*TRANSLATE, "text.de"]
 COMMANDS = {
     "plain": LINES,
+    "fp32": ["translate", "model", "text.de", "--precision", "fp32"],
+    "evaluate": ["evaluate", "model", "--source", "text.de", "--reference", "text.en", "--precision", "fp32"],
     "long": [*TRANSLATE, "long.de"],
     "n-best": [*LINES, "--n-best", "2", "--format", "jsonl"],
     "word confidence": [*LINES, "--word-confidence", "--format", "jsonl"],
@@ -65,7 +67,7 @@ COMMANDS = {
     "evaluate --hypothesis": ["evaluate", "--hypothesis", "text.de", "--reference", "text.en", "--format", "json"],
 }
 REFUSED = {"train": ["train", "recipe.yaml"], "score": ["score", "model", "text.de", "text.en"],
-           "another precision": ["translate", "model", "text.de", "--precision", "fp32"]}
+           "another model": ["translate", "recurrent", "text.de"]}
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,8 @@ def results(tmp_path_factory):
         pytest.skip("the package was built without kernels (make setup, with a C++ compiler)")
     folder = tmp_path_factory.mktemp("runtime")
     save_random_model(folder / "model", RECIPE, trained_tokenizers(RECIPE), seed=2, noise=0.3)
+    save_random_model(folder / "recurrent", recipe_text(283, "type: rnn, d_model: 12"), trained_tokenizers(RECIPE),
+                      seed=2)
     (folder / "recipe.yaml").write_text(RECIPE)
     for name, text in {
         "text.de": "ein Hund läuft\ndie Katze schläft\n", "text.en": "a dog runs\nthe cat sleeps\n",

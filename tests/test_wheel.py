@@ -36,7 +36,7 @@ case "$*" in *-mamx*|*-fopenmp*) echo unknown option >&2; exit 1;; esac
 while [ "$1" != -o ]; do shift; done
 echo library > "$2"
 """
-LIBRARIES = {path.name for path in map(library_path, INSTRUCTION_SETS)}
+LIBRARIES = {library_path(name).name for sets in INSTRUCTION_SETS.values() for name in sets}
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_without_a_compiler_no_library_is_built(tmp_path):
     done = subprocess.run([sys.executable, "setup.py", "build_ext", "--build-lib", tmp_path], cwd=ROOT, text=True,
                           env=os.environ | {"PATH": str(tmp_path), "CXX": ""}, capture_output=True, timeout=60)
     assert done.returncode == 0 and not any(tmp_path.iterdir())
-    assert "the package is built without int8 kernels" in done.stdout + done.stderr
+    assert "the package is built without kernels" in done.stdout + done.stderr
 
 
 def test_the_wheel_contains_the_license(installed):

@@ -28,7 +28,7 @@ from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device, choose_precision
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import Score, evaluate_tests, score_pairs, to_dict
-from seq2seq.inference.engines import int8_obstacle
+from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import as_tensors, read_model
 from seq2seq.recipe import Corpus, Recipe, load_recipe
 from seq2seq.recipe.task import TRANSLATION
@@ -182,7 +182,7 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
     save_bundle(output / BEST, interpolated(old, new, chosen.share), adapted_recipe.to_yaml(),
                 trained.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
                                       "adaptation": {**asdict(found), "model": str(model)}})
-    if metric == "bleu" and int8_obstacle(adapted_recipe.model) is None:
+    if metric == "bleu" and native_obstacle(adapted_recipe.model, "int8") is None:
         fast = scores(replace(Translator.load(output / BEST, "cpu", "int8"), characters=None))
         int8 = Int8Score(mean(score.value for score in fast), mean((chosen.domain, chosen.general)),
                          choose_precision("reference", device), sum(map(len, sets.values())), fast[0].signature)

@@ -164,8 +164,8 @@ TrainingThreads = Annotated[int | None, typer.Option(
     show_default="the recipe's, else one per core", rich_help_panel=MACHINE)]
 Workers = Annotated[int, typer.Option(
     metavar="N", min=1, max=1024, help="Number of workers that translate in parallel. Each worker uses one thread, or "
-    "the number in --threads. Several workers are faster than one worker with many threads. In int8 the workers share "
-    "one copy of the model; otherwise each worker is a process with its own copy.",
+    "the number in --threads. Several workers are faster than one worker with many threads. In int8, and in fp32 on "
+    "a CPU, the workers share one copy of most models; otherwise each worker is a process with its own copy.",
     rich_help_panel=MACHINE)]
 BeamSize = Annotated[int | None, typer.Option(
     metavar="N", min=1, help="Number of hypotheses kept for each sentence; 1 is greedy search, the fastest.",

@@ -11,7 +11,7 @@ import numpy as np
 from seq2seq import console
 from seq2seq.devices import choose_precision, cpu_flags, kind
 from seq2seq.errors import CheckpointError
-from seq2seq.inference.int8 import Int8Engine
+from seq2seq.inference.int8 import NativeEngine
 from seq2seq.inference.kernel_library import Functions, usable_libraries
 from seq2seq.inference.load_model import StoredModel, build, read_stored_model
 from seq2seq.recipe import ModelSection
@@ -23,6 +23,10 @@ from seq2seq.storage.int8_score import Int8Score
 if TYPE_CHECKING:
     from seq2seq.model import Model
     from seq2seq.model.interface import Seq2Seq
+
+
+NATIVE_PRECISIONS = ("int8", "fp32")
+"""Precisions of `NativeEngine`."""
 
 
 class Engine(Stepwise, Protocol):
@@ -66,29 +70,34 @@ def load_engine(model: StoredModel | Model, precision: str, device: str) -> Engi
     Args:
         model: contents of a bundle; or a model in memory, as in validation, for which there is no int8.
         precision: "fp32", "bf16", "fp16" (only on a GPU), "int8" (only on a CPU), or "reference" (see
-            `choose_precision`) or "auto" (see `default_precision`). If int8 has an obstacle (see `int8_obstacle`), it
+            `choose_precision`) or "auto" (see `default_precision`). If int8 has an obstacle (see `native_obstacle`), it
             is replaced by "reference", and a message says so. `Engine.precision` of the result is the precision in use.
+            On a CPU, bundles in int8 and fp32 get a `NativeEngine` if there is no obstacle, everything else PyTorch.
     Raises:
         UserError: the precision is unknown, or not available on this hardware.
     """
     selected = choose_precision(default_precision(model, device) if precision == "auto" else precision, device)
+    if isinstance(model, StoredModel) and kind(device) == "cpu" and selected in NATIVE_PRECISIONS:
+        if (obstacle := native_obstacle(model.recipe.model, selected)) is None:
+            return _native_engine(model, selected)
+        if selected == "int8":
+            _say_once(f"{obstacle}; translating in {choose_precision('reference', device)} instead")
     if selected == "int8":
-        selected = choose_precision("reference", device)
-        if isinstance(model, StoredModel):
-            if (obstacle := int8_obstacle(model.recipe.model)) is None:
-                return _int8_engine(model)
-            _say_once(f"{obstacle}; translating in {selected} instead")
+        return load_engine(model, "reference", device)
+    return _torch_engine(build(model) if isinstance(model, StoredModel) else model, selected, device)
+
+
+def _torch_engine(model: Model, precision: str, device: str) -> Engine:
     import torch
 
     from seq2seq.inference.eager import EagerEngine
     from seq2seq.inference.static import StaticEngine
     from seq2seq.model.transformer import Transformer
 
-    model = build(model) if isinstance(model, StoredModel) else model
     if kind(device) == "cuda" and StaticEngine.obstacle(model) is None:
         assert isinstance(model, Transformer)
-        return StaticEngine(model, selected, torch.device(device))
-    return EagerEngine(model, selected, torch.device(device))
+        return StaticEngine(model, precision, torch.device(device))
+    return EagerEngine(model, precision, torch.device(device))
 
 
 def default_precision(model: StoredModel | Model, device: str) -> str:
@@ -107,35 +116,39 @@ def default_precision(model: StoredModel | Model, device: str) -> str:
     return "int8"
 
 
-def int8_obstacle(section: ModelSection) -> str | None:
-    """Return the reason why a model cannot be used in int8 on this machine, as a sentence; None if it can."""
-    if (obstacle := Int8Engine.obstacle(section)) is not None:
-        return f"int8 is not available for this model, because it {obstacle}"
-    return kernels if isinstance(kernels := _kernels(), str) else None
+def native_obstacle(section: ModelSection, precision: str) -> str | None:
+    """Return the reason why this machine has no `NativeEngine` for a model, as a sentence; None if it has one.
+
+    precision: one of NATIVE_PRECISIONS.
+    """
+    if (obstacle := NativeEngine.obstacle(section)) is not None:
+        return f"{precision} is not available for this model, because it {obstacle}"
+    return kernels if isinstance(kernels := _kernels(precision), str) else None
 
 
-def _int8_engine(stored: StoredModel) -> Int8Engine:
-    kernels, directory, checksum = _kernels(), stored.directory, weights_checksum(stored.directory)
-    assert isinstance(kernels, Functions), "there is no `int8_obstacle`"
+def _native_engine(stored: StoredModel, precision: str) -> NativeEngine:
+    kernels, directory, checksum = _kernels(precision), stored.directory, weights_checksum(stored.directory)
+    assert isinstance(kernels, Functions), "there is no `native_obstacle`"
 
     def model_in_pytorch() -> Seq2Seq:
         if weights_checksum(directory) != checksum:
             raise CheckpointError(f"{directory} has changed since it was loaded. Load it again.")
-        return load_engine(read_stored_model(directory), "reference", "cpu").model
+        floating_point = choose_precision("reference", "cpu") if precision == "int8" else precision
+        return _torch_engine(build(read_stored_model(directory)), floating_point, "cpu").model
 
-    return Int8Engine(stored.recipe.model, stored.sizes, stored.weights, kernels, model_in_pytorch)
+    return NativeEngine(stored.recipe.model, stored.sizes, stored.weights, kernels, model_in_pytorch)
 
 
 @cache
-def _kernels() -> Functions | str:
+def _kernels(precision: str) -> Functions | str:
     """Return the fastest kernels that this processor can run. If there are none, return the reason as a sentence."""
     try:
-        for library in usable_libraries(cpu_flags()):
+        for library in usable_libraries(cpu_flags(), precision):
             return Functions(library)
-        return ("int8 is not available, because this package has no kernels for this processor (they are compiled if "
-                "it is built with a C++ compiler)")
+        return (f"{precision} is not available, because this package has no kernels for this processor (they are "
+                "compiled if it is built with a C++ compiler)")
     except OSError as error:                                                    # the OpenMP library may be missing
-        return f"int8 is not available, because the kernels cannot be loaded: {error}"
+        return f"{precision} is not available, because the kernels cannot be loaded: {error}"
 
 
 @cache

@@ -1,9 +1,9 @@
-"""Engine for Transformers in int8 on a CPU. It needs no PyTorch.
+"""Engine for Transformers in int8 or fp32 on a CPU. It needs no PyTorch.
 
 kernels.cpp has functions for the encoder, a decoder step, a whole beam search, and top-k. The result of a row does not
-depend on the other rows of the batch: each row of inputs has its own scale, and sums of integers are exact. Attention
-reads only the keys to which a row may attend, so there are no masks and no padded sequences. Reordering the beam does
-not copy the KV cache.
+depend on the other rows of the batch: in int8, each row of inputs has its own scale, and sums of integers are exact; in
+fp32, a sum has the same order for any number of rows. Attention reads only the keys to which a row may attend, so there
+are no masks and no padded sequences. Reordering the beam does not copy the KV cache.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ ALIGNMENT = 64
 class _Cache:
     """KV cache of all layers.
 
-    keys_values: (layers, capacity, 2 * d_model), bits of bf16; `capacity` is the number of cache rows. used: number of
-    cache rows that decoding states have reserved so far.
+    keys_values: (layers, capacity, 2 * d_model), of `Functions.stored_dtype`; `capacity` is the number of cache rows.
+    used: number of cache rows that decoding states have reserved so far.
     """
 
     keys_values: np.ndarray
@@ -68,9 +68,9 @@ class _Cache:
 class Memory:
     """Keys and values of cross-attention of a batch.
 
-    keys_values: bits of bf16. Each decoder layer takes `stride` elements; padding follows the last layer. Each layer
-        contains the keys of the first sentence, (d_model, tokens), then the values of this sentence, (tokens, d_model),
-        then the keys of the second sentence, and so on.
+    keys_values: of `Functions.stored_dtype`. Each decoder layer takes `stride` elements; padding follows the last
+        layer. Each layer contains the keys of the first sentence, (d_model, tokens), then the values of this sentence,
+        (tokens, d_model), then the keys of the second sentence, and so on.
     longest: number of tokens of the longest sentence. keep_attention: see `interface.Stepwise.start`.
     """
 
@@ -85,7 +85,7 @@ class Memory:
 
 
 @dataclass(frozen=True, eq=False)
-class Int8State:
+class NativeState:
     """Decoding state. `past` maps hypotheses to cache rows, so reordering hypotheses moves no rows of the KV cache.
 
     position: position of the next token. used: value of `_Cache.used` when this state was created. Cache rows that
@@ -103,14 +103,14 @@ class Int8State:
     spans: np.ndarray
     attention: np.ndarray | None = None
 
-    def select(self, rows: np.ndarray) -> Int8State:
+    def select(self, rows: np.ndarray) -> NativeState:
         """See `interface.State.select`."""
         flat = rows.ravel()
         attention = None if self.attention is None else self.attention[flat]
-        return Int8State(self.position, self.used, self.cache, self.past[flat], self.memory,
+        return NativeState(self.position, self.used, self.cache, self.past[flat], self.memory,
                          self.spans.take(flat, 1), attention)
 
-    def with_next_position(self, attention: np.ndarray | None) -> Int8State:
+    def with_next_position(self, attention: np.ndarray | None) -> NativeState:
         """Return the state with one more position, and reserve a new cache row for each hypothesis."""
         cache, past, used, position = self.cache, self.past, self.used, self.position
         rows = len(past)
@@ -126,17 +126,18 @@ class Int8State:
         longer = np.empty((rows, position + 1), np.int32)
         longer[:, :-1] = past
         longer[:, -1] = np.arange(used, cache.used)
-        return Int8State(position + 1, cache.used, cache, longer, self.memory, self.spans, attention)
+        return NativeState(position + 1, cache.used, cache, longer, self.memory, self.spans, attention)
 
 
-class Int8Engine:
-    """Engine that decodes with a Transformer whose weights are quantised to int8."""
+class NativeEngine:
+    """Engine that decodes with a Transformer in the precision of the kernels.
 
-    precision = "int8"
+    precision: see `engines.Engine`: "int8", to which the weights are quantised, or "fp32".
+    """
 
     def __init__(self, section: ModelSection, sizes: tuple[int, int], weights: Mapping[str, np.ndarray],
                  functions: Functions, make_model: Callable[[], Seq2Seq] | None = None) -> None:
-        """Quantise a model.
+        """Convert a model to the structures of the kernels.
 
         Args:
             section: `model` section of the recipe, which has no `obstacle`. sizes: source and target vocabulary size.
@@ -152,6 +153,7 @@ class Int8Engine:
             raise CheckpointError(f"the weights do not match the recipe: {unlike}. Copy the model again from its "
                                   "original location.")
         self.section, self.functions, self.make_model = section, functions, make_model
+        self.precision = functions.precision
         self.max_positions, self.cross_layers = section.max_positions, section.decoder_layers
         self.vocab_size, self.d_model = sizes[1], section.d_model
         self._kept: list[Any] = []                                              # arrays whose addresses kernels use
@@ -200,7 +202,7 @@ class Int8Engine:
         assert self.make_model is not None
         return self.make_model()
 
-    def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> Int8State:
+    def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> NativeState:
         """See `interface.Stepwise.start`."""
         source, offsets = np.ascontiguousarray(source, np.int64), np.ascontiguousarray(source_offsets, np.int32)
         spans = np.stack((offsets[:-1], np.diff(offsets)))
@@ -212,10 +214,10 @@ class Int8Engine:
         self.functions.encode(self.encoder, _address(source), _address(offsets), sentences, _address(keys_values),
                               stride, num_threads())
         cache = _Cache(np.empty((layers, 0, features), keys_values.dtype))
-        return Int8State(0, 0, cache, np.empty((sentences, 0), np.int32),
+        return NativeState(0, 0, cache, np.empty((sentences, 0), np.int32),
                          Memory(keys_values, stride, longest, keep_attention), spans)
 
-    def step(self, last_tokens: np.ndarray, state: Int8State) -> tuple[ArrayScores, Int8State]:
+    def step(self, last_tokens: np.ndarray, state: NativeState) -> tuple[ArrayScores, NativeState]:
         """See `interface.Stepwise.step`."""
         self._check_length(state.position + 1)
         last_tokens, rows, memory = np.ascontiguousarray(last_tokens, np.int64), len(state.past), state.memory
@@ -229,7 +231,7 @@ class Int8Engine:
             self.decoder, _address(last_tokens), after.cache.address, capacity * features, _address(after.past),
             after.position, _address(length), memory.address, memory.stride, first, first + 4 * rows, _address(logits),
             attention if attention is None else _address(attention), memory.longest, rows, num_threads())
-        return Int8Scores(logits, self.functions), after
+        return NativeScores(logits, self.functions), after
 
     def whole_search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                      options: SearchOptions) -> list[list[Hypothesis]]:
@@ -322,10 +324,11 @@ class Int8Engine:
         return self._packed(self._fp32(f"{name}.weight"), self._fp32(f"{name}.bias"))
 
     def _packed(self, weight: np.ndarray, bias: np.ndarray | None) -> Linear:
-        """Quantise a weight matrix, (outputs, inputs), and arrange it as the kernels read it."""
+        """Arrange a weight matrix, (outputs, inputs), as the kernels read it. In int8, quantise it."""
         weight, (outputs, inputs) = np.ascontiguousarray(weight), weight.shape
         panels = self._new(self.functions.packed_size(outputs, inputs), self.functions.weight_dtype)
-        scale, offset = self._new(outputs, np.float32), self._new(outputs, np.int32)
+        scale, offset = (None, None) if self.precision == "fp32" else (
+            self._new(outputs, np.float32), self._new(outputs, np.int32))
         self.functions.pack(_address(weight), outputs, inputs, panels, scale, offset)
         return Linear(panels=panels, scale=scale, offset=offset, bias=None if bias is None else self._keep_copy(bias),
                       inputs=inputs, outputs=outputs)
@@ -345,7 +348,7 @@ class Int8Engine:
 
 
 @dataclass(frozen=True, eq=False)
-class Int8Scores(ArrayScores):
+class NativeScores(ArrayScores):
     """Scores whose most frequent operations are kernels. Only those of the class that it extends take float64."""
 
     functions: Functions

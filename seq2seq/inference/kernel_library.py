@@ -1,5 +1,5 @@
-"""Libraries of kernels: `kernels.cpp`, compiled by setup.py for each instruction set when the package is built, and the
-signatures of their functions for ctypes.
+"""Libraries of kernels: `kernels.cpp`, compiled by setup.py for each precision and instruction set when the package is
+built, and the signatures of their functions for ctypes.
 
 setup.py runs this file, so the file imports only the standard library.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,16 @@ COMPILER_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared")
 _AVX2 = {"avx2": "-mavx2", "fma": "-mfma"}
 # By default, compilers use 256-bit vectors also if there are 512-bit vectors.
 _AVX512 = _AVX2 | {"avx512f": "-mavx512f -mprefer-vector-width=512", "avx512bw": "-mavx512bw", "avx512dq": "-mavx512dq",
-                   "avx512vl": "-mavx512vl", "avx512_vnni": "-mavx512vnni"}
+                   "avx512vl": "-mavx512vl"}
+_VNNI = _AVX512 | {"avx512_vnni": "-mavx512vnni"}
 _DOTPROD = {"asimddp": "-march=armv8.2-a+dotprod"}
 # Instruction sets of each kind of processor, named as in `platform.machine()`; the fastest first. Each maps the
 # processor flags of Linux that the library needs to the compiler flags that enable these instructions. If Linux does
 # not let a process use AMX, the library for AMX uses AVX-512. Of two -march, compilers use the second.
 PROCESSORS = {
     "x86_64": {
-        "amx": _AVX512 | {"amx_tile": "-mamx-tile", "amx_int8": "-mamx-int8"},
-        "avx512": _AVX512,
+        "amx": _VNNI | {"amx_tile": "-mamx-tile", "amx_int8": "-mamx-int8"},
+        "avx512": _VNNI,
         "avxvnni": _AVX2 | {"avx_vnni": "-mavxvnni"},
         "avx2": _AVX2,
     },
@@ -37,9 +38,12 @@ PROCESSORS = {
         "dotprod": _DOTPROD,
     },
 }
-# Instruction sets of this kind of processor. "portable" is what the compiler assumes of it: on macOS, whose name for
-# aarch64 is arm64, with dot products, which all of Apple's processors for it have.
-INSTRUCTION_SETS = {**PROCESSORS.get(platform.machine(), {}), "portable": {}}
+# In fp32, the other instruction sets would give the same code as one of these.
+FP32_PROCESSORS = {"x86_64": {"avx512-fp32": _AVX512, "avx2-fp32": _AVX2}}
+# Instruction sets of this kind of processor by precision. "portable" is what the compiler assumes of it: on macOS,
+# whose name for aarch64 is arm64, with dot products, which all of Apple's processors for it have.
+INSTRUCTION_SETS = {"int8": {**PROCESSORS.get(platform.machine(), {}), "portable": {}},
+                    "fp32": {**FP32_PROCESSORS.get(platform.machine(), {}), "portable-fp32": {}}}
 
 
 def library_path(instruction_set: str) -> Path:
@@ -47,16 +51,21 @@ def library_path(instruction_set: str) -> Path:
     return SOURCE.with_name(f"kernels.{instruction_set}.so")
 
 
-def usable_libraries(cpu_flags: Set[str]) -> list[Path]:
+def compiler_flags(precision: str, needed: Mapping[str, str]) -> list[str]:
+    """Return the flags that compile a library. needed: its entry in INSTRUCTION_SETS."""
+    return [*COMPILER_FLAGS, *["-DFLOAT32"] * (precision == "fp32"), *" ".join(needed.values()).split()]
+
+
+def usable_libraries(cpu_flags: Set[str], precision: str = "int8") -> list[Path]:
     """Return the libraries in this package that a processor with these flags can run, the fastest first."""
-    return [path for name, needed in INSTRUCTION_SETS.items()
+    return [path for name, needed in INSTRUCTION_SETS[precision].items()
             if needed.keys() <= cpu_flags and (path := library_path(name)).exists()]
 
 
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_long
 # Names in the order of the enumeration `Activation` in kernels.cpp.
 ACTIVATIONS = ("relu", "gelu", "silu")
-# Number of outputs in a panel of int8 weights, as in kernels.cpp, where the layout is described.
+# Number of outputs in a panel of weights, as in kernels.cpp, where the layout is described.
 PANEL = 64
 # Log-probability of an impossible continuation, as in kernels.cpp.
 LOG_ZERO = -1e38
@@ -75,7 +84,7 @@ class Norm(ctypes.Structure):
 
 
 class Linear(ctypes.Structure):
-    """Linear layer with int8 weights in panels."""
+    """Linear layer with weights in panels. scale, offset: null in fp32."""
 
     _fields_ = (("panels", POINTER), ("scale", POINTER), ("offset", POINTER), ("bias", POINTER), ("inputs", SIZE),
                 ("outputs", SIZE))
@@ -110,15 +119,16 @@ class Functions:
 
     The last argument of functions that may use several threads is the number of threads.
 
-    group: number of inputs in a group of weights (see PANEL in kernels.cpp). weight_dtype, stored_dtype: NumPy's names
-        of the types of weights, and of keys and values; "uint16" stands for bf16.
+    precision: "int8" or "fp32". group: number of inputs in a group of weights (see PANEL in kernels.cpp). weight_dtype,
+        stored_dtype: NumPy's names of the types of weights, and of keys and values; "uint16" stands for bf16.
     """
 
     def __init__(self, library: Path) -> None:
         loaded = ctypes.CDLL(str(library))
         self.group: int = loaded.group_size()
-        self.weight_dtype = "float32" if loaded.weight_bytes() == 4 else "int8"
-        self.stored_dtype = "float32" if loaded.stored_bytes() == 4 else "uint16"
+        self.precision = "fp32" if loaded.weight_bytes() == 4 else "int8"
+        self.weight_dtype, self.stored_dtype = {"fp32": ("float32", "float32"), "int8": ("int8", "uint16")}[
+            self.precision]
 
         def typed(function: Any, *arguments: Any) -> Any:
             function.argtypes, function.restype = arguments, None

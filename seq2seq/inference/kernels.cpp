@@ -1,8 +1,9 @@
-// Transformer inference in int8: the encoder, a decoder step, beam search and top-k, each in one call.
+// Transformer inference in int8 or fp32: the encoder, a decoder step, beam search and top-k, each in one call.
 //
 // The compiler vectorises most loops. The other loops use explicit vectors. setup.py compiles this file for each
-// instruction set in kernel_library.py, which also contains the signatures. Weights and inputs of matrix
-// products are int8. Keys and values of attention are bf16. All other numbers are fp32. With -DFLOAT32, all are fp32.
+// precision and instruction set in kernel_library.py, which also contains the signatures. In int8, weights and inputs
+// of matrix products are int8, keys and values of attention are bf16, and all other numbers are fp32. In fp32
+// (-DFLOAT32), all numbers are fp32.
 
 #include <algorithm>
 #include <atomic>
@@ -39,14 +40,15 @@ struct Norm {
     float epsilon;
 };
 
+// Type of weights.
 #if defined(FLOAT32)
 typedef float Weight;
 #else
 typedef int8_t Weight;
 #endif
 
-// Linear layer, (inputs) -> (outputs). panels: int8 weights, see PANEL. scale: scale of each output's weights. offset:
-// contribution of the inputs' zero point to each output's sum. bias: may be null.
+// Linear layer, (inputs) -> (outputs). panels: weights, see PANEL. scale: scale of each output's weights. offset:
+// contribution of the inputs' zero point to each output's sum. In fp32, both are null. bias: may be null.
 struct Linear {
     const Weight* panels;
     const float* scale;
@@ -255,20 +257,20 @@ inline uint32_t bits_of(float number) {
 constexpr uint32_t INFINITY_BITS = 0x7f800000, NAN_BITS = 0x7fc00000;
 
 #if defined(FLOAT32)
-// Keys and values are stored in fp32, too.
-typedef float BFloat16;
+// Type of stored keys and values.
+typedef float Stored;
 
 inline float to_float(float number) { return number; }
-inline float to_bf16(float number) { return number; }
+inline float to_stored(float number) { return number; }
 #else
-// Type of stored keys and values. They have half the bytes of fp32 numbers.
-typedef uint16_t BFloat16;
+// Type of stored keys and values: bf16, with half the bytes of fp32 numbers.
+typedef uint16_t Stored;
 
-inline Wide load(const BFloat16* from) {
+inline Wide load(const Stored* from) {
 #if defined(__aarch64__)
     return (Wide)vshll_n_u16(vld1_u16(from), 16);                               // g++ converts number by number
 #else
-    typedef BFloat16 Bf16Vector __attribute__((vector_size(2 * WIDTH)));
+    typedef Stored Bf16Vector __attribute__((vector_size(2 * WIDTH)));
     typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
     Bf16Vector bf16;
     std::memcpy(&bf16, from, sizeof bf16);
@@ -279,7 +281,7 @@ inline Wide load(const BFloat16* from) {
 #endif
 }
 
-inline float to_float(BFloat16 bf16) {
+inline float to_float(Stored bf16) {
     const uint32_t bits = uint32_t(bf16) << 16;
     float number;
     std::memcpy(&number, &bits, sizeof number);
@@ -287,25 +289,25 @@ inline float to_float(BFloat16 bf16) {
 }
 
 // Rounds to the nearest bf16, ties to even. NaN stays NaN.
-inline BFloat16 to_bf16(float number) {
+inline Stored to_stored(float number) {
     const uint32_t bits = bits_of(number), rounded = bits + 0x7fff + (bits >> 16 & 1);
-    return BFloat16(((bits & 0x7fffffff) > INFINITY_BITS ? bits | NAN_BITS : rounded) >> 16);
+    return Stored(((bits & 0x7fffffff) > INFINITY_BITS ? bits | NAN_BITS : rounded) >> 16);
 }
 #endif
 
-void convert_to_bf16(const float* numbers, BFloat16* bf16, long count) {
-    for (long i = 0; i < count; ++i) bf16[i] = to_bf16(numbers[i]);
+void convert_to_stored(const float* numbers, Stored* stored, long count) {
+    for (long i = 0; i < count; ++i) stored[i] = to_stored(numbers[i]);
 }
 
 // Writes keys and values of a source sentence in the layout that attention reads: first the keys, (features, count),
 // then the values, (count, features). Because the keys are transposed, attention computes the scores of WIDTH keys as
 // one vector. The last vector may extend up to WIDTH - 1 elements beyond the keys. A row of `keys_values` contains the
 // keys of a token for all heads, then the values of the token. Rows are `stride` elements apart.
-void transpose_keys(const float* keys_values, long stride, BFloat16* block, long count, long features) {
-    BFloat16* values = block + count * features;
+void transpose_keys(const float* keys_values, long stride, Stored* block, long count, long features) {
+    Stored* values = block + count * features;
     for (long token = 0; token < count; ++token, keys_values += stride) {
-        for (long i = 0; i < features; ++i) block[i * count + token] = to_bf16(keys_values[i]);
-        convert_to_bf16(keys_values + features, values + token * features, features);
+        for (long i = 0; i < features; ++i) block[i * count + token] = to_stored(keys_values[i]);
+        convert_to_stored(keys_values + features, values + token * features, features);
     }
 }
 
@@ -346,7 +348,7 @@ inline void weigh_columns(const float* terms, long filled, const float* scale, l
 #pragma GCC unroll 4
         for (long column = 0; column < COUNT; ++column) sums[row][column] = Wide{};
     for (long n = 0; n < keys; ++n) {
-        const BFloat16* from = value(n);
+        const Stored* from = value(n);
         Wide values[COUNT];
 #pragma GCC unroll 4
         for (long column = 0; column < COUNT; ++column) values[column] = load(from + column * WIDTH);
@@ -385,14 +387,14 @@ inline void weigh(const float* terms, long filled, const float* scale, long keys
 // Computes attention of ROWS rows over the same source sentence. block: keys and values in the layout of
 // `transpose_keys`. terms: buffer for ROWS rows of scores, each padded to whole vectors.
 template <long ROWS>
-void attend_together(const float* query, long query_stride, const BFloat16* block, long count, float* result,
+void attend_together(const float* query, long query_stride, const Stored* block, long count, float* result,
                      long heads, long size, float* terms) {
     const long features = heads * size, filled = (count + WIDTH - 1) / WIDTH * WIDTH;
     const float factor = 1 / std::sqrt(float(size));
     for (long head = 0; head < heads; ++head) {
         const float* own = query + head * size;
         for (long begin = 0; begin < count; begin += WIDTH) {
-            const BFloat16* keys = block + head * size * count + begin;
+            const Stored* keys = block + head * size * count + begin;
             // The additions to different partial sums overlap in time.
             Wide sums[ROWS][PARTIAL_SUMS];
 #pragma GCC unroll 6
@@ -423,7 +425,7 @@ void attend_together(const float* query, long query_stride, const BFloat16* bloc
         }
         float scale[ROWS];
         for (long row = 0; row < ROWS; ++row) scale[row] = softmax_terms(terms + row * filled, count);
-        const BFloat16* values = block + count * features + head * size;
+        const Stored* values = block + count * features + head * size;
         weigh<ROWS>(terms, filled, scale, count, [=](long n) { return values + n * features; }, size,
                     result + head * size, features);
     }
@@ -431,7 +433,7 @@ void attend_together(const float* query, long query_stride, const BFloat16* bloc
 
 // Computes attention of each row over its source sentence. The sentence has count[row] tokens in `memory`, beginning at
 // token first[row]. Successive rows of the same sentence are computed together, which does not change their results.
-void attend_sources(const float* query, long query_stride, const BFloat16* memory, const int32_t* first,
+void attend_sources(const float* query, long query_stride, const Stored* memory, const int32_t* first,
                     const int32_t* count, float* result, long rows, long heads, long size) {
     static constexpr decltype(&attend_together<1>) of_rows[] = {
         attend_together<1>, attend_together<2>, attend_together<3>, attend_together<4>,
@@ -454,18 +456,18 @@ void attend_sources(const float* query, long query_stride, const BFloat16* memor
 
 // Computes attention of each row over its own past: length[row] cache rows. The indices of these cache rows begin at
 // past + row * past_stride. A cache row contains the keys of all heads, then the values.
-void attend_own(const float* query, long query_stride, const BFloat16* cache, const int32_t* past, long past_stride,
+void attend_own(const float* query, long query_stride, const Stored* cache, const int32_t* past, long past_stride,
                 const int32_t* length, float* result, long rows, long heads, long size) {
     const long features = heads * size, whole = size / WIDTH * WIDTH;
     const float factor = 1 / std::sqrt(float(size));
     std::vector<float> terms;
-    std::vector<const BFloat16*> cached_keys;
+    std::vector<const Stored*> cached_keys;
     for (long row = 0; row < rows; ++row, query += query_stride, past += past_stride, result += features) {
         const long keys = length[row], filled = (keys + WIDTH - 1) / WIDTH * WIDTH;
         terms.resize(heads * filled);
         cached_keys.resize(keys);
         for (long n = 0; n < keys; ++n) {
-            const BFloat16* key = cached_keys[n] = cache + 2 * features * past[n];
+            const Stored* key = cached_keys[n] = cache + 2 * features * past[n];
             for (long i = 0; i < features; i += 64 / long(sizeof *key)) __builtin_prefetch(key + features + i);
             for (long head = 0; head < heads; ++head, key += size) {
                 const float* own = query + head * size;
@@ -495,8 +497,10 @@ constexpr long PANEL = 64, GROUP = 1;
 constexpr long TILE = 6, VECTORS = 4;
 #elif defined(__AVX__)
 constexpr long TILE = 6, VECTORS = 2;
-#else
+#elif defined(__aarch64__)
 constexpr long TILE = 3, VECTORS = 8;
+#else
+constexpr long TILE = 3, VECTORS = 4;
 #endif
 constexpr long COLUMNS = VECTORS * WIDTH;
 
@@ -1147,7 +1151,7 @@ struct Activations {
 
 // Computes self-attention of each row over its own past, see `attend_own`. With a window, a row attends only to the
 // last window + 1 of its cache rows.
-void attend_recent(const Activations& rows, const BFloat16* cache, const int32_t* past, long past_stride,
+void attend_recent(const Activations& rows, const Stored* cache, const int32_t* past, long past_stride,
                    const int32_t* length) {
     const long d_model = rows.d_model, heads = rows.stack.heads, window = rows.stack.window;
     if (window < 0) {
@@ -1166,7 +1170,7 @@ void attend_recent(const Activations& rows, const BFloat16* cache, const int32_t
 // Encodes a block of whole sentences: sentences `begin` (included) to `end` (excluded). Writes keys and values of
 // cross-attention for each decoder layer, (layers, all tokens, 2 * d_model), in the layout of `transpose_keys`; layers
 // are memory_stride elements apart. offsets: index of the first token of each sentence, then the number of tokens.
-void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets, BFloat16* memory, long memory_stride,
+void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets, Stored* memory, long memory_stride,
             long begin, long end) {
     const long first_token = offsets[begin], number_of_tokens = offsets[end] - first_token, window = encoder.window;
     Activations rows(encoder, number_of_tokens);
@@ -1179,15 +1183,15 @@ void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets,
             count[row] = offsets[sentence + 1] - offsets[sentence];
         }
     rows.begin();
-    const auto transpose_all_keys = [&](const float* keys_values, long stride, BFloat16* blocks) {
+    const auto transpose_all_keys = [&](const float* keys_values, long stride, Stored* blocks) {
         for (long token = 0; token < number_of_tokens; token += count[token])
             transpose_keys(keys_values + token * stride, stride, blocks + token * 2 * d_model, count[token], d_model);
     };
     for (long token = 0; token < long(every.size()); ++token) every[token] = int32_t(token);
-    const auto own = allocate<BFloat16>(number_of_tokens * 2 * d_model + WIDTH);
+    const auto own = allocate<Stored>(number_of_tokens * 2 * d_model + WIDTH);
     const auto attend_to_window = [&](const float* projected) {
         for (long token = 0; token < number_of_tokens; ++token)
-            convert_to_bf16(projected + (3 * token + 1) * d_model, &own[token * 2 * d_model], 2 * d_model);
+            convert_to_stored(projected + (3 * token + 1) * d_model, &own[token * 2 * d_model], 2 * d_model);
         for (long token = 0; token < number_of_tokens; ++token) {
             const long from = std::max<long>(first[token], token - window),
                        to = std::min<long>(first[token] + count[token], token + window + 1);
@@ -1224,12 +1228,12 @@ void encode(const Stack& encoder, const int64_t* tokens, const int32_t* offsets,
 // count[r] source tokens of the memory, beginning at token first[r].
 struct StepInput {
     const int64_t* tokens;
-    BFloat16* cache;
+    Stored* cache;
     long layer_stride;
     const int32_t* past;
     long past_stride;
     const int32_t* length;
-    const BFloat16* memory;
+    const Stored* memory;
     long memory_stride;
     const int32_t *first, *count;
 };
@@ -1247,10 +1251,10 @@ void step(Activations& rows, const StepInput& input, long begin, EndsAt ends_at)
     rows.begin();
     for (long number = 0; number < decoder.number_of_layers; ++number) {
         const Layer& layer = decoder.layers[number];
-        BFloat16* cache = input.cache + number * input.layer_stride;
+        Stored* cache = input.cache + number * input.layer_stride;
         rows.project(layer.query_key_value);
         for (long row = 0; row < rows.rows; ++row)
-            convert_to_bf16(rows.projected.get() + (3 * row + 1) * d_model,
+            convert_to_stored(rows.projected.get() + (3 * row + 1) * d_model,
                             cache + past[row * input.past_stride + length[row] - 1] * 2 * d_model, 2 * d_model);
         attend_recent(rows, cache, past, input.past_stride, length);
         rows.finish_attention(layer.output, layer.norms[0]);
@@ -1266,14 +1270,14 @@ void step(Activations& rows, const StepInput& input, long begin, EndsAt ends_at)
 // Computes the attention weights of each row over its source sentence. Arguments: as in `attend_sources`. Calls
 // receive(row, head, terms, scale): the weight of source token n is terms[n] * scale.
 template <class Receive>
-void weigh_sources(const float* query, const BFloat16* memory, const int32_t* first, const int32_t* count, long rows,
+void weigh_sources(const float* query, const Stored* memory, const int32_t* first, const int32_t* count, long rows,
                    long heads, long size, Receive receive) {
     const float factor = 1 / std::sqrt(float(size));
     std::vector<float> terms;
     for (long row = 0; row < rows; ++row) {
         terms.resize(count[row] + WIDTH);
         for (long head = 0; head < heads; ++head, query += size) {
-            const BFloat16* keys = memory + (first[row] * 2 * heads + head * count[row]) * size;
+            const Stored* keys = memory + (first[row] * 2 * heads + head * count[row]) * size;
             for (long begin = 0; begin < count[row]; begin += WIDTH) {
                 Wide sum = {};
                 for (long i = 0; i < size; ++i) sum += broadcast(query[i]) * load(keys + i * count[row] + begin);
@@ -1536,7 +1540,7 @@ struct Sampler {
 // Arguments of the function `search`; its comment describes them.
 struct Search {
     const Stack& decoder;
-    const BFloat16* memory;
+    const Stored* memory;
     long memory_stride;
     const int32_t *first, *count;
     const int64_t* limits;
@@ -1588,10 +1592,10 @@ template <class NextSentence>
 void search_batch(const Search& search, long max_sentences, NextSentence next_sentence) {
     const long d_model = search.decoder.d_model, words = search.decoder.last->outputs, candidates = 2 * search.beam;
     const long layers = search.decoder.number_of_layers, slot_rows = search.longest * search.beam;
-    const long slot_bytes = layers * slot_rows * 2 * d_model * sizeof(BFloat16);
+    const long slot_bytes = layers * slot_rows * 2 * d_model * sizeof(Stored);
     max_sentences = std::clamp(MAX_CACHE_BYTES / slot_bytes, 1L, max_sentences);
     const long capacity = max_sentences * search.beam, layer_stride = max_sentences * slot_rows * 2 * d_model;
-    const auto cache = allocate<BFloat16>(layers * layer_stride);
+    const auto cache = allocate<Stored>(layers * layer_stride);
     const auto logits = allocate<float>(capacity * VOCABULARY_BLOCK);
     Activations rows(search.decoder, capacity);
     BestWords best_words(capacity, candidates);
@@ -1672,7 +1676,7 @@ extern "C" {
 // Callers allocate weights, keys and values.
 long group_size() { return GROUP; }
 long weight_bytes() { return sizeof(Weight); }
-long stored_bytes() { return sizeof(BFloat16); }
+long stored_bytes() { return sizeof(Stored); }
 
 void topk(float* logits, const float* totals, long groups, long beam, long words, const int64_t* banned,
           long number_banned, const bool* must_end, bool skip_log_softmax, float* best_totals, int64_t* beams,
@@ -1719,12 +1723,12 @@ void add_and_norm(const float* hidden, const float* output, const Norm* norm, fl
     add_and_norm(hidden, output, *norm, sum, normed, rows, size);
 }
 
-void attend_past(const float* query, long query_stride, const BFloat16* cache, const int32_t* past, long past_stride,
+void attend_past(const float* query, long query_stride, const Stored* cache, const int32_t* past, long past_stride,
                  const int32_t* length, float* result, long rows, long heads, long size) {
     attend_own(query, query_stride, cache, past, past_stride, length, result, rows, heads, size);
 }
 
-void attend_source(const float* query, long query_stride, const BFloat16* memory, const int32_t* first,
+void attend_source(const float* query, long query_stride, const Stored* memory, const int32_t* first,
                    const int32_t* count, float* result, long rows, long heads, long size) {
     attend_sources(query, query_stride, memory, first, count, result, rows, heads, size);
 }
@@ -1741,8 +1745,8 @@ void product(const Linear* linear, const float* input, float* result, long rows,
 // Returns the number of bytes of the packed weights of a linear layer.
 long packed_size(long outputs, long inputs) { return (outputs + PANEL - 1) / PANEL * PANEL * Levels::filled(inputs); }
 
-// Quantises a weight matrix, (outputs, inputs), to int8, with a scale for each output, and writes it in the layout of
-// `Linear`. A row that contains NaN or infinity gets a scale that is not finite.
+// Writes a weight matrix, (outputs, inputs), in the layout of `Linear`. In int8, quantises it, with a scale for each
+// output. A row that contains NaN or infinity gets a scale that is not finite.
 void pack(const float* weights, long outputs, long inputs, Weight* panels, float* scale, int32_t* offset) {
     const long stride = Levels::filled(inputs);
 #if defined(FLOAT32)
@@ -1779,7 +1783,7 @@ void pack(const float* weights, long outputs, long inputs, Weight* panels, float
 }
 
 // Encodes sentences. tokens, offsets: the source, as in `Stepwise.start`. memory: output, see the other `encode`.
-void encode(const Stack* encoder, const int64_t* tokens, const int32_t* offsets, long sentences, BFloat16* memory,
+void encode(const Stack* encoder, const int64_t* tokens, const int32_t* offsets, long sentences, Stored* memory,
             long memory_stride, int threads) {
     in_blocks_of_sentences(offsets, sentences, threads, [&](long begin, long end) {
         encode(*encoder, tokens, offsets, memory, memory_stride, begin, end);
@@ -1788,8 +1792,8 @@ void encode(const Stack* encoder, const int64_t* tokens, const int32_t* offsets,
 
 // attention: (rows, attention_stride), filled with zeros, to which the attention weights of the last layer are added,
 // the mean over its heads; or null.
-void step(const Stack* decoder, const int64_t* tokens, BFloat16* cache, long layer_stride, const int32_t* past,
-          long past_stride, const int32_t* length, const BFloat16* memory, long memory_stride, const int32_t* first,
+void step(const Stack* decoder, const int64_t* tokens, Stored* cache, long layer_stride, const int32_t* past,
+          long past_stride, const int32_t* length, const Stored* memory, long memory_stride, const int32_t* first,
           const int32_t* count, float* logits, float* attention, long attention_stride, long rows, int threads) {
     const StepInput input = {tokens, cache,  layer_stride,  past,  past_stride,
                              length, memory, memory_stride, first, count};
@@ -1817,14 +1821,14 @@ void step(const Stack* decoder, const int64_t* tokens, BFloat16* cache, long lay
 // source_offsets: of the sentences in `memory`, see `StepInput`. weights: output; the weights of a sentence, (heads,
 // target tokens, source tokens), begin at weights + weight_offsets[sentence].
 void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t* target_offsets, long sentences,
-                     const BFloat16* memory, long memory_stride, const int32_t* source_offsets, long layer,
+                     const Stored* memory, long memory_stride, const int32_t* source_offsets, long layer,
                      float* weights, const int64_t* weight_offsets, int threads) {
     in_blocks_of_sentences(target_offsets, sentences, threads, [&](long begin, long end) {
         const long first_row = target_offsets[begin], rows = target_offsets[end] - first_row;
         Activations part(*decoder, rows);
         // Each target token is a row. Its past is a part of `every`: its sentence up to itself. A row reads the cache
         // of a layer only while this layer is computed, so all layers share one cache.
-        const auto cache = allocate<BFloat16>(rows * 2 * part.d_model);
+        const auto cache = allocate<Stored>(rows * 2 * part.d_model);
         std::vector<int32_t> past, length(rows), first(rows), count(rows);
         std::vector<long> sentence_of(rows);
         long longest = 0;
@@ -1868,7 +1872,7 @@ void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t*
 // Inputs: finished_per_group: number of finished hypotheses with which a sentence is finished. limits: maximum length of
 // each target, `</s>` included. memory: as in `StepInput`. first, count: (sentences,), first source token and number of
 // source tokens of each sentence.
-void search(const Stack* decoder, const BFloat16* memory, long memory_stride, const int32_t* first,
+void search(const Stack* decoder, const Stored* memory, long memory_stride, const int32_t* first,
             const int32_t* count, const int64_t* limits, long sentences, long beam, long finished_per_group,
             const int64_t* banned, long number_banned, long max_finished, long longest, int64_t* finished,
             float* totals, int32_t* lengths, int32_t* tokens, int threads) {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
-from seq2seq.inference.int8 import Int8Engine
+from seq2seq.inference.int8 import NativeEngine
 from seq2seq.inference.transformer_weights import differences, expected_shapes
 from seq2seq.recipe import ModelSection, Recipe, parse_recipe
 from seq2seq.storage.checkpoints import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
@@ -89,7 +89,7 @@ def read_model(path: Path) -> tuple[Model, Recipe, Tokenizers]:
 
 def _model_shapes(section: ModelSection, sizes: tuple[int, int], recipe_path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a new model's weights, without allocating weights. recipe_path: path in error messages."""
-    if Int8Engine.obstacle(section) is None:
+    if NativeEngine.obstacle(section) is None:
         return expected_shapes(section, sizes)
     import torch
 

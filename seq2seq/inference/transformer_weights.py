@@ -17,8 +17,8 @@ def expected_shapes(section: ModelSection, sizes: tuple[int, int]) -> dict[str, 
     """Return the shapes of the stored weights by name. Tied weights occur once.
 
     Args:
-        section: describes a Transformer without the variants that `Int8Engine.obstacle` names. sizes: source and target
-            vocabulary size.
+        section: describes a Transformer without the variants that `NativeEngine.obstacle` names. sizes: source and
+            target vocabulary size.
     Raises:
         CheckpointError: all embeddings are tied, but the vocabularies differ in size.
     """

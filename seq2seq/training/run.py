@@ -22,7 +22,7 @@ from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import choose_device, choose_dtype, configure_process, num_threads
 from seq2seq.errors import CheckpointError, UserError
 from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_dict
-from seq2seq.inference.engines import int8_obstacle
+from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import as_tensors, weights_to_start_from
 from seq2seq.model import build_model, trains_packed
 from seq2seq.recipe import Recipe, parse_recipe
@@ -304,7 +304,7 @@ def _int8_score(training: TrainingLoop, best: Bundle) -> Int8Score | None:
         None if validation has no BLEU, or if a rank cannot use the model in int8.
     """
     recipe, validation, group = training.recipe, training.validation, training.group
-    impossible, = group.maximum((int(int8_obstacle(recipe.model) is not None),))
+    impossible, = group.maximum((int(native_obstacle(recipe.model, "int8") is not None),))
     if "bleu" not in recipe.measures or impossible:
         return None
     score = best.metadata["validation"].get("bleu")

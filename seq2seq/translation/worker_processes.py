@@ -18,8 +18,10 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Unpack
 
-from seq2seq.devices import count_gpus, kind, use_threads
+from seq2seq.devices import choose_precision, count_gpus, kind, use_threads
 from seq2seq.errors import OptionError, UserError
+from seq2seq.inference.engines import NATIVE_PRECISIONS
+from seq2seq.inference.int8 import NativeEngine
 from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, decoding_with
 from seq2seq.signals import signal_name
 from seq2seq.tokenizers.language_token import Directions
@@ -31,9 +33,9 @@ from seq2seq.translation.translator import ReportProgress, Translation, Translat
 class TranslatorPool:
     """Pool of workers that translate with the same model. It returns the results in the order of the lines.
 
-    In int8 the workers are threads that share the weights, because the kernels release the global interpreter lock. In
-    other precisions a step consists of many calls from Python, so the workers are processes, each with a copy of the
-    model.
+    With a `NativeEngine` the workers are threads that share the weights, because the kernels release the global
+    interpreter lock. In other engines a step consists of many calls from Python, so the workers are processes, each
+    with a copy of the model.
 
     >>> with TranslatorPool("runs/multi30k_de_en", workers=4) as pool:
     ...     for best, *_ in pool.translate_stream(lines):
@@ -64,15 +66,16 @@ class TranslatorPool:
         self.workers, self.directory = workers, Path(path)
         self.shared: Translator | None = None
         # Only the workers use a GPU. If this process asked one, even for its precisions, it would take memory there.
-        if precision in ("auto", "int8") and kind(device_of_worker(0, device)) in ("auto", "cpu"):
+        if (kind(device_of_worker(0, device)) in ("auto", "cpu")
+                and choose_precision(precision, "cpu") in NATIVE_PRECISIONS):
             loaded = Translator.load(path, device, precision, threads, **models)
-            if loaded.precision == "int8":
+            if isinstance(loaded.engine, NativeEngine):
                 self.shared = loaded
                 self.executor = ThreadPoolExecutor(workers, "translator", partial(use_threads, threads or 1))
                 self.decoding, self.precision, self.device = loaded.decoding, loaded.precision, loaded.device
                 self.directions, self.context = loaded.directions, loaded.context
                 return
-            precision = loaded.precision                                        # `load` has printed why not int8
+            precision = loaded.precision                                        # int8 or not: `load` has told
         self.processes: dict[Connection, SpawnProcess] = {}
         context = multiprocessing.get_context("spawn")
         try:

@@ -52,6 +52,10 @@ class Checker:
     def __init__(self, library: Path, seed: int, exact: bool = False) -> None:
         """exact: True = omit guard bytes."""
         self.functions, self.exact = Functions(library), exact
+        self.fp32 = self.functions.precision == "fp32"
+        self.stored_dtype = np.dtype(self.functions.stored_dtype)
+        # In int8 the tolerance is wide, because a value about halfway between two levels may be rounded up or down.
+        self.tolerance_of_stacks = 1e-4 if self.fp32 else 0.1
         self.random = np.random.default_rng(seed)
         self.begin()
 
@@ -72,10 +76,20 @@ class Checker:
         self.kept.append(array)
         return array
 
-    def bf16_input(self, values: Array, padding: int = 0) -> Array:
-        """Like `input`, but in bf16. In memory, `padding` NaNs follow the copy. Kernels may read but not use them."""
-        return self.input(np.concatenate([reference.to_bf16(values).ravel(), np.full(padding, 0x7FC0, np.uint16)]),
-                          np.uint16)[: values.size].reshape(values.shape)
+    def stored_input(self, values: Array, padding: int = 0) -> Array:
+        """Like `input`, but as keys and values are stored. In memory, `padding` NaNs follow the copy. Kernels may read
+        but not use them."""
+        padded = np.concatenate([values.ravel(), np.full(padding, np.nan)])
+        stored = padded if self.fp32 else reference.to_bf16(padded)
+        return self.input(stored, self.stored_dtype)[: values.size].reshape(values.shape)
+
+    def from_stored(self, stored: Array) -> Array:
+        """Return stored keys and values as fp32."""
+        return stored if self.fp32 else reference.from_bf16(stored)
+
+    def rounded(self, values: Array) -> Array:
+        """Return keys and values as fp32, rounded as they are stored."""
+        return values.astype(np.float32) if self.fp32 else reference.round_to_bf16(values)
 
     def output(self, function: str, shape: Sequence[int], dtype: Any = np.float32) -> Array:
         """Return an output buffer of `function`, filled with a pattern. `check_guards` checks its guard bytes."""
@@ -112,11 +126,18 @@ class Checker:
         return int(self.random.integers(1, largest + 1))
 
     def random_linear(self, inputs: int, outputs: int) -> tuple[Linear, Callable[[Array], Array]]:
-        """Return a random int8 linear layer and its reference function."""
+        """Return a random linear layer and its reference function."""
         levels = self.random.integers(-127, 128, (outputs, inputs))
-        scale = self.input(self.random.uniform(0.5, 2, outputs) / (127 * inputs**0.5))
+        # In fp32, with powers of two, products with integers are exact, so wrong sums are found.
+        scale = self.input(2.0 ** -self.random.integers(6, 12, outputs) if self.fp32 else
+                           self.random.uniform(0.5, 2, outputs) / (127 * inputs**0.5))
         bias = self.input(self.random.normal(size=outputs)) if self.random.random() < 0.8 else None
         weights = levels * scale[:, None].astype(np.float64)
+        if self.fp32:
+            packed = self.input(np.zeros(self.functions.packed_size(outputs, inputs)))
+            self.functions.pack(address(self.input(weights)), outputs, inputs, address(packed), None, None)
+            return (Linear(panels=address(packed), bias=address(bias), inputs=inputs, outputs=outputs),
+                    lambda rows: rows.astype(np.float64) @ weights.T + (0 if bias is None else bias))
         group = self.functions.group
         padded = np.zeros((-(-outputs // PANEL) * PANEL, -(-inputs // group) * group), np.int8)
         padded[:outputs, :inputs] = levels
@@ -235,6 +256,13 @@ class Checker:
         expected = product(np.maximum(values, 0) if relu else values)
         for row in range(rows):                                                 # the magnitudes of rows differ
             self.compare("product", result[row], expected[row], 2e-5, f"{shape}, row {row}")
+        values[:] = self.random.normal(size=values.shape) * (values != 0)
+        self.functions.product(linear, address(values), address(result), rows, relu, THREADS)
+        alone = self.output("product", (outputs,))
+        for row in range(rows):
+            self.functions.product(linear, address(values[row]), address(alone), 1, relu, 1)
+            if alone.tobytes() != result[row].tobytes():
+                raise Fault(f"product depends on the other rows ({shape}, row {row})")
 
     def check_pack(self) -> None:
         outputs, inputs = self.random_size(200), self.random_size(300)
@@ -243,6 +271,14 @@ class Checker:
         weights[self.random.integers(outputs)] *= self.random.choice([0, 1e-30, 1])
         weights[self.random.integers(outputs), self.random.integers(inputs)] = self.random.choice([0, np.nan, -np.inf])
         weights = self.input(weights)
+        if self.fp32:
+            packed = self.output("pack", (self.functions.packed_size(outputs, inputs),))
+            self.functions.pack(address(weights), outputs, inputs, address(packed), None, None)
+            self.check_guards(shape)
+            padding = np.zeros(-outputs % PANEL * inputs, np.float32)
+            if not np.array_equal(np.sort(packed), np.sort([*weights.ravel(), *padding]), equal_nan=True):
+                raise Fault(f"pack writes other weights ({shape})")
+            return
         group = self.functions.group
         panels = self.output("pack", (-(-outputs // PANEL), -(-inputs // group), PANEL, group), np.int8)
         scale, offset = self.output("pack", (outputs,)), self.output("pack", (outputs,), np.int32)
@@ -262,14 +298,14 @@ class Checker:
     def check_attend_past(self) -> None:
         rows, longest, heads, head_size, query, shape = self.random_queries()
         features, cache_rows = heads * head_size, longest + self.random_size(50)
-        cache = self.bf16_input(self.random.normal(size=(cache_rows, 2 * features)))
+        cache = self.stored_input(self.random.normal(size=(cache_rows, 2 * features)))
         length = self.input(self.random.integers(1, longest + 1, rows), np.int32)
         past = self.input(self.random.integers(0, cache_rows, (rows, longest)), np.int32)
         result = self.output("attend_past", (rows, features))
         self.functions.attend_past(address(query), query.shape[1], address(cache), address(past), longest,
                                    address(length), address(result), rows, heads, head_size)
         self.check_guards(shape)
-        keys_values = [reference.from_bf16(cache[used[:keys]]) for used, keys in zip(past, length, strict=True)]
+        keys_values = [self.from_stored(cache[used[:keys]]) for used, keys in zip(past, length, strict=True)]
         self.compare("attend_past", result, reference.attention(query[:, :features], keys_values, heads), 1e-4, shape)
 
     def check_attend_source(self) -> None:
@@ -277,7 +313,7 @@ class Checker:
         features = heads * head_size
         lengths = self.random.integers(1, longest + 1, self.random_size(8))
         sentences = [self.random.normal(size=(tokens, 2 * features)) for tokens in lengths]
-        memory = self.bf16_input(np.concatenate(list(map(reference.transpose_keys, sentences))), KEY_PADDING)
+        memory = self.stored_input(np.concatenate(list(map(reference.transpose_keys, sentences))), KEY_PADDING)
         # Most shapes have rows sorted by sentence, because the kernel computes successive rows of a sentence together.
         selected = np.sort(self.random.integers(0, len(lengths), rows)) if self.random.random() < 0.8 else \
             self.random.integers(0, len(lengths), rows)
@@ -287,7 +323,7 @@ class Checker:
         self.functions.attend_source(address(query), query.shape[1], address(memory), address(first), address(count),
                                      address(result), rows, heads, head_size)
         self.check_guards(shape)
-        keys_values = [reference.round_to_bf16(sentences[sentence]) for sentence in selected]
+        keys_values = [self.rounded(sentences[sentence]) for sentence in selected]
         self.compare("attend_source", result, reference.attention(query[:, :features], keys_values, heads), 1e-4, shape)
 
     def check_stack(self) -> None:
@@ -307,7 +343,7 @@ class Checker:
         encoder, encode = self.random_stack(*sizes, False, [2 * d_model] * layers, vocab_size)
         decoder, decode = self.random_stack(*sizes, True, [vocab_size], vocab_size)
         source = self.input(self.random.integers(0, vocab_size, tokens), np.int64)
-        memory = self.output("encode", (layers, tokens * 2 * d_model), np.uint16)
+        memory = self.output("encode", (layers, tokens * 2 * d_model), self.stored_dtype)
         self.functions.encode(encoder, address(source), address(offsets), len(lengths), address(memory), memory[0].size,
                               THREADS)
         self.check_guards(shape)
@@ -315,18 +351,17 @@ class Checker:
         spans = [slice(max(begin, token - distance), min(end, token + distance + 1))
                  for begin, end in pairwise(offsets.tolist()) for token in range(begin, end)]
         expected = encode(source, positions_in(offsets), lambda query, layer, keys_values: reference.attention(
-            query, [reference.round_to_bf16(keys_values[span]) for span in spans], heads))
-        # The tolerance is wide, because a value about halfway between two int8 levels may be rounded up or down.
-        tolerance = 0.1
+            query, [self.rounded(keys_values[span]) for span in spans], heads))
+        tolerance = self.tolerance_of_stacks
         sources = [[reference.undo_transpose_keys(block, d_model)
-                    for block in np.split(reference.from_bf16(memory[layer]), 2 * d_model * offsets[1:-1])]
+                    for block in np.split(self.from_stored(memory[layer]), 2 * d_model * offsets[1:-1])]
                    for layer in range(layers)]
         for layer in range(layers):
             self.compare("encode", np.concatenate(sources[layer]), expected[layer], tolerance, shape)
-        memory = self.bf16_input(reference.from_bf16(memory), KEY_PADDING)      # exact: the values are bf16 already
+        memory = self.stored_input(self.from_stored(memory), KEY_PADDING)       # exact: the values are rounded already
 
         steps, longest = int(self.random.integers(1, 5)), int(lengths.max())
-        cache = self.output("step", (layers, rows * steps, 2 * d_model), np.uint16)
+        cache = self.output("step", (layers, rows * steps, 2 * d_model), self.stored_dtype)
         reference_cache = np.zeros((layers, rows * steps, 2 * d_model))
         row_first, row_count = (self.input(part.repeat(beam), np.int32) for part in (offsets[:-1], lengths))
         past = np.empty((rows, 0), np.int32)
@@ -352,7 +387,7 @@ class Checker:
                     keys_values = [source for source in sources[layer] for _ in range(beam)]
                     weights[:] = reference.attention_weights(query, keys_values, heads)
                     return reference.attention(query, keys_values, heads)
-                reference_cache[layer, used : used + rows] = reference.round_to_bf16(projected)
+                reference_cache[layer, used : used + rows] = self.rounded(projected)
                 visible = past if window is None else past[:, -window - 1 :]
                 return reference.attention(query, [reference_cache[layer, row_past] for row_past in visible], heads)
 
@@ -388,14 +423,15 @@ class Checker:
                 if layer == chosen:
                     weights[:] = reference.attention_weights(query, keys_values, heads)
             else:
-                rounded = reference.round_to_bf16(projected)
+                rounded = self.rounded(projected)
                 keys_values = [rounded[row - (position if window is None else min(position, window)) : row + 1]
                                for row, position in enumerate(positions)]
             return reference.attention(query, keys_values, heads)
 
         decode(tokens, positions, attend)
         expected = [np.stack(weights[begin:end], 1).ravel() for begin, end in pairwise(offsets.tolist())]
-        self.compare("cross_attention", found, np.concatenate(expected), 0.1, f"{shape}, targets of {lengths}")
+        self.compare("cross_attention", found, np.concatenate(expected), self.tolerance_of_stacks,
+                     f"{shape}, targets of {lengths}")
 
     def check_search(self, decoder: Stack, vocab_size: int, memory: Array, spans: tuple[Array, Array],
                      shape: str) -> None:
@@ -417,7 +453,7 @@ class Checker:
         for sentence in range(sentences):
             expected = []
             hypotheses: list[tuple[float, list[int], list[int]]] = [(0.0, [], [])]  # log p, tokens, cache rows
-            cache = self.input(np.zeros((layers, (beam + 1) * longest, 2 * decoder.d_model)), np.uint16)
+            cache = self.input(np.zeros((layers, (beam + 1) * longest, 2 * decoder.d_model)), self.stored_dtype)
             used = 0
             for length in range(1, int(limits[sentence]) + 1):
                 rows = len(hypotheses)

@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from seq2seq.inference.int8 import Int8Engine
+from seq2seq.inference.int8 import NativeEngine
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model.transformer import ACTIVATIONS, Transformer
 from seq2seq.recipe import ModelSection
@@ -26,8 +26,8 @@ def section_of(model: Transformer) -> ModelSection:
         output_bias=model.output_bias is not None)
 
 
-def int8_engine(model: Transformer, functions, **changes) -> Int8Engine:
-    """Return the int8 engine of a model. changes: changed weights by name."""
+def native_engine(model: Transformer, functions, **changes) -> NativeEngine:
+    """Return the native engine of a model. changes: changed weights by name."""
     sizes = len(model.source_embedding), len(model.target_embedding)
     weights = {name: weight.numpy() for name, weight in stored_weights(model).items()}
-    return Int8Engine(section_of(model), sizes, weights | changes, functions, lambda: model)
+    return NativeEngine(section_of(model), sizes, weights | changes, functions, lambda: model)

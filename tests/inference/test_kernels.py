@@ -15,16 +15,26 @@ from kernel_emulator import EmulatedChecker, Emulator
 
 from seq2seq.devices import cpu_flags
 from seq2seq.inference import kernel_library
-from seq2seq.inference.kernel_library import COMPILER_FLAGS, INSTRUCTION_SETS, PROCESSORS, SOURCE, usable_libraries
+from seq2seq.inference.kernel_library import (
+    FP32_PROCESSORS,
+    INSTRUCTION_SETS,
+    PROCESSORS,
+    SOURCE,
+    compiler_flags,
+    usable_libraries,
+)
 
 TESTS = Path(__file__).parent
-# Processor flags and compiler flags of each build with sanitizers.
-BUILDS = {name: (needed.keys(), " ".join(needed.values())) for name, needed in INSTRUCTION_SETS.items()}
-BUILDS["emulated AMX"] = (BUILDS["avx2"][0], f"{BUILDS['avx2'][1]} -DEMULATE_TILES -I{TESTS}")
+# Processor flags and compiler flags of each library, and of each build with sanitizers.
+LIBRARIES = {name: (needed.keys(), compiler_flags(precision, needed))
+             for precision, sets in INSTRUCTION_SETS.items() for name, needed in sets.items()}
+BUILDS = LIBRARIES | {"emulated AMX": (
+    PROCESSORS["x86_64"]["avx2"].keys(),
+    [*compiler_flags("int8", PROCESSORS["x86_64"]["avx2"]), "-DEMULATE_TILES", f"-I{TESTS}"])}
 
 
 @pytest.mark.parametrize(("shapes", "seed"), [(6, 1), pytest.param(200, 2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("instruction_set", LIBRARIES)
 def test_every_function_equals_numpy_and_writes_only_its_outputs(libraries, instruction_set, shapes, seed):
     if instruction_set not in libraries:
         pytest.skip(f"this processor cannot run {instruction_set}, or the package was built without it")
@@ -32,7 +42,7 @@ def test_every_function_equals_numpy_and_writes_only_its_outputs(libraries, inst
 
 
 # Instruction sets of aarch64, each with a processor that qemu emulates and that cannot run the faster sets.
-EMULATED = {"i8mm": "max", "dotprod": "neoverse-n1", "portable": "cortex-a72"}
+EMULATED = {"i8mm": "max", "dotprod": "neoverse-n1", "portable": "cortex-a72", "portable-fp32": "cortex-a72"}
 
 
 @pytest.mark.slow
@@ -42,8 +52,9 @@ def test_every_function_equals_numpy_on_an_emulated_arm_processor(instruction_se
     if not shutil.which(compiler) or not shutil.which(emulator):
         pytest.skip(f"{compiler} or {emulator} is not installed (on Debian: g++-aarch64-linux-gnu, qemu-user)")
     library, caller = tmp_path / "kernels.so", tmp_path / "kernel_emulator"
-    flags = " ".join(PROCESSORS["aarch64"].get(instruction_set, {}).values()).split()
-    subprocess.run([compiler, SOURCE, "-o", library, *COMPILER_FLAGS, *flags, "-fopenmp"], check=True)
+    flags = compiler_flags("fp32" if "fp32" in instruction_set else "int8",
+                           PROCESSORS["aarch64"].get(instruction_set, {}))
+    subprocess.run([compiler, SOURCE, "-o", library, *flags, "-fopenmp"], check=True)
     subprocess.run([compiler, TESTS / "kernel_emulator.cpp", "-o", caller], check=True)
     libc = subprocess.run([compiler, "-print-file-name=libc.so.6"], capture_output=True, text=True, check=True).stdout
     command = [emulator, "-cpu", EMULATED[instruction_set], "-L", Path(libc).parents[1], caller]
@@ -79,7 +90,7 @@ def test_sanitizers_find_nothing(compiler, name, tmp_path):
         pytest.skip(f"this processor cannot run {name}")
     shared, runtime = sanitizer_runtime(compiler)
     library = tmp_path / "kernels.so"
-    subprocess.run([compiler, SOURCE, "-o", library, *COMPILER_FLAGS, *flags.split(), "-fopenmp", "-g",
+    subprocess.run([compiler, SOURCE, "-o", library, *flags, "-fopenmp", "-g",
                     "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", *shared],
                    check=True)
     checked = subprocess.run(
@@ -101,7 +112,9 @@ GRAVITON_2 = {"asimd", "atomics", "asimddp"}
     ("x86_64", X86), ("aarch64", ["i8mm", "dotprod", "portable"]), ("arm64", ["portable"]), ("riscv64", ["portable"])])
 def test_a_package_is_built_with_the_instruction_sets_of_its_kind_of_processor(machine, expected, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert list(runpy.run_path(kernel_library.__file__)["INSTRUCTION_SETS"]) == expected
+    found = runpy.run_path(kernel_library.__file__)["INSTRUCTION_SETS"]
+    in_fp32 = ["avx512-fp32", "avx2-fp32", "portable-fp32"] if machine == "x86_64" else ["portable-fp32"]
+    assert {precision: list(sets) for precision, sets in found.items()} == {"int8": expected, "fp32": in_fp32}
 
 
 @pytest.mark.parametrize(("machine", "flags", "expected"), [
@@ -115,9 +128,22 @@ def test_a_package_is_built_with_the_instruction_sets_of_its_kind_of_processor(m
 ], ids=["sapphire rapids", "cascade lake", "skylake", "alder lake", "zen 3", "graviton 3", "graviton 2", "cortex a72",
         "unknown"])
 def test_the_fastest_library_comes_first(machine, flags, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(kernel_library, "INSTRUCTION_SETS", {**PROCESSORS[machine], "portable": {}})
+    monkeypatch.setattr(kernel_library, "INSTRUCTION_SETS", {"int8": {**PROCESSORS[machine], "portable": {}}})
     monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.cpp")
     assert usable_libraries(flags) == []
-    for name in kernel_library.INSTRUCTION_SETS:
+    for name in kernel_library.INSTRUCTION_SETS["int8"]:
         kernel_library.library_path(name).touch()
     assert usable_libraries(flags) == [tmp_path / f"kernels.{name}.so" for name in expected]
+
+
+@pytest.mark.parametrize(("flags", "expected"), [
+    (CASCADE_LAKE - {"avx512_vnni"}, ["avx512-fp32", "avx2-fp32", "portable-fp32"]),
+    (ZEN_3 | {"avx_vnni"}, ["avx2-fp32", "portable-fp32"]), (set(), ["portable-fp32"]),
+], ids=["skylake", "alder lake", "unknown"])
+def test_fp32_needs_no_instructions_for_int8(flags, expected, tmp_path, monkeypatch):
+    sets = {**FP32_PROCESSORS["x86_64"], "portable-fp32": {}}
+    monkeypatch.setattr(kernel_library, "INSTRUCTION_SETS", {"fp32": sets})
+    monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.cpp")
+    for name in sets:
+        kernel_library.library_path(name).touch()
+    assert usable_libraries(flags, "fp32") == [tmp_path / f"kernels.{name}.so" for name in expected]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
-from seq2seq.inference.int8 import Int8Engine
+from seq2seq.inference.int8 import NativeEngine
 from seq2seq.model import build_model
 from seq2seq.model.attention_weights import attention_maps
 from seq2seq.model.hierarchical_context import Segments
@@ -134,4 +134,4 @@ def test_the_weights_of_context_words_and_of_their_sentences_add_up_to_1(model):
 
 
 def test_the_kernels_refuse_the_model():
-    assert Int8Engine.obstacle(SECTION) == "reads the context hierarchically"
+    assert NativeEngine.obstacle(SECTION) == "reads the context hierarchically"

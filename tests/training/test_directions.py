@@ -265,6 +265,7 @@ def test_an_imported_export_has_the_same_directions(folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_are_processes")
 def test_workers_translate_into_the_language_of_each_line(folder):
     lines = [f"{token}{line}" for token in ("", ">>la<< ", ">>en<< ") for line in LINES]
     expected = texts(Translator.load(folder / "run", "cpu", "fp32"), lines)

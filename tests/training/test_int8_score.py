@@ -134,7 +134,7 @@ def test_without_bleu_or_int8_nothing_is_measured_or_said(run, recipe, monkeypat
 
 
 def test_without_kernels_nothing_is_measured_or_said(run, recipe, monkeypatch, capsys):
-    monkeypatch.setattr(engines, "_kernels", lambda: "there are none")
+    monkeypatch.setattr(engines, "_kernels", lambda precision: "there are none")
     measured = measured_anew(monkeypatch)
     train(recipe("training.max_steps=1"), run.parent / "other")
     assert not measured and "int8" not in best(run.parent / "other") and "there are none" not in capsys.readouterr().err

@@ -216,6 +216,7 @@ LINES = ["ein Hund läuft", "", "der Hund 1987 schläft", "die Katze läuft im H
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_are_processes")
 def test_several_processes_retry_like_one(bundle):
     with TranslatorPool(bundle, 2, "cpu", "fp32") as pool:
         shared = [best for best, *_ in pool.translate_stream(LINES)]

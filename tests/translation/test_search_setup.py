@@ -147,7 +147,10 @@ def test_in_fp32_samples_are_the_same_in_batches_of_any_size(translator):
 
 @pytest.fixture(scope="module")
 def pool(places):
-    with TranslatorPool(places[0], workers=2, device="cpu", precision="fp32") as pool:
+    with pytest.MonkeyPatch.context() as patch:                                 # threads: see test_int8.py
+        patch.setattr(worker_processes, "NATIVE_PRECISIONS", ())
+        pool = TranslatorPool(places[0], workers=2, device="cpu", precision="fp32")
+    with pool:
         yield pool
 
 
@@ -161,6 +164,7 @@ def test_workers_continue_after_a_request_that_is_refused(pool, exact):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_are_processes")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=str)
 def test_the_death_of_a_worker_is_reported_with_its_signal_and_lines(places, number):
     with TranslatorPool(places[0], workers=1, device="cpu", precision="fp32") as pool:

@@ -274,6 +274,7 @@ def test_a_model_that_is_not_there_and_no_workers_are_refused(bundle, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workers_are_processes")
 def test_workers_refuse_unknown_options_and_invalid_lines_immediately(bundle):
     with TranslatorPool(bundle, 1, "cpu", "fp32") as pool:
         for call in (pool.translate_stream, pool.translate):
