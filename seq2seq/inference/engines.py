@@ -82,7 +82,8 @@ def load_engine(model: StoredModel | Model, precision: str, device: str) -> Engi
                     raise CheckpointError(f"{directory} has changed since it was loaded. Load it again.")
                 return load_engine(read_stored_model(directory), "auto", device).model
 
-            return Int8Engine(model.recipe.model, model.sizes, model.weights, kernels, model_in_pytorch)
+            return Int8Engine(model.recipe.model, model.sizes, model.weights, kernels, model_in_pytorch,
+                              model.shortlist)
     import torch
 
     from seq2seq.inference.eager import EagerEngine
