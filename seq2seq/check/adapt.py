@@ -30,7 +30,7 @@ from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import Score, evaluate_tests, score_pairs, to_dict
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import as_tensors, read_model
-from seq2seq.recipe import Corpus, Recipe, load_recipe
+from seq2seq.recipe import Corpus, Recipe, decoding_with, load_recipe
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.atomic import replace_directory
@@ -183,7 +183,8 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
                 trained.tokenizer_files, {**metadata, "test": {name: to_dict(scores) for name, scores in after.items()},
                                       "adaptation": {**asdict(found), "model": str(model)}})
     if metric == "bleu" and native_obstacle(adapted_recipe.model, "int8") is None:
-        fast = scores(replace(Translator.load(output / BEST, "cpu", "int8"), characters=None))
+        fast = scores(replace(Translator.load(output / BEST, "cpu", "int8"), characters=None,
+                              decoding=decoding_with(adapted_recipe.decoding, {"shortlist": 0})))
         int8 = Int8Score(mean(score.value for score in fast), mean((chosen.domain, chosen.general)),
                          choose_precision("reference", device), sum(map(len, sets.values())), fast[0].signature)
         update_bundle_metadata(output / BEST, **int8.metadata())

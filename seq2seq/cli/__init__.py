@@ -37,6 +37,7 @@ from seq2seq.cli import (
     rescore,
     score,
     serve,
+    shortlist,
     train,
     translate,
 )
@@ -51,7 +52,7 @@ from seq2seq.translation.text_io import OutputClosed
 FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 # The subcommands, in the order of the help.
 COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, report, align, attention,
-            average, import_, export)
+            average, shortlist, import_, export)
 
 # Packages that the translation with int8 kernels does not need (runtime.txt lacks them), and some other commands do.
 PACKAGES_OF_SOME_COMMANDS = ("torch", "datasets", "pyarrow", "tensorboard")

@@ -136,7 +136,7 @@ def _native_engine(stored: StoredModel, precision: str) -> NativeEngine:
         floating_point = choose_precision("reference", "cpu") if precision == "int8" else precision
         return _torch_engine(build(read_stored_model(directory)), floating_point, "cpu").model
 
-    return NativeEngine(stored.recipe.model, stored.sizes, stored.weights, kernels, model_in_pytorch)
+    return NativeEngine(stored.recipe.model, stored.sizes, stored.weights, kernels, model_in_pytorch, stored.shortlist)
 
 
 @cache

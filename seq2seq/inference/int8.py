@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seq2seq.devices import num_threads
-from seq2seq.errors import CheckpointError
+from seq2seq.errors import CheckpointError, OptionError
 from seq2seq.inference.kernel_library import (
     ACTIVATIONS,
     KEY_PADDING,
@@ -28,6 +28,7 @@ from seq2seq.inference.kernel_library import (
     Norm,
     Stack,
 )
+from seq2seq.inference.shortlist import Shortlist
 from seq2seq.inference.transformer_weights import differences, expected_shapes, scaled_dot_query, sinusoids
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beams import Hypothesis
@@ -136,7 +137,8 @@ class NativeEngine:
     """
 
     def __init__(self, section: ModelSection, sizes: tuple[int, int], weights: Mapping[str, np.ndarray],
-                 functions: Functions, make_model: Callable[[], Seq2Seq] | None = None) -> None:
+                 functions: Functions, make_model: Callable[[], Seq2Seq] | None = None,
+                 shortlist: Shortlist | None = None) -> None:
         """Convert a model to the structures of the kernels.
 
         Args:
@@ -144,6 +146,7 @@ class NativeEngine:
             weights: float16, float32 or float64 weights by name, see `transformer_weights.expected_shapes`. Embeddings
                 and learned positions in float32 are used in place; nothing else is kept.
             make_model: function that makes the property `model`, when it is needed.
+            shortlist: shortlist of the model, for `SearchOptions.shortlist`.
         Raises:
             CheckpointError: a weight is missing, surplus, or has another shape or type.
         """
@@ -152,7 +155,7 @@ class NativeEngine:
         if unlike := differences(stored, expected_shapes(section, sizes)):
             raise CheckpointError(f"the weights do not match the recipe: {unlike}. Copy the model again from its "
                                   "original location.")
-        self.section, self.functions, self.make_model = section, functions, make_model
+        self.section, self.functions, self.make_model, self.shortlist = section, functions, make_model, shortlist
         self.precision = functions.precision
         self.max_positions, self.cross_layers = section.max_positions, section.decoder_layers
         self.vocab_size, self.d_model = sizes[1], section.d_model
@@ -236,6 +239,7 @@ class NativeEngine:
     def whole_search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                      options: SearchOptions) -> list[list[Hypothesis]]:
         """See `search.beam.WholeSearch`. The search releases Python's global interpreter lock."""
+        source = np.ascontiguousarray(source, np.int64)
         state = self.start(source, source_offsets)
         # One step may add `beam_size` finished hypotheses to `finished_per_group` - 1 earlier ones.
         sentences, max_finished = len(max_lengths), options.finished_per_group + options.beam_size - 1
@@ -249,10 +253,19 @@ class NativeEngine:
             self.decoder, memory.address, memory.stride, _address(state.spans[0]), _address(state.spans[1]),
             _address(limits), sentences, options.beam_size, options.finished_per_group, _address(banned), len(banned),
             max_finished, longest, _address(finished), _address(totals), _address(lengths), _address(tokens),
-            num_threads())
+            *self._shortlist_arguments(source, options), num_threads())
         return [[Hypothesis(tokens[sentence, index, : lengths[sentence, index]].tolist(),
                             float(totals[sentence, index]))
                  for index in range(finished[sentence])] for sentence in range(sentences)]
+
+    def _shortlist_arguments(self, source: np.ndarray, options: SearchOptions) -> tuple[int | None, ...]:
+        """Return the arguments of the kernel `search` for the shortlist."""
+        if not options.shortlist:
+            return None, None, None, 0
+        if self.shortlist is None:
+            raise OptionError("decoding.shortlist: the model has no shortlist. Make one with seq2seq shortlist MODEL "
+                              "SOURCE TARGET, or set the option to 0.")
+        return _address(source), _address(self.shortlist.pieces), _address(self.shortlist.offsets), options.shortlist
 
     def cross_attention(self, source: np.ndarray, source_offsets: np.ndarray, targets: Sequence[Sequence[int]],
                         layer: int) -> list[np.ndarray]:

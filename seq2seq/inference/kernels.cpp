@@ -621,6 +621,11 @@ constexpr long GROUP = 8;
 constexpr long GROUP = 4;
 #endif
 
+// Index of the weight of an output and the first input of a group. stride: number of inputs, rounded up to groups.
+constexpr long weight_index(long output, long input, long stride) {
+    return (output / PANEL * stride + input) * PANEL + output % PANEL * GROUP;
+}
+
 // Quantised inputs are from -127 to 127. INPUT_ZERO_POINT is added to them: 128 if the inputs are unsigned bytes, else
 // 0. same_group repeats a group of inputs in a vector. add_products adds the products of this group and the weights of
 // one output to each int32 of `sums`. TILE rows are multiplied by VECTORS vectors of weights at a time. With these
@@ -1550,6 +1555,9 @@ struct Search {
     int64_t* finished;
     float* totals;
     int32_t *lengths, *tokens;
+    const int64_t* source;
+    const int32_t *shortlist, *shortlist_offsets;
+    long words_per_token;
 };
 
 // Sentence number `number`, whose search has begun, with `width` hypotheses of `length` words. slot: index of its block
@@ -1583,14 +1591,125 @@ struct Hypotheses {
     }
 };
 
+// Output layer of the sentences that are searched together. With shortlists, it has the weights of the words in the
+// shortlists of all these sentences. A sentence is searched with the words of its own shortlist, so that its result does
+// not depend on the other sentences.
+struct OutputLayer {
+    static constexpr long CACHE_LINE = 64;                                      // in bytes
+
+    // Shortlist of a sentence, ascending. outputs: index of each word in `words`. banned: indices of banned words in
+    // `outputs`.
+    struct Shortlist {
+        std::vector<int32_t> outputs;
+        std::vector<int64_t> banned;
+    };
+
+    const Search& search;
+    const Linear& all;
+    Linear linear;                                                              // the output layer
+    std::vector<int32_t> words, output_of;
+    std::vector<Shortlist> by_slot;
+    std::vector<uint8_t> is_banned, listed;
+    std::vector<Weight> panels;
+    std::vector<float> scale, bias;
+    std::vector<int32_t> offset;
+
+    OutputLayer(const Search& search, long slots) : search(search), all(*search.decoder.last), linear(all) {
+        if (!search.shortlist) return;
+        by_slot.resize(slots);
+        output_of.resize(all.outputs);
+        is_banned.resize(all.outputs);
+        for (long i = 0; i < search.number_banned; ++i) is_banned[search.banned[i]] = 1;
+    }
+
+    // Calls use(word) for the words of a sentence's shortlist, more than once for some words. The words up to `</s>`
+    // are in every shortlist. Therefore END is the index of `</s>` in a shortlist, too.
+    template <class Use>
+    void for_each_word(const Sentence& one, Use use) const {
+        for (int32_t word = 0; word <= END; ++word) use(word);
+        const int64_t* tokens = search.source + search.first[one.number];
+        for (long i = 0; i < search.count[one.number]; ++i) {
+            const int32_t begin = search.shortlist_offsets[tokens[i]], end = search.shortlist_offsets[tokens[i] + 1];
+            const long count = tokens[i] == END ? end - begin : std::min<long>(end - begin, search.words_per_token);
+            std::for_each(search.shortlist + begin, search.shortlist + begin + count, use);
+        }
+    }
+
+    // Makes the output layer of some sentences.
+    void select(const std::vector<Sentence>& sentences) {
+        listed.assign(all.outputs, 0);
+        for (const Sentence& one : sentences) for_each_word(one, [&](int32_t word) { listed[word] = 1; });
+        words.resize(all.outputs);
+        long outputs = 0;
+        for (int32_t word = 0; word < all.outputs; outputs += listed[word++]) {   // without branches
+            output_of[word] = int32_t(outputs);
+            words[outputs] = word;
+        }
+        words.resize(outputs);
+        for (const Sentence& one : sentences) {
+            Shortlist& own = by_slot[one.slot];
+            own.outputs.clear();
+            own.banned.clear();
+            listed.assign(words.size(), 0);
+            for_each_word(one, [&](int32_t word) { listed[output_of[word]] = 1; });
+            for (int32_t output = 0; output < outputs; ++output) {
+                if (!listed[output]) continue;
+                if (is_banned[words[output]]) own.banned.push_back(int64_t(own.outputs.size()));
+                own.outputs.push_back(output);
+            }
+        }
+        const long stride = Levels::filled(all.inputs);
+        panels.resize((outputs + PANEL - 1) / PANEL * PANEL * stride + CACHE_LINE);
+        Weight* aligned = panels.data();
+        while (uintptr_t(aligned) % CACHE_LINE) ++aligned;
+        scale.resize(outputs);
+        offset.resize(outputs);
+        bias.resize(outputs);
+        for (long output = 0; output < outputs; ++output) {
+            const long word = words[output];
+            for (long i = 0; i < stride; i += GROUP)
+                std::memcpy(aligned + weight_index(output, i, stride), all.panels + weight_index(word, i, stride),
+                            GROUP * sizeof(Weight));
+            scale[output] = all.scale[word];
+            offset[output] = all.offset[word];
+            if (all.bias) bias[output] = all.bias[word];
+        }
+        linear = {aligned, scale.data(), offset.data(), all.bias ? bias.data() : nullptr, all.inputs, outputs};
+    }
+
+    // Adds the logits of a sentence's row to its best words. The logits are those of outputs `first` (included) to
+    // `last` (excluded).
+    void add_logits(BestWords& best_words, long row, long slot, float* logits, long first, long last) const {
+        if (!search.shortlist) {
+            best_words.add_logits(row, logits, first, last, search.banned, search.number_banned);
+            return;
+        }
+        const Shortlist& own = by_slot[slot];
+        const auto index_of = [&](long output) {
+            return std::lower_bound(own.outputs.begin(), own.outputs.end(), output) - own.outputs.begin();
+        };
+        const long begin = index_of(first), end = index_of(last);
+        // The logits of the sentence's outputs are moved to the front. No logit moves backwards.
+        if (end - begin < last - first)
+            for (long i = begin; i < end; ++i) logits[i - begin] = logits[own.outputs[i] - first];
+        best_words.add_logits(row, logits, begin, end, own.banned.data(), long(own.banned.size()));
+    }
+
+    // Returns the id of the word with an index that `add_logits` has given to `best_words`.
+    int32_t word(long slot, int32_t index) const {
+        return search.shortlist ? words[by_slot[slot].outputs[index]] : index;
+    }
+};
+
 // Maximum size of a thread's KV cache in bytes. If the cache of a single sentence is larger, it is allocated anyway.
 constexpr long MAX_CACHE_BYTES = 256 << 20;
 
 // Searches the sentences whose indices next_sentence() returns, until it returns -1. At most `max_sentences` sentences
-// are searched together. The next sentence immediately replaces a finished one, to keep the number of rows large.
+// are searched together. The next sentence immediately replaces a finished one, to keep the number of rows large. With
+// shortlists, sentences are replaced when a quarter of them is finished, because the output layer is then made anew.
 template <class NextSentence>
 void search_batch(const Search& search, long max_sentences, NextSentence next_sentence) {
-    const long d_model = search.decoder.d_model, words = search.decoder.last->outputs, candidates = 2 * search.beam;
+    const long d_model = search.decoder.d_model, candidates = 2 * search.beam;
     const long layers = search.decoder.number_of_layers, slot_rows = search.longest * search.beam;
     const long slot_bytes = layers * slot_rows * 2 * d_model * sizeof(Stored);
     max_sentences = std::clamp(MAX_CACHE_BYTES / slot_bytes, 1L, max_sentences);
@@ -1605,12 +1724,17 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
     std::vector<Sentence> searched, remaining;
     std::vector<long> slots, unfinished;
     for (long slot = max_sentences - 1; slot >= 0; --slot) slots.push_back(slot);
+    OutputLayer output(search, max_sentences);
+    const long min_slots = search.shortlist ? (max_sentences + 3) / 4 : 1;
     for (;;) {
-        for (long number; !slots.empty() && (number = next_sentence()) >= 0; slots.pop_back()) {
+        const bool adds = long(slots.size()) >= min_slots;
+        const size_t before = searched.size();
+        for (long number; adds && !slots.empty() && (number = next_sentence()) >= 0; slots.pop_back()) {
             searched.push_back({number, slots.back(), 0, 1});
             now.add(START, 0.0f);
         }
         if (searched.empty()) return;
+        if (search.shortlist && searched.size() > before) output.select(searched);
         long row = 0;
         for (const Sentence& one : searched)
             for (long hypothesis = 0; hypothesis < one.width; ++hypothesis, ++row) {
@@ -1626,12 +1750,13 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
         step(rows, input, 0, [](long) { return false; });
         rows.levels.quantise(rows.sublayer_input.get(), rows.rows, d_model);
         best_words.begin();
-        for (long begin = 0; begin < words; begin += VOCABULARY_BLOCK) {
-            const long end = std::min(begin + VOCABULARY_BLOCK, words);
-            rows.levels.multiply(*search.decoder.last, begin, end, logits.get(), VOCABULARY_BLOCK, rows.rows);
-            for (row = 0; row < rows.rows; ++row)
-                best_words.add_logits(row, &logits[row * VOCABULARY_BLOCK], begin, end, search.banned,
-                                      search.number_banned);
+        for (long begin = 0; begin < output.linear.outputs; begin += VOCABULARY_BLOCK) {
+            const long end = std::min(begin + VOCABULARY_BLOCK, output.linear.outputs);
+            rows.levels.multiply(output.linear, begin, end, logits.get(), VOCABULARY_BLOCK, rows.rows);
+            row = 0;
+            for (const Sentence& one : searched)
+                for (long hypothesis = 0; hypothesis < one.width; ++hypothesis, ++row)
+                    output.add_logits(best_words, row, one.slot, &logits[row * VOCABULARY_BLOCK], begin, end);
         }
         row = 0;
         remaining.clear();
@@ -1659,7 +1784,8 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
                     // If too few hypotheses remain, copies of the first one with log p = -inf fill the beam.
                     const bool exists = hypothesis < long(unfinished.size());
                     const Continuation& next = best[unfinished[exists ? hypothesis : 0]];
-                    after.add_longer(now, row + next.beam, one.length, next.word, exists ? next.total : -INFINITY);
+                    after.add_longer(now, row + next.beam, one.length, output.word(one.slot, next.word),
+                                     exists ? next.total : -INFINITY);
                 }
             }
             row += one.width;
@@ -1871,14 +1997,18 @@ void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t*
 //
 // Inputs: finished_per_group: number of finished hypotheses with which a sentence is finished. limits: maximum length of
 // each target, `</s>` included. memory: as in `StepInput`. first, count: (sentences,), first source token and number of
-// source tokens of each sentence.
+// source tokens of each sentence. source: the source tokens. shortlist: for each source token, the words that translate
+// it, in order of preference; those of token t begin at shortlist + shortlist_offsets[t] and end where those of t + 1
+// begin. A translation has only words among the first `words_per_token` of each of its tokens, among all of `</s>`, which
+// closes every sentence, and `</s>`. A null pointer: all words.
 void search(const Stack* decoder, const Stored* memory, long memory_stride, const int32_t* first,
             const int32_t* count, const int64_t* limits, long sentences, long beam, long finished_per_group,
             const int64_t* banned, long number_banned, long max_finished, long longest, int64_t* finished,
-            float* totals, int32_t* lengths, int32_t* tokens, int threads) {
+            float* totals, int32_t* lengths, int32_t* tokens, const int64_t* source, const int32_t* shortlist,
+            const int32_t* shortlist_offsets, long words_per_token, int threads) {
     const Search search = {*decoder, memory,        memory_stride, first,   count,    limits, sentences, beam,
                            finished_per_group, banned, number_banned, max_finished, longest, finished, totals,
-                           lengths,  tokens};
+                           lengths,  tokens,        source,  shortlist, shortlist_offsets, words_per_token};
     std::fill_n(finished, sentences, 0);
     const long parts = sentences * beam > MAX_SERIAL_ROWS ? std::min<long>(threads, sentences) : 1;
     const long max_sentences = std::clamp((sentences + parts - 1) / parts, 1L, std::max(1L, MAX_BLOCK_ROWS / beam));

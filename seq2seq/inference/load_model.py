@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,10 @@ import numpy as np
 
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.inference.int8 import NativeEngine
+from seq2seq.inference.shortlist import Shortlist
 from seq2seq.inference.transformer_weights import differences, expected_shapes
 from seq2seq.recipe import ModelSection, Recipe, parse_recipe
-from seq2seq.storage.checkpoints import MODEL, RECIPE, Bundle, Shapes, load_bundle, resolve_model_path
+from seq2seq.storage.checkpoints import MODEL, RECIPE, SHORTLIST, Bundle, Shapes, load_bundle, resolve_model_path
 from seq2seq.tokenizers.tokenizer import END_ID, Tokenizers, Vocabulary
 
 if TYPE_CHECKING:
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class StoredModel:
     """Contents of a bundle, verified. weights: parameters by name, float32; tied parameters occur once. metadata: see
-    `checkpoints.Bundle`."""
+    `checkpoints.Bundle`. shortlist: None if the bundle has none."""
 
     directory: Path
     recipe: Recipe
     tokenizers: Tokenizers
     weights: dict[str, np.ndarray]
     metadata: dict[str, Any]
+    shortlist: Shortlist | None = None
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -68,7 +70,10 @@ def read_stored_model(path: Path) -> StoredModel:
     bundle = load_bundle(resolve_model_path(path), require)
     assert recipe is not None and tokenizers is not None
     weights = {name: weight.astype(np.float32, copy=False) for name, weight in bundle.weights.items()}
-    return StoredModel(bundle.directory, recipe, tokenizers, weights, bundle.metadata)
+    stored = StoredModel(bundle.directory, recipe, tokenizers, weights, bundle.metadata)
+    if (contents := bundle.tokenizer_files.get(SHORTLIST)) is None:
+        return stored
+    return replace(stored, shortlist=Shortlist.from_file(contents, stored.sizes, str(bundle.directory / SHORTLIST)))
 
 
 def build(stored: StoredModel) -> Model:

@@ -89,6 +89,10 @@ class DecodingSection(Section):
     sentence, and keep the translation with fewer faults. Samples and translations chosen by `mbr` are not retried."""
     word_confidence: bool = False
     """Also return the model's confidence in each word: the geometric mean of the probabilities of its pieces."""
+    shortlist: Pieces = 0
+    """Number of target pieces for each source piece that a search in int8 on a CPU considers, which makes it faster; 0:
+    all. `seq2seq shortlist` makes the list of these pieces, of at most 400 for each source piece. Searches with
+    constraints, sampling, diverse beams, an ensemble or fusion, and other precisions, always consider all pieces."""
     ensemble_mean: Literal["probability", "log_probability"] = "probability"
     """Values that an ensemble averages over its models: probabilities or log-probabilities."""
     fusion_weight: NonNegativeFloat = 0.2
@@ -183,6 +187,7 @@ class DecodingOptions(TypedDict, total=False):
     n_best: int
     safety_net: bool
     word_confidence: bool
+    shortlist: int
     ensemble_mean: Literal["probability", "log_probability"]
     fusion_weight: float
     batch_tokens: int

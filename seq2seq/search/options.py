@@ -81,6 +81,8 @@ class SearchOptions:
         other, unless `candidate_selection` makes them depend on each other.
     bonus: function that computes a number for each row, (rows,), from the model's state after a step. If the row's
         hypothesis ends in this step, the number is added to the score of the hypothesis. None: no bonus.
+    shortlist: number of target pieces for each source piece that an engine's own search considers, see
+        `inference.shortlist.Shortlist`; 0: all target pieces. Other searches always consider all.
     skip_log_softmax: True to use the logits as scores without normalising them.
     """
 
@@ -93,6 +95,7 @@ class SearchOptions:
     candidate_selection: CandidateSelection | None = None
     groups: int = 1
     bonus: Callable[[Any], np.ndarray] | None = None
+    shortlist: int = 0
     skip_log_softmax: bool = False
 
     @property

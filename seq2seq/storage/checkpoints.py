@@ -69,7 +69,9 @@ is not in its run. Another machine ignores it."""
 VALIDATED = "validated"
 """Field of a checkpoint's `info`: True if the checkpoint was saved at a validation, False if it was saved by the clock
 or because of a signal."""
-TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabulary.json")
+SHORTLIST = "shortlist.safetensors"
+TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabulary.json", SHORTLIST)
+"""Names of the files that belong to the vocabularies of a bundle."""
 RENAME_SECONDS = 1
 """Maximum time between the two renames with which a running training replaces its best model."""
 

@@ -25,7 +25,7 @@ from seq2seq.evaluation.scores import Score, check_expected, evaluate_tests, to_
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import as_tensors, weights_to_start_from
 from seq2seq.model import build_model, trains_packed
-from seq2seq.recipe import Recipe, parse_recipe
+from seq2seq.recipe import Recipe, decoding_with, parse_recipe
 from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.checkpoints import (
     BEST,
@@ -310,6 +310,8 @@ def _int8_score(training: TrainingLoop, best: Bundle) -> Int8Score | None:
     score = best.metadata["validation"].get("bleu")
     if score is None or parse_recipe(best.recipe_text, best.directory / RECIPE, alone=True).decoding != recipe.decoding:
         score = to_dict({"bleu": validation.bleu(training.translator(), group)})["bleu"]
-    fast = replace(Translator.load(best.directory, "cpu", "int8"), decoding=recipe.decoding, characters=None)
+    # A shortlist is made after the training.
+    fast = replace(Translator.load(best.directory, "cpu", "int8"), characters=None,
+                   decoding=decoding_with(recipe.decoding, {"shortlist": 0}))
     return Int8Score(validation.bleu(fast, group).value, score["value"], score["precision"], validation.sentences,
                      score["signature"])

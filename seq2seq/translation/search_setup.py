@@ -143,7 +143,7 @@ class SearchSetup:
             banned_ids=self.tokenizer.never_generated_ids, logits_processors=logits_processors,
             candidate_selection=candidate_selection, groups=groups,
             bonus=coverage_bonus(decoding.coverage_penalty) if decoding.coverage_penalty else None,
-            skip_log_softmax=fusion)
+            shortlist=decoding.shortlist, skip_log_softmax=fusion)
 
     def max_lengths(self, parts: Sequence[Part], source_lengths: np.ndarray, max_positions: int) -> list[int]:
         """Return the maximum number of tokens of each part's translation, `</s>` included. source_lengths: (parts,).

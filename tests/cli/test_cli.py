@@ -524,6 +524,21 @@ def test_an_average_replaces_a_bundle_only_with_overwrite(run, model, directory)
     assert load_bundle(directory / "model").metadata["averaged_steps"] == [5]
 
 
+# shortlist
+
+
+def test_a_model_with_a_shortlist_translates_with_listed_words(run, model, directory):
+    (directory / "text.de").write_text("ein Hund\n\nein Hund läuft\n" + "ein Hund " * 99 + "\n", encoding="utf-8")
+    (directory / "text.en").write_text("a dog\n\na dog runs\na dog\n", encoding="utf-8")
+    result = run("shortlist", model, "text.de", "text.en", "--output", "short")
+    assert result.code == 0 and "1 pairs are too long for the model" in result.err
+    assert run("shortlist", model, "text.de", "text.en", "--output", "short").code == 2
+    assert run("shortlist", model, "text.de", "text.en", "--output", "short", "--overwrite").code == 0
+    options = ["--precision", "int8", "--set"]
+    assert run("translate", "short", *options, "decoding.shortlist=3", stdin=b"ein Hund\n").code == 0
+    assert run("translate", model, *options, "decoding.shortlist=0", stdin=b"ein Hund\n").code == 0
+
+
 # train, and what every command has in common
 
 

@@ -435,12 +435,17 @@ class Checker:
 
     def check_search(self, decoder: Stack, vocab_size: int, memory: Array, spans: tuple[Array, Array],
                      shape: str) -> None:
-        """Compare the kernel `search` with a simple beam search that calls the kernels `step` and `topk`."""
+        """Compare the kernel `search` with a simple beam search that calls the kernels `step` and `topk`.
+
+        In the simple search, the logits of words that are not in a sentence's shortlist are left out.
+        """
         (first, count), layers = spans, len(memory)
         sentences, beam, longest = len(first), int(self.random.integers(1, 6)), int(self.random.integers(1, 21))
         finished_per_group = beam + int(self.random.integers(0, 3))
         limits = self.input(self.random.integers(1, longest + 1, sentences), np.int64)
-        forbidden = self.input([0, 1], np.int64)
+        forbidden = self.input(sorted({0, 1, int(self.random.integers(3, vocab_size))}), np.int64)
+        shortlist, allowed = self.random_shortlist(vocab_size, count)
+        shape += f", shortlists of {list(map(len, allowed))}"
         max_finished = finished_per_group + beam - 1
         finished = self.output("search", (sentences,), np.int64)
         lengths = self.output("search", (sentences, max_finished), np.int32)
@@ -448,13 +453,15 @@ class Checker:
         tokens = self.output("search", (sentences, max_finished, longest), np.int32)
         self.functions.search(decoder, address(memory), memory[0].size, address(first), address(count), address(limits),
                               sentences, beam, finished_per_group, address(forbidden), len(forbidden), max_finished,
-                              longest, address(finished), address(totals), address(lengths), address(tokens), THREADS)
+                              longest, address(finished), address(totals), address(lengths), address(tokens),
+                              *shortlist, THREADS)
         self.check_guards(shape)
         for sentence in range(sentences):
             expected = []
             hypotheses: list[tuple[float, list[int], list[int]]] = [(0.0, [], [])]  # log p, tokens, cache rows
             cache = self.input(np.zeros((layers, (beam + 1) * longest, 2 * decoder.d_model)), self.stored_dtype)
-            used = 0
+            used, words = 0, allowed[sentence]
+            own_forbidden = self.input(np.flatnonzero(np.isin(words, forbidden)), np.int64)
             for length in range(1, int(limits[sentence]) + 1):
                 rows = len(hypotheses)
                 past = self.input([[*old, used + row] for row, (_, _, old) in enumerate(hypotheses)], np.int32)
@@ -469,10 +476,11 @@ class Checker:
                 before = self.input([[total for total, _, _ in hypotheses]])
                 best = self.input(np.zeros(2 * beam))
                 parents, ids = (self.input(np.zeros(2 * beam), np.int64) for _ in range(2))
-                must_end = self.input([length == limits[sentence]], np.bool_)
-                self.functions.topk(address(logits), address(before), 1, rows, vocab_size, address(forbidden),
-                                    len(forbidden), address(must_end), False, address(best), address(parents),
+                must_end, logits = self.input([length == limits[sentence]], np.bool_), self.input(logits[:, words])
+                self.functions.topk(address(logits), address(before), 1, rows, len(words), address(own_forbidden),
+                                    len(own_forbidden), address(must_end), False, address(best), address(parents),
                                     address(ids), 2 * beam, THREADS)
+                ids = words[ids]
                 unfinished = [(total, [*hypotheses[parent][1], token], past[parent].tolist())
                               for total, parent, token in zip(best, parents, ids, strict=True)
                               if token != END and total > LOG_ZERO]
@@ -522,6 +530,27 @@ class Checker:
         # A number may lie between two tokens, or a token on the limit of top-p, but for rounding.
         if (ids != expected).sum() > rows / 20:
             raise Fault(f"sample returns {ids}, not {expected} ({shape})")
+
+    def random_shortlist(self, vocab_size: int, count: Array) -> tuple[tuple[int | None, ...], list[Array]]:
+        """Return the arguments of `search` for a random shortlist or for none, and the words of each sentence, sorted.
+
+        count: (sentences,), number of source tokens. All sentences end with `</s>`.
+        """
+        if self.random.random() < 0.4:
+            return (None, None, None, 0), [np.arange(vocab_size)] * len(count)
+        kinds, most = int(self.random.integers(END + 1, 9)), self.random_size(vocab_size)
+        source = self.random.integers(0, kinds, count.sum())
+        source[count.cumsum() - 1] = END
+        # The words of a source token may be repeated, in any order, and they may be none or all.
+        lists = [self.random.permutation(vocab_size) if self.random.random() < 0.1 else
+                 self.random.integers(0, vocab_size, self.random.integers(0, most + 1)) for _ in range(kinds)]
+        per_token = int(self.random.integers(1, most + 2))
+        pieces, offsets, tokens = (self.input(np.concatenate(lists), np.int32),
+                                   self.input(np.cumsum([0, *map(len, lists)]), np.int32), self.input(source, np.int64))
+        allowed = [np.unique(np.concatenate([range(END + 1), *(
+            lists[token] if token == END else lists[token][:per_token] for token in sentence)]).astype(np.int64))
+            for sentence in np.split(source, count.cumsum()[:-1])]
+        return (address(tokens), address(pieces), address(offsets), per_token), allowed
 
     def check_topk(self) -> None:
         groups, beam, vocab_size = self.random_size(40), int(self.random.integers(1, 8)), self.random_size(400) + 3
