@@ -99,9 +99,9 @@ class _StepwiseRun:
             width = beams.totals.shape[1]
             bonuses = None if options.bonus is None else options.bonus(self.state).reshape(beams.totals.shape)
             parents = beams.advance(self._continuations(scores, beams), bonuses)
-            done: np.ndarray = beams.done.reshape(-1, groups).all(1)
+            done = beams.done.reshape(-1, groups).all(1)
             finished = np.flatnonzero(done).tolist()
-            if length == longest or len(finished) == len(done):
+            if length == longest or len(finished) == len(self.lines):
                 break
             rows = parents + np.arange(0, width * len(parents), width)[:, None]
             if finished:
