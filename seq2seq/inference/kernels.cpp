@@ -1670,8 +1670,7 @@ struct OutputLayer {
             for (long i = 0; i < stride; i += GROUP)
                 std::memcpy(aligned + weight_index(output, i, stride), all.panels + weight_index(word, i, stride),
                             GROUP * sizeof(Weight));
-            scale[output] = all.scale[word];
-            offset[output] = all.offset[word];
+            if (all.scale) scale[output] = all.scale[word], offset[output] = all.offset[word];   // null in fp32
             if (all.bias) bias[output] = all.bias[word];
         }
         linear = {aligned, scale.data(), offset.data(), all.bias ? bias.data() : nullptr, all.inputs, outputs};

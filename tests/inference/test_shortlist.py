@@ -5,7 +5,7 @@ import pytest
 import torch
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
 from safetensors.numpy import save
-from sections import int8_engine
+from sections import native_engine
 
 from seq2seq.errors import CheckpointError, OptionError
 from seq2seq.inference import int8
@@ -43,7 +43,7 @@ def searched(make_model, make_batch, kernels, monkeypatch):
         monkeypatch.setattr(int8, "num_threads", lambda: threads)
         model = make_model(torch.float32, source_vocab_size=SOURCE_SIZE, target_vocab_size=vocab_size,
                            tied_embeddings="decoder")
-        engine = int8_engine(model, kernels)
+        engine = native_engine(model, kernels)
         engine.shortlist = shortlist
         parts = [source[offsets[sentence] : offsets[sentence + 1]] for sentence in sentences]
         search_options = SearchOptions(beam_size, power_length_penalty(1.0), n_best=beam_size, shortlist=pieces,
