@@ -150,7 +150,7 @@ class NativeEngine:
         Raises:
             CheckpointError: a weight is missing, surplus, or has another shape or type.
         """
-        stored = {name: (weight.shape, "F" if weight.dtype.kind == "f" else str(weight.dtype))
+        stored = {name: (weight.shape, "F32" if weight.dtype.kind == "f" else str(weight.dtype))
                   for name, weight in weights.items()}
         if unlike := differences(stored, expected_shapes(section, sizes)):
             raise CheckpointError(f"the weights do not match the recipe: {unlike}. Copy the model again from its "

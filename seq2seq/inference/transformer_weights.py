@@ -8,9 +8,7 @@ import numpy as np
 
 from seq2seq.errors import CheckpointError
 from seq2seq.recipe import ModelSection
-
-FLOATING_POINT_PREFIXES = ("F", "BF")
-"""Prefixes of the names of floating-point dtypes in safetensors: F64, F32, F16, F8_E4M3, BF16."""
+from seq2seq.storage.directories import FLOATING_POINT_TYPES
 
 
 def expected_shapes(section: ModelSection, sizes: tuple[int, int]) -> dict[str, tuple[int, ...]]:
@@ -69,7 +67,7 @@ def differences(stored: Mapping[str, tuple[tuple[int, ...], str]], expected: Map
 
     stored: shape and safetensors dtype of each weight. expected: shape of each weight.
     """
-    found = {name: str(shape) if dtype.startswith(FLOATING_POINT_PREFIXES) else f"{shape} of {dtype}"
+    found = {name: str(shape) if dtype in FLOATING_POINT_TYPES else f"{shape} of {dtype}"
              for name, (shape, dtype) in stored.items()}
     wanted = {name: str(shape) for name, shape in expected.items()}
     names = [name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name)]
