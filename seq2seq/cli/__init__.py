@@ -121,8 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(console.escape_control_characters(message), file=sys.stderr)
             return 2
         if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES_OF_SOME_COMMANDS:
-            print(f"The package {error.name} is missing. Only translation in int8 on a CPU works without it. To "
-                  f"install it: pip install {error.name}", file=sys.stderr)
+            print(f"This needs the package {error.name}, which is missing. To install it: pip install {error.name}",
+                  file=sys.stderr)
             return 2
         if is_out_of_memory(error):
             print(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model or smaller "

@@ -52,8 +52,8 @@ class Int8Score:
                 and all(isinstance(entry[name], kind) for name, kind in kinds.items())
                 and all(0 <= entry[name] <= 100 for name in ("bleu", "reference_bleu"))):
             return Int8Score(**entry)
-        raise CheckpointError(f"{where}: int8 is {entry}, which is not a record of BLEU in int8. Delete the entry; "
-                              "then int8 is the default on a CPU.")
+        raise CheckpointError(f"{where}: int8 is {entry}, which is not a record of BLEU in int8. Choose a "
+                              "precision with --precision, or copy the bundle again from its original location.")
 
     def __str__(self) -> str:
         return (f"BLEU on the validation set ({self.sentences:,} sentences) is {self.bleu:.2f} in int8 and "
