@@ -77,8 +77,8 @@ def results(tmp_path_factory):
         pytest.skip("the package was built without kernels (make setup, with a C++ compiler)")
     folder = tmp_path_factory.mktemp("runtime")
     save_random_model(folder / "model", RECIPE, trained_tokenizers(RECIPE), seed=2, noise=0.3)
-    save_random_model(folder / "recurrent", recipe_text(283, "type: rnn, d_model: 12"), trained_tokenizers(RECIPE),
-                      seed=2)
+    recurrent = recipe_text(283, "type: rnn, d_model: 12, num_heads: 2", "")
+    save_random_model(folder / "recurrent", recurrent, trained_tokenizers(RECIPE), seed=2)
     (folder / "recipe.yaml").write_text(RECIPE)
     for name, text in {
         "text.de": "ein Hund läuft\ndie Katze schläft\n", "text.en": "a dog runs\nthe cat sleeps\n",

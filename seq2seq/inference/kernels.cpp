@@ -254,8 +254,6 @@ inline uint32_t bits_of(float number) {
     return bits;
 }
 
-constexpr uint32_t INFINITY_BITS = 0x7f800000, NAN_BITS = 0x7fc00000;
-
 #if defined(FLOAT32)
 // Type of stored keys and values.
 typedef float Stored;
@@ -265,6 +263,8 @@ inline float to_stored(float number) { return number; }
 #else
 // Type of stored keys and values: bf16, with half the bytes of fp32 numbers.
 typedef uint16_t Stored;
+
+constexpr uint32_t INFINITY_BITS = 0x7f800000, NAN_BITS = 0x7fc00000;
 
 inline Wide load(const Stored* from) {
 #if defined(__aarch64__)
