@@ -192,7 +192,7 @@ class RequiredPhrases:
 
 
 class Progress:
-    """What a target has of the required phrases of its sentence.
+    """Required phrases of a sentence that one of its targets has and lacks.
 
     missing: phrases that its text lacks. unsettled: these phrases, and those that the next token may make missing
     again. next_ids: ids that continue a spelling of a missing phrase. completed: True = the text ends with a phrase
