@@ -260,7 +260,7 @@ class NativeEngine:
 
     def _shortlist_arguments(self, source: np.ndarray, options: SearchOptions) -> tuple[int | None, ...]:
         """Return the arguments of the kernel `search` for the shortlist."""
-        if not options.shortlist:
+        if not options.shortlist or self.precision != "int8":
             return None, None, None, 0
         if self.shortlist is None:
             raise OptionError("decoding.shortlist: the model has no shortlist. Make one with seq2seq shortlist MODEL "

@@ -9,6 +9,7 @@ from sections import native_engine
 
 from seq2seq.errors import CheckpointError, OptionError
 from seq2seq.inference import int8
+from seq2seq.inference.kernel_library import INSTRUCTION_SETS, Functions
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
@@ -31,6 +32,18 @@ def all_pieces(vocab_size):
     """A shortlist in which the first target piece of every source piece is one of all in turn; `</s>` has them all."""
     return Shortlist.from_lists([np.arange(vocab_size)[::-1] if piece == END_ID else np.array([piece])
                                  for piece in range(SOURCE_SIZE)])
+
+
+@pytest.fixture(params=["int8"])
+def kernels(libraries, request):
+    """The functions of the fastest library for a precision. Shortlists are for int8."""
+    return Functions(next(path for name, path in libraries.items() if name in INSTRUCTION_SETS[request.param]))
+
+
+@pytest.mark.parametrize("kernels", ["fp32"], indirect=True)
+def test_other_precisions_consider_all_pieces(searched):
+    few = Shortlist.from_lists([np.array([END_ID])] * SOURCE_SIZE)
+    assert searched(3, few, 1) == searched(3, few, 0)
 
 
 @pytest.fixture
