@@ -55,7 +55,7 @@ class Checker:
         self.fp32 = self.functions.precision == "fp32"
         self.stored_dtype = np.dtype(self.functions.stored_dtype)
         # In int8 the tolerance is wide, because a value about halfway between two levels may be rounded up or down.
-        self.tolerance_of_stacks = 1e-4 if self.fp32 else 0.1
+        self.tolerance_of_stacks = 3e-4 if self.fp32 else 0.1
         self.random = np.random.default_rng(seed)
         self.begin()
 
@@ -491,7 +491,9 @@ class Checker:
                     break
             results = [(tokens[sentence, index, : lengths[sentence, index]].tolist(), totals[sentence, index])
                        for index in range(finished[sentence])]
-            if results != expected:
+            # The compiler may round log p in `search` otherwise than in `topk`.
+            same = [words for words, _ in results] == [words for words, _ in expected]
+            if not same or not np.allclose([total for _, total in results], [total for _, total in expected], 1e-5):
                 raise Fault(f"search finds other hypotheses than a simple beam search ({shape}, beam {beam})")
 
     def check_log_sum_exp(self) -> None:

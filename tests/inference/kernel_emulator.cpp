@@ -13,12 +13,12 @@
 struct Call {
     char name[32];
     long integers[24];                                                          // numbers and addresses
-    float number;
+    double numbers[3];                                                          // or floats, in their first four bytes
 };
 
-// On aarch64, floats have registers of their own, wherever they stand among the arguments, and functions ignore
-// additional arguments.
-typedef long Function(float, long, long, long, long, long, long, long, long, long, long, long, long, long, long, long,
+// On aarch64, floats and doubles have registers of their own, wherever they stand among the arguments, and functions
+// ignore additional arguments.
+typedef long Function(double, double, double, long, long, long, long, long, long, long, long, long, long, long, long, long, long, long,
                       long, long, long, long, long, long, long, long, long);
 
 int main(int, char** arguments) {
@@ -32,7 +32,7 @@ int main(int, char** arguments) {
     for (Call call; std::fread(&call, sizeof call, 1, stdin) == 1;) {
         const long* i = call.integers;
         const long result = ((Function*)dlsym(library, call.name))(
-            call.number, i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7], i[8], i[9], i[10], i[11], i[12], i[13], i[14],
+            call.numbers[0], call.numbers[1], call.numbers[2], i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7], i[8], i[9], i[10], i[11], i[12], i[13], i[14],
             i[15], i[16], i[17], i[18], i[19], i[20], i[21], i[22], i[23]);
         std::fwrite(&result, sizeof result, 1, stdout);
         std::fflush(stdout);

@@ -86,17 +86,16 @@ class _Function:
         self.emulator, self.name = emulator, name
 
     def __call__(self, *arguments: Any) -> int:
-        numbers, integers = [], []
+        numbers, integers = b"", []
         for kind, value in zip(self.argtypes, arguments, strict=True):
-            if kind is ctypes.c_float:
-                numbers.append(value)
+            if kind in (ctypes.c_float, ctypes.c_double):
+                numbers += struct.pack("d" if kind is ctypes.c_double else "f4x", value)
             else:
                 integers.append(self.emulator.copy(value) if isinstance(value, ctypes.Structure) else int(value or 0))
-        number, = numbers or [0.0]
         process = self.emulator.process
         assert process.stdin is not None and process.stdout is not None
         integers += [0] * (24 - len(integers))
-        process.stdin.write(struct.pack("32s24qf4x", self.name.encode(), *integers, number))
+        process.stdin.write(struct.pack("32s24q24s", self.name.encode(), *integers, numbers))
         process.stdin.flush()
         if len(result := process.stdout.read(8)) < 8:
             raise Fault(f"{self.name} ended the emulator with exit code {process.wait()}")
