@@ -1,7 +1,7 @@
 """Devices, precisions and threads of this machine, and process-wide settings of the C library.
 
 Devices are names: cpu, cuda, cuda:1. torch is imported only in functions that need it, such as those that ask about
-GPUs. So translation with the int8 kernels works without torch.
+GPUs. So translation with the kernels for CPUs works without torch.
 """
 
 from __future__ import annotations

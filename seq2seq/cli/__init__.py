@@ -54,7 +54,7 @@ FILE_SYSTEM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, err
 COMMANDS = (init, check, train, adapt, translate, serve, generate, score, rescore, evaluate, report, align, attention,
             average, shortlist, import_, export)
 
-# Packages that the translation with int8 kernels does not need (runtime.txt lacks them), and some other commands do.
+# Packages that translation in int8 or fp32 on a CPU does not need (runtime.txt lacks them), and some other commands do.
 PACKAGES_OF_SOME_COMMANDS = ("torch", "datasets", "pyarrow", "tensorboard")
 
 

@@ -633,9 +633,10 @@ constexpr long weight_index(long output, long input, long stride) {
 //
 // AVX2 can multiply unsigned inputs by signed weights, too, but it adds two products in an int16. With inputs up to
 // 255, such a sum may overflow. So the inputs are |x|, and MAGNITUDES is defined: a second array contains a byte of
-// ones for each negative input. The exclusive or of this byte and a weight is -weight - 1. The sums are therefore too small
-// by the sum of |x| of a row's negative inputs; they begin with this number instead of 0. The instruction that
-// multiplies by a sign would be simpler, but on Zen 3 products take 1.25 times as long with it, because few units execute it.
+// ones for each negative input. The exclusive or of this byte and a weight is -weight - 1. The sums are therefore too
+// small by the sum of |x| of a row's negative inputs; they begin with this number instead of 0. The instruction that
+// multiplies by a sign would be simpler, but on Zen 3 products take 1.25 times as long with it, because few units
+// execute it.
 #if defined(__AVX512VNNI__)
 typedef __m512i Sums;
 #define VECTOR_PRODUCTS
@@ -647,7 +648,9 @@ typedef __m256i Sums;
 #define VECTOR_PRODUCTS
 constexpr long TILE = 3, VECTORS = 4, INPUT_ZERO_POINT = 128;
 inline Sums same_group(int32_t levels) { return _mm256_set1_epi32(levels); }
-inline Sums add_products(Sums sums, Sums levels, Sums weights) { return _mm256_dpbusd_avx_epi32(sums, levels, weights); }
+inline Sums add_products(Sums sums, Sums levels, Sums weights) {
+    return _mm256_dpbusd_avx_epi32(sums, levels, weights);
+}
 #elif defined(__AVX2__) && !defined(TILES)
 typedef __m256i Sums;
 #define VECTOR_PRODUCTS

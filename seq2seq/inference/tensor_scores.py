@@ -106,6 +106,10 @@ class TensorScores:
         totals, beams, ids = (part.cpu().numpy() for part in found)
         return totals, beams, ids
 
+    @torch.inference_mode()
+    def ban(self, banned: np.ndarray, must_end: np.ndarray | None) -> None:
+        ban(self.logits, self._tensor(banned), None if must_end is None else self._tensor(must_end))
+
     def best_of_rows(self, rows: np.ndarray, past: np.ndarray, count: int) -> Continuations:
         chosen = TensorScores(self.logits.index_select(0, self._tensor(rows.ravel())))
         return chosen.best(past, NOTHING_BANNED, None, count, True)

@@ -1,4 +1,4 @@
-"""Beam search with any model that has the step interface (`model.interface.Stepwise`), on a CPU or a GPU.
+"""Beam search with any model that has the step interface (`search.interface.Stepwise`), on a CPU or a GPU.
 
 The score of a hypothesis is log p(target) / length penalty. Both count `</s>` as a token of the target. Each step
 computes the 2 * beam_size best continuations of a sentence. Each `</s>` among the first beam_size continuations
@@ -19,7 +19,7 @@ import numpy as np
 from seq2seq.search.beams import Beams, Hypothesis
 from seq2seq.search.interface import Continuations, Scores, Stepwise
 from seq2seq.search.options import Hypotheses, SearchOptions
-from seq2seq.tokenizers.tokenizer import END_ID, START_ID
+from seq2seq.tokenizers.tokenizer import START_ID
 
 WholeSearch = Callable[[np.ndarray, np.ndarray, Sequence[int], SearchOptions], list[list[Hypothesis]]]
 """Type of an engine's own search, a function (source, source_offsets, max_lengths, options) -> finished hypotheses of
@@ -139,19 +139,9 @@ class _StepwiseRun:
         if options.candidate_selection is None:
             continuations = scores.best(past.reshape(totals.shape), self.banned, must_end, count, True)
         else:
-            self._ban(scores, must_end, beams.totals.size)
+            scores.ban(self.banned, must_end)
             selected = options.candidate_selection(hypotheses, scores, past, count)
             best, parents, ids = (part.reshape(len(totals), -1) for part in selected)
             continuations = best, parents, ids
         self.nan |= math.isnan(past.max()) or math.isnan(continuations[0].max())  # the maximum of NaN is NaN
         return continuations
-
-    def _ban(self, scores: Scores, must_end: np.ndarray | None, rows: int) -> None:
-        """Set the logits of the tokens that must not come next to -inf."""
-        if len(self.banned):
-            scores.assign(np.arange(rows)[:, None], self.banned, -math.inf)
-        if must_end is not None and must_end.any():
-            ending = np.flatnonzero(must_end.repeat(rows // len(must_end)))
-            kept = scores.values(ending, END_ID)
-            scores.assign(ending, slice(None), -math.inf)
-            scores.assign(ending, END_ID, kept)

@@ -41,6 +41,9 @@ class Scores(Protocol):
             skip_log_softmax: True to use the logits as scores, without log-softmax.
         """
 
+    def ban(self, banned: np.ndarray, must_end: np.ndarray | None) -> None:
+        """Set the logits of the tokens that must not come next to -inf. Arguments: as in `best`."""
+
     def best_of_rows(self, rows: np.ndarray, past: np.ndarray, count: int) -> Continuations:
         """Return the `count` largest sums of past and logits for each group. rows, past: (groups, beam), the row of
         each hypothesis and the number that is added to its logits. `beams` of the result are indices in a group."""
@@ -75,7 +78,7 @@ class Scores(Protocol):
 
 
 class State(Protocol):
-    """Decoding state of a batch of hypotheses (rows). Each sentence has the same number of consecutive rows."""
+    """`model.interface.State` with arrays."""
 
     @property
     def attention(self) -> np.ndarray | None:
@@ -83,37 +86,17 @@ class State(Protocol):
         decoder layer; None if `keep_attention` of `start` is False."""
 
     def select(self, rows: np.ndarray) -> Any:
-        """Return the state with rows reordered, repeated or dropped.
-
-        Args:
-            rows: (sentences, beam), index of the old row that each new row continues. The old rows in `rows[i]` must
-                belong to one sentence. Sentences may be dropped, but neither reordered nor repeated.
-        """
+        """See `model.interface.State.select`. rows: (sentences, beam) int64."""
 
 
 class Stepwise(Protocol):
-    """Model that scores a target one token at a time.
-
-    max_positions: maximum length of a source or target sentence in tokens, `</s>` included.
-    """
+    """`model.interface.Stepwise` with arrays."""
 
     max_positions: int
 
     def start(self, source: np.ndarray, source_offsets: np.ndarray, keep_attention: bool = False) -> Any:
-        """Encode the source and return the state before the first step, with one row per sentence.
-
-        Args:
-            source: (source_tokens,) int64 token ids; every sentence ends with `</s>`.
-            source_offsets: (sentences + 1,) int32, index of each sentence's first token, then the number of tokens.
-            keep_attention: True if the states that `step` returns must contain attention weights, `State.attention`.
+        """See `model.interface.Stepwise.start`. source: (source_tokens,) int64. source_offsets: (sentences + 1,) int32.
         """
 
     def step(self, last_tokens: np.ndarray, state: Any) -> tuple[Scores, Any]:
-        """Score every token of the vocabulary as the continuation of each row.
-
-        Args:
-            last_tokens: (rows,) int64, last token of each row.
-            state: state that `start`, `step` or `State.select` returned.
-        Returns:
-            The scores, which the caller may overwrite; and the state after the step.
-        """
+        """See `model.interface.Stepwise.step`. last_tokens: (rows,) int64."""

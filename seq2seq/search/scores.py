@@ -21,19 +21,6 @@ CACHED_ELEMENTS = 250_000
 NOTHING_BANNED = np.zeros(0, np.int64)
 
 
-def topk(logits: np.ndarray, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
-         skip_log_softmax: bool) -> Continuations:
-    """See `interface.Scores.best`. logits: (rows, vocab_size); they are overwritten."""
-    past = totals if skip_log_softmax else totals - log_sum_exp(logits).reshape(totals.shape)
-    logits[:, banned] = -math.inf
-    if must_end is not None and must_end.any():
-        rows = must_end.repeat(len(logits) // len(must_end))
-        ending = logits[rows, END_ID]
-        logits[rows] = -math.inf
-        logits[rows, END_ID] = ending
-    return best_of_groups(logits, past, count)
-
-
 def log_sum_exp(logits: np.ndarray) -> np.ndarray:
     """Return the log-sum-exp of each row of logits, (rows,)."""
     size = max(1, CACHED_ELEMENTS // logits.shape[1])
@@ -113,7 +100,17 @@ class ArrayScores:
 
     def best(self, totals: np.ndarray, banned: np.ndarray, must_end: np.ndarray | None, count: int,
              skip_log_softmax: bool) -> Continuations:
-        return topk(self.logits, totals, banned, must_end, count, skip_log_softmax)
+        past = totals if skip_log_softmax else totals - self.log_sum_exp().reshape(totals.shape)
+        self.ban(banned, must_end)
+        return best_of_groups(self.logits, past, count)
+
+    def ban(self, banned: np.ndarray, must_end: np.ndarray | None) -> None:
+        self.logits[:, banned] = -math.inf
+        if must_end is not None and must_end.any():
+            rows = must_end.repeat(len(self.logits) // len(must_end))
+            ending = self.logits[rows, END_ID]
+            self.logits[rows] = -math.inf
+            self.logits[rows, END_ID] = ending
 
     def best_of_rows(self, rows: np.ndarray, past: np.ndarray, count: int) -> Continuations:
         whole = rows.size == len(self.logits) and (rows.size < 2 or bool((np.diff(rows.ravel()) == 1).all()))

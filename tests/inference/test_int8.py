@@ -24,12 +24,10 @@ from seq2seq.model import build_model, layers
 from seq2seq.model.attention import CrossAttention, SelfAttention
 from seq2seq.model.attention_weights import attention_maps
 from seq2seq.recipe import ModelSection
-from seq2seq.search import scores
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.search.sampling import uniform_numbers
 from seq2seq.search.scores import ArrayScores
-from seq2seq.search.scores import topk as reference_topk
 from seq2seq.translation.scoring import pair_scores
 from seq2seq.translation.translator import Translator
 from seq2seq.translation.worker_processes import TranslatorPool
@@ -514,7 +512,7 @@ def test_top_k_of_the_kernels_equals_that_of_search(topk, vocab_size, beam, norm
     totals[5, beam - 1] = -math.inf
     must_end = np.arange(17) % 3 == 1
     rules = np.array([0, 1, 7, 33]), must_end, 2 * beam, normalised
-    found, expected = topk(logits.copy(), totals, *rules), reference_topk(logits.copy(), totals, *rules)
+    found, expected = topk(logits.copy(), totals, *rules), ArrayScores(logits.copy()).best(totals, *rules)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-5)
     possible = expected[0] > -math.inf
     assert (possible[must_end].sum(1) == beam).all() and possible[~must_end].all() == (beam > 1)
@@ -533,7 +531,7 @@ def test_missing_top_k_entries_have_score_minus_infinity(topk):
 @pytest.mark.parametrize("dtypes", [(np.float64, np.float32), (np.float32, np.float64)])
 def test_arrays_that_are_not_fp32_use_the_top_k_of_search(topk, monkeypatch, dtypes):
     asked = (np.zeros((3, 7), dtypes[0]), np.zeros((1, 3), dtypes[1]), np.array([0]), None, 2, True)
-    monkeypatch.setattr(scores, "topk", lambda *given: given)
+    monkeypatch.setattr(ArrayScores, "best", lambda self, *given: (self.logits, *given))
     assert topk(*asked) == asked
 
 
