@@ -1,6 +1,7 @@
 """At its end, a training measures BLEU in int8 beside the BLEU of its validation, and the bundle records both."""
 
 import shutil
+import signal
 from dataclasses import replace
 
 import pytest
@@ -113,7 +114,15 @@ def test_a_model_that_loses_too_much_in_int8_is_not_used_in_int8_by_default(
     assert Translator.load(run, "cpu", "int8").precision == "int8"
 
 
-def test_an_interrupted_measurement_is_repeated(trained, run, tmp_path, monkeypatch):
+@pytest.fixture
+def ctrl_c_interrupts():
+    """Ctrl-C raises KeyboardInterrupt, also if a shell started the tests in the background and so ignores Ctrl-C."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+def test_an_interrupted_measurement_is_repeated(trained, run, tmp_path, monkeypatch, ctrl_c_interrupts):
     longer = "training.max_steps=170", "training.validate_every=170"
     other = copied(trained, tmp_path / "other")
     train(load_recipe(run.parent / "recipe.yaml", longer), run)
