@@ -29,7 +29,7 @@ test-all: $(READY) ## run all tests, including those that train
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m ""
 
 test-gpu: $(READY) ## run the tests for a GPU; without one they are skipped
-	$(BIN)/python -m pytest -m "" -rs tests/gpu tests/model/test_attention.py tests/model/test_loss_kernel.py
+	$(BIN)/python -m pytest -m "" -rs tests/gpu tests/model/test_attention.py tests/model/kernels
 
 check: $(READY) ## check style and types
 	$(BIN)/ruff check .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq import console
 from seq2seq.data.batching import IGNORE_INDEX
-from seq2seq.devices import is_out_of_memory
+from seq2seq.model import kernels
 from seq2seq.model.interface import HardAttentionSample, Logits, Output, PointerOutput
 from seq2seq.tokenizers.tokenizer import END_ID
 
@@ -205,31 +203,13 @@ def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, sm
         part.copy_(probabilities)
 
 
-@functools.cache
 def gradient_function(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
-    """Return the Triton kernel on Nvidia GPUs, except in fp64; elsewhere, return `overwrite_with_gradient`.
+    """Return the Triton kernel where it is usable, except in fp64; elsewhere, return `overwrite_with_gradient`."""
+    if dtype == torch.float64 or not kernels.usable(device):
+        return overwrite_with_gradient
+    from seq2seq.model.kernels import loss
 
-    If a first launch of the kernel fails, warn and return the PyTorch implementation.
-    """
-    # AMD GPUs and the simulated GPU of the tests also have the device type "cuda", but their PyTorch has no CUDA.
-    if device.type != "cuda" or torch.version.cuda is None or dtype == torch.float64:
-        return overwrite_with_gradient
-    try:
-        from seq2seq.model import loss_kernel
-    except ImportError:                                                         # Triton is optional
-        return overwrite_with_gradient
-    try:
-        logits, outputs = torch.zeros(1, 2, dtype=dtype, device=device), torch.zeros(2, 1, 1, device=device)
-        target = torch.zeros(1, 1, dtype=torch.int64, device=device)
-        loss_kernel.overwrite_with_gradient(logits, target, target[:, 0] == 0, 0.1, True, *outputs)
-        outputs.tolist()                                                        # waits for the kernel
-    except Exception as error:                                                  # of Triton, compiler or driver
-        if is_out_of_memory(error):
-            raise
-        console.warn(f"Triton cannot run the loss on {device} in {dtype} ({type(error).__name__}: {error}); PyTorch's "
-                     "operators compute it instead")
-        return overwrite_with_gradient
-    return loss_kernel.overwrite_with_gradient
+    return loss.overwrite_with_gradient
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

@@ -93,7 +93,7 @@ def test_the_loss_kernel_agrees_with_the_operators_of_pytorch(monkeypatch, witho
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_the_loss_kernel_keeps_nan(value):
     # Unlike NumPy's in Triton's interpreter, the maximum of a GPU ignores NaN.
-    kernel = pytest.importorskip("seq2seq.model.loss_kernel", exc_type=ImportError)
+    kernel = pytest.importorskip("seq2seq.model.kernels.loss", exc_type=ImportError)
     logits = torch.zeros(3, 9_001, device="cuda")
     logits[1, 5_000] = value
     outputs = torch.zeros(2, 3, 1, device="cuda")

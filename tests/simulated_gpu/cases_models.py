@@ -1,25 +1,16 @@
 """Every model and attention: the same losses, gradients and translations on the simulated GPU as on the CPU."""
 
-import sys
-import types
-
 import numpy as np
 import pytest
 import torch
 from lookup import arrays_of
 from simulation import SimulatedGPU
 
-import seq2seq.model
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.model import build_model, rnn, trains_packed
-from seq2seq.model.loss import (
-    gradient_function,
-    negative_log_likelihood,
-    overwrite_with_gradient,
-    training_loss,
-)
+from seq2seq.model.loss import negative_log_likelihood, training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
@@ -97,17 +88,6 @@ def trained_step(model, batch, seed=7):
     loss.total.backward()
     gradients = {name: weight.grad.cpu() for name, weight in model.named_parameters()}
     return loss.total.item(), loss.negative_log_likelihood.item(), gradients
-
-
-def test_the_simulated_gpu_runs_no_triton_kernel(gpu, monkeypatch):
-    # Stands for the kernel on a machine that has Triton.
-    kernel = types.SimpleNamespace(BLOCK=8, overwrite_with_gradient=lambda *_: None)
-    monkeypatch.setattr(seq2seq.model, "loss_kernel", kernel, raising=False)
-    monkeypatch.setitem(sys.modules, "seq2seq.model.loss_kernel", kernel)
-    device = torch.zeros(1, device="cuda").device
-    assert device.type == "cuda"
-    for dtype in (torch.float32, torch.bfloat16):
-        assert gradient_function.__wrapped__(device, dtype) is overwrite_with_gradient
 
 
 def hypotheses(model, batch, beam_size):

@@ -6,6 +6,7 @@ operator passes through `SimulatedGPU`, which
 - refuses operators that mix tensors of the CPU and of the GPU, as CUDA does,
 - lists what makes the host wait for the GPU, with the line of seq2seq that caused it,
 - counts operators, which are about as many kernel launches, and collectives between ranks,
+- runs Triton's kernels in Triton's interpreter, tensors in 16 bits as fp32 that is rounded at the end of the kernel,
 - runs variable-length attention by a reference that checks the kernel's constraints (varlen_reference.py),
 - captures and replays CUDA graphs (graphs.py).
 
@@ -42,6 +43,11 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from varlen_reference import Packed
 
 import seq2seq
+
+try:
+    from triton.runtime.interpreter import GridExecutor, InterpretedFunction
+except ImportError:                                                             # the GPU then has no Triton
+    GridExecutor = InterpretedFunction = None
 
 GPU = torch.device("cuda", 0)
 PACKAGE = str(Path(seq2seq.__file__).parent)
@@ -152,9 +158,10 @@ class SimulatedGPU(TorchDispatchMode):
 
     running: SimulatedGPU | None = None
 
-    def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
+    def __init__(self, capability: tuple[int, int] = (9, 0), run_kernels: bool = True) -> None:
+        """run_kernels: False to count Triton's kernels without running them, which takes seconds for large tensors."""
         super().__init__()
-        self.record, self.capability = Record(), capability
+        self.record, self.capability, self.run_kernels = Record(), capability, run_kernels
         self.capture: graphs.Graph | None = None
         self._depth = 0
         self._patches = ExitStack()
@@ -190,10 +197,15 @@ class SimulatedGPU(TorchDispatchMode):
                             "get_device_capability": self.capability, "get_device_name": "simulated GPU",
                             "mem_get_info": (MEMORY, MEMORY), "max_memory_allocated": 0, "max_memory_reserved": 0,
                             "manual_seed_all": None,
-                            "empty_cache": None, "synchronize": None, "set_device": None}.items():
+                            "empty_cache": None, "synchronize": None, "set_device": None,
+                            "_exchange_device": 0, "_maybe_exchange_device": 0}.items():
             yield torch.cuda, name, lambda *_, value=value, **__: value
         for name, value in graphs.replacements(self).items():
             yield torch.cuda, name, value
+        yield torch.version, "cuda", "13.0"
+        if InterpretedFunction is not None:
+            yield InterpretedFunction, "run", lambda kernel, *args, grid, warmup=False, **named: self.run_triton(
+                kernel, grid, args, named)
         yield _foreach_utils, "_foreach_supported_types", [*_foreach_utils._foreach_supported_types, GpuTensor,
                                                            nn.Parameter]
         attention = F.scaled_dot_product_attention
@@ -277,6 +289,23 @@ class SimulatedGPU(TorchDispatchMode):
             self.capture.add(partial(func, *plain_args, **plain_kwargs), on_gpu, results,
                              views=func in WITHOUT_KERNEL or func.is_view)
         return results
+
+    def run_triton(self, kernel: Any, grid: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Run a kernel in Triton's interpreter."""
+        tensors = [each for each in (*args, *named.values()) if isinstance(each, Tensor)]
+        on_gpu, on_cpu = _by_device(*tensors)
+        if on_cpu:
+            raise DeviceMismatch(f"{kernel.__name__} at {_place()} reads tensors of the CPU")
+        assert all(size > 0 for size in grid), f"{kernel.__name__}: a grid of {grid}"
+        self.count_kernel(kernel.__name__)
+        plain, plain_named = [_numbers(each) for each in args], {name: _numbers(each) for name, each in named.items()}
+        if self.capture is not None:
+            self.capture.before += [(each.numbers, each.numbers.clone()) for each in on_gpu]
+        run = partial(_interpret if self.run_kernels else _do_nothing, kernel, grid, plain, plain_named)
+        with no_dispatch():
+            run()
+        if self.capture is not None:
+            self.capture.add(run, on_gpu, None)
 
     def count_kernel(self, name: str) -> None:
         """Count an operator that runs as one kernel, if it is not only captured."""
@@ -366,6 +395,29 @@ def _numbers(value: Any) -> Any:
 
 def _on_gpu(values: tuple[Tensor | None, ...]) -> tuple[GpuTensor | None, ...]:
     return tuple(None if value is None else GpuTensor(value) for value in values)
+
+
+def _do_nothing(*_: Any) -> None:
+    """Stand for a kernel that is only counted."""
+
+
+def _interpret(kernel: Any, grid: Any, args: list[Any], named: dict[str, Any]) -> None:
+    """Run a kernel in the interpreter, which cannot multiply matrices of bf16 and does not round to it."""
+    wide: dict[int, tuple[Tensor, Tensor]] = {}                                 # by storage: numbers, and as fp32
+
+    def widened(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dtype not in (torch.bfloat16, torch.float16):
+            return value
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in wide:
+            whole = torch.empty(0, dtype=value.dtype).set_(storage)
+            wide[storage.data_ptr()] = whole, whole.float()
+        return wide[storage.data_ptr()][1].as_strided(value.shape, value.stride(), value.storage_offset())
+
+    executor = GridExecutor(kernel.rewrite(), kernel.arg_names, grid, kernel.pre_run_hooks)
+    executor(*map(widened, args), **{name: widened(value) for name, value in named.items()})
+    for numbers, precise in wide.values():
+        numbers.copy_(precise)
 
 
 def _is_pinned(tensor: Tensor) -> bool:

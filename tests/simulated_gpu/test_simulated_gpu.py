@@ -39,7 +39,7 @@ def run_cases(library, marked, folder, files=FILES):
                "-m", marked, "--basetemp", folder / "cases", "--tb", "short", *files]
     done = subprocess.run(list(map(str, command)), cwd=HERE.parents[1], capture_output=True, text=True, timeout=1200,
                           env={**around, LIBRARY: str(library), "PYTHONPATH": os.pathsep.join(path),
-                               "OMP_NUM_THREADS": "1"})
+                               "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 

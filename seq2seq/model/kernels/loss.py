@@ -1,6 +1,6 @@
-"""Triton kernel that does the work of `loss.overwrite_with_gradient` on Nvidia GPUs.
+"""Cross-entropy of a chunk of logits: log p of each target, and softmax - (1 - e) one-hot in place of the logits.
 
-PyTorch's CPU build has no Triton, so `loss` imports this module only if the device is an Nvidia GPU.
+This is the work of `model.loss.overwrite_with_gradient`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG_TINY = tl.constexpr(math.log(FP32.tiny))
 
 def overwrite_with_gradient(logits: Tensor, targets: Tensor, counted: Tensor, smoothing: float, differentiate: bool,
                             target_logits: Tensor, target_log_p: Tensor) -> None:
-    """Compute the same as `loss.overwrite_with_gradient`, in fp32, with one kernel. It has the same arguments.
+    """Compute the same as `model.loss.overwrite_with_gradient`, in fp32, with one kernel. It has the same arguments.
 
     All tensors must be contiguous, and the logits fp32, fp16 or bf16. If a target is vocab_size or more, the kernel
     sets log p and the gradient of the row to NaN, so that the trainer skips the step. PyTorch would raise an error.

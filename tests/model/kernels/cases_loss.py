@@ -1,17 +1,18 @@
 """The Triton kernel of the loss in Triton's interpreter, on the CPU, against PyTorch's operators.
 
-test_loss_kernel.py runs these cases in a process of its own: TRITON_INTERPRET=1 must be set before Triton is imported.
+test_kernels.py runs these cases in a process of its own: TRITON_INTERPRET=1 must be set before Triton is imported.
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.model import loss as loss_module
-from seq2seq.model import loss_kernel
 from seq2seq.model.interface import Logits
+from seq2seq.model.kernels import loss as loss_kernel
 from seq2seq.model.loss import smoothed_cross_entropy
 
 ROWS, D_MODEL = 11, 5
@@ -20,6 +21,18 @@ IGNORED = [0, 7, 10]
 VOCAB_SIZES = [7, 1_000, 10_007, 32_000]
 INF, NAN = math.inf, math.nan
 LOWEST_LOG_P = pytest.approx(math.log(torch.finfo(torch.float32).tiny))
+
+
+
+def _launch(dtype):
+    for differentiate in (True, False):
+        logits, outputs = torch.zeros(2, 32_000, dtype=dtype), torch.zeros(2, 2, 1)
+        loss_kernel.overwrite_with_gradient(logits, torch.zeros(2, 1, dtype=torch.int64), torch.ones(2).bool(), 0.1,
+                                            differentiate, *outputs)
+
+
+# To compile, see test_kernels.py.
+LAUNCHES = {f"loss {dtype}": partial(_launch, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 every_vocab_size = pytest.mark.parametrize("vocab_size", VOCAB_SIZES)

@@ -1,0 +1,37 @@
+"""Triton kernels for Nvidia GPUs, one idea a file, each with the formula that it computes.
+
+The modules of this folder import Triton, which PyTorch's CPU build does not have. So they are imported where `usable`
+has returned True, and this module does not import Triton.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from seq2seq import console
+from seq2seq.devices import is_out_of_memory
+
+
+@functools.cache
+def usable(device: torch.device) -> bool:
+    """Return True if Triton's kernels run on a device. If a first one fails on an Nvidia GPU, warn once.
+
+    AMD GPUs also have the device type "cuda", but their PyTorch has no CUDA.
+    """
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    try:
+        from seq2seq.model.kernels import probe
+    except ImportError:                                                         # Triton is optional
+        return False
+    try:
+        probe.run(device)
+    except Exception as error:                                                  # of Triton, compiler or driver
+        if is_out_of_memory(error):
+            raise
+        console.warn(f"Triton cannot run kernels on {device} ({type(error).__name__}: {error}); PyTorch's operators "
+                     "compute the same, more slowly")
+        return False
+    return True
