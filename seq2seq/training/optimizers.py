@@ -64,7 +64,8 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
     if matrices:
         optimizers.append(torch.optim.Muon(matrices, lr=section.learning_rate, weight_decay=section.weight_decay,
                                            adjust_lr_fn="match_rms_adamw"))
-    return Optimizer([name for name, _ in named], blocks, optimizers, LossScale(named[0][1].device) if dtype == torch.float16 else None)
+    loss_scale = LossScale(named[0][1].device) if dtype == torch.float16 else None
+    return Optimizer([name for name, _ in named], blocks, optimizers, loss_scale)
 
 
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
@@ -134,7 +135,7 @@ class Optimizer:
     def state(self) -> dict[str, Tensor]:
         """Return the state tensors of all weights, such as Adam's moments, and of the loss scale. Their names are
         WEIGHT.TENSOR or loss_scale.TENSOR. Before the first step, weights have no state."""
-        state = {}
+        state = dict[str, Tensor]()
         for values, names in self._values():
             for key, value in values.items():
                 joined = self.blocks.joined and value.dim()                     # the number of steps has no dimension

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 128
-"""Each weight begins at a multiple of this number of elements of a buffer: 256 bytes in 16 bits, as the kernels of matrix
-products want. The gaps between the weights are 0."""
+"""Each weight begins at a multiple of this number of elements of a buffer, 256 bytes in 16 bits, as matrix products want.
+The gaps between the weights are 0."""
 
 
 class WeightBlocks:
