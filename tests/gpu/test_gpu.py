@@ -3,13 +3,19 @@
 Without a GPU they are skipped; tests/simulated_gpu runs them on a simulated one, without real kernels and streams.
 """
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from lookup import on_host
 from trainings import train_steps
 
+import seq2seq
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.inference.static import StaticEngine
@@ -21,6 +27,7 @@ from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.storage.checkpoints import newest_checkpoint
 from seq2seq.tokenizers.tokenizer import END_ID
 from seq2seq.training import step
+from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.run import start_training, train
 from seq2seq.translation.translator import Translator
 
@@ -119,6 +126,76 @@ def test_a_training_with_cuda_graphs_has_the_same_weights_as_without_to_the_bit(
         assert any(training.step.captured.values()) == with_graphs and training.state.step == 20
         weights.append([weight.detach() for weight in training.step.weights])
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+
+
+@pytest.fixture
+def sums_by_nccl(without_waits):
+    """A process group of one rank that sums gradients by NCCL nevertheless."""
+    if not dist.is_nccl_available():
+        pytest.skip("this PyTorch has no NCCL")
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield ProcessGroup(gradients=dist.new_group(backend="nccl", device_id=torch.device("cuda", 0)))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "auto"])
+def test_gradients_summed_by_nccl_around_a_graph_change_no_weight(toy_recipe, tmp_path, without_waits, sums_by_nccl,
+                                                                  precision):
+    weights = []
+    for group in (sums_by_nccl, SINGLE_PROCESS):
+        recipe = toy_recipe(*TWENTY_STEPS, "model.dropout=0.1", f"training.precision={precision}")
+        training = start_training(recipe, tmp_path / str(group.alone), group)
+        steps = training.batches()
+        for _ in range(3):
+            training.update(*next(steps))
+        with without_waits():                                                   # replays, and sums by NCCL
+            for _ in range(4):
+                training.update(*next(steps))
+        assert any(training.step.captured.values()) == (precision == "auto")
+        weights.append([weight.detach() for weight in training.step.weights])
+    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+
+
+# A rank of a training whose processes share a card. Gloo sums the gradients: NCCL needs a card for each process.
+RANK = """
+import sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from seq2seq.recipe import load_recipe
+from seq2seq.training.distributed import ProcessGroup
+from seq2seq.training.run import start_training
+
+run, size, rank, *settings = sys.argv[1:]
+if int(size) > 1:
+    dist.init_process_group("gloo", init_method=f"file://{run}.store", rank=int(rank), world_size=int(size))
+training = start_training(load_recipe(Path(run).parent / "recipe.yaml", settings), Path(run),
+                          ProcessGroup(int(rank), int(size)))
+steps = training.batches()
+for _ in range(20):
+    training.update(*next(steps))
+torch.save([weight.detach().cpu() for weight in training.step.weights], f"{run}.{rank}")
+"""
+
+
+def trained_by(size, run, *settings):
+    """Train the toy recipe with some processes on the same card; return the weights of each process."""
+    around = {**os.environ, "PYTHONPATH": str(Path(seq2seq.__file__).parents[1])}
+    ranks = [subprocess.Popen([sys.executable, "-c", RANK, run, str(size), str(rank), *settings], env=around,
+                              stderr=subprocess.PIPE, text=True) for rank in range(size)]
+    messages = [rank.communicate(timeout=300)[1] for rank in ranks]
+    assert not any(rank.returncode for rank in ranks), messages
+    return [torch.load(f"{run}.{rank}") for rank in range(size)]
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="a simulated GPU has one process")
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("auto", 1e-3)])
+def test_two_processes_on_one_card_train_the_weights_of_one(toy_recipe, tmp_path, precision, tolerance):
+    settings = (*TWENTY_STEPS, "training.accumulation=2", f"training.precision={precision}")
+    (expected,), (first, second) = (trained_by(size, tmp_path / f"run{size}", *settings) for size in (1, 2))
+    assert all(map(torch.equal, first, second))
+    for found, alone in zip(first, expected, strict=True):
+        torch.testing.assert_close(found, alone, rtol=0, atol=tolerance)
 
 
 def test_graphs_are_captured_again_after_each_validation(toy_recipe, tmp_path, monkeypatch):

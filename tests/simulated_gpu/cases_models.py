@@ -1,5 +1,7 @@
 """Every model and attention: the same losses, gradients and translations on the simulated GPU as on the CPU."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.model import build_model, rnn, trains_packed
-from seq2seq.model.loss import negative_log_likelihood, training_loss
+from seq2seq.model.loss import _chunks, negative_log_likelihood, training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
@@ -157,3 +159,11 @@ def test_a_model_trains_packed_exactly_if_none_of_its_sentences_is_padded(name, 
     assert trains_packed(section, batch.source.device, torch.bfloat16) == (not padded) == (name in PACKED)
     assert not trains_packed(section, batch.source.device, torch.float32)
     assert not trains_packed(section, torch.device("cpu"), torch.bfloat16)
+
+
+@pytest.mark.parametrize(("gigabytes", "chunks"), [(80, 2), (24, 5), (8, 15)])
+def test_chunks_of_the_loss_have_at_most_one_gigabyte_and_a_64th_of_the_memory(gpu, monkeypatch, gigabytes, chunks):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gigabytes * 10**9))
+    weight = torch.zeros(37_000, 1, dtype=torch.bfloat16, device="cuda")
+    rows = _chunks(25_000, weight)
+    assert len(rows) == chunks and (rows[0].start, rows[-1].stop) == (0, 25_000)

@@ -27,6 +27,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -196,8 +197,9 @@ class SimulatedGPU(TorchDispatchMode):
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
         for name, value in {"is_available": True, "device_count": 1, "current_device": 0, "_lazy_init": None,
                             "get_device_capability": self.capability, "get_device_name": "simulated GPU",
-                            "mem_get_info": (MEMORY, MEMORY), "max_memory_allocated": 0, "max_memory_reserved": 0,
-                            "manual_seed_all": None,
+                            "mem_get_info": (MEMORY, MEMORY),
+                            "get_device_properties": SimpleNamespace(total_memory=MEMORY),
+                            "max_memory_allocated": 0, "max_memory_reserved": 0, "manual_seed_all": None,
                             "empty_cache": None, "synchronize": None, "set_device": None,
                             "_exchange_device": 0, "_maybe_exchange_device": 0}.items():
             yield torch.cuda, name, lambda *_, value=value, **__: value
