@@ -26,14 +26,10 @@ def two_passes(model: nn.Module, batch: Batch, together: bool) -> list[Output]:
     if not together:
         return [model(batch), model(batch)]
 
-    def offsets_twice(offsets: Tensor) -> Tensor:
-        return torch.cat([offsets, offsets[1:] + offsets[-1]])
-
     output = model(replace(
-        batch, source=batch.source.repeat(2), source_offsets=offsets_twice(batch.source_offsets),
-        source_positions=batch.source_positions.repeat(2), target_input=batch.target_input.repeat(2),
-        target_output=batch.target_output.repeat(2), target_offsets=offsets_twice(batch.target_offsets),
-        target_positions=batch.target_positions.repeat(2)))
+        batch, source=batch.source.repeat(2), source_positions=batch.source_positions.repeat(2),
+        target_input=batch.target_input.repeat(2), target_output=batch.target_output.repeat(2),
+        target_positions=batch.target_positions.repeat(2), copies=2))
     return [replace(output, hidden=hidden) for hidden in output.hidden.chunk(2)]
 
 

@@ -57,7 +57,7 @@ class TrainingStep:
             seed: seed of the dropout masks.
             max_length: maximum number of tokens of a sentence, `</s>` included.
             shape: shape that all batches are filled up to, so that a GPU can compute their gradients by one CUDA graph;
-                None: each batch is filled up to its own `Shape.rounded`.
+                None: each batch is filled up to its own rounded shape.
             guided: loss of the alignment head; None: no such loss. noise: noise in the input tokens; None: no noise.
             group: ranks that compute the micro-batches of a step together.
         """
@@ -159,7 +159,8 @@ class TrainingStep:
         shape = self._fixed_shape()
         try:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
-            batch = gather(corpus, pairs, shape or Shape.rounded(corpus, pairs, self.max_length)).to(self.device)
+            fill = shape or Shape.of(corpus, pairs).rounded()
+            batch = gather(corpus, pairs, fill, self.max_length).to(self.device)
             if self.noise is not None:
                 batch = self.noise.apply(batch)
             if shape is None or self.graphs is None:
