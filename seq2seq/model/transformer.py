@@ -35,12 +35,10 @@ class FeedForward(nn.Module):
     def forward(self, hidden: Tensor) -> Projected:
         """(…, d_model) -> (…, d_model)"""
         if usable_in_16_bits(hidden):
-            from seq2seq.model.kernels.activation import bias_activation
+            from seq2seq.model.kernels.activation import activated
 
-            activated = bias_activation(F.linear(hidden, self.inner.weight), self.inner.bias, self.activation_name)
-        else:
-            activated = self.activation(self.inner(hidden))
-        return Projected.of(self.outer, activated)
+            return Projected.of(self.outer, activated(hidden, self.inner.weight, self.inner.bias, self.activation_name))
+        return Projected.of(self.outer, self.activation(self.inner(hidden)))
 
     def make_step_function(self) -> Callable[[Tensor], Tensor]:
         """Return a function that computes the same as `forward`, but faster, because it does not look up modules."""

@@ -13,6 +13,7 @@ from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.model import layers, transformer
 from seq2seq.model.consistency import two_passes
 from seq2seq.model.kernels import residual_norm
+from seq2seq.model.loss import negative_log_likelihood
 
 SIZES = {"num_heads": 2, "feed_forward": 24}
 # Every way in which a model uses the residual stream.
@@ -49,13 +50,21 @@ def batch_for(keys):
 def test_losses_and_all_gradients_equal_those_of_the_operators(name, kernels_in_fp32):
     batch, model = batch_for(MODELS[name]), built(MODELS[name])
     expected = trained_step(copy.deepcopy(model), batch)
+    with torch.inference_mode():
+        likelihood = negative_log_likelihood(copy.deepcopy(model).eval()(batch), batch.target_output)
     with SimulatedGPU() as gpu:
-        found = trained_step(copy.deepcopy(model).to("cuda"), batch.to(torch.device("cuda")))
-        launched = gpu.record.operators
+        on_gpu, moved = copy.deepcopy(model).to("cuda"), batch.to(torch.device("cuda"))
+        found = trained_step(on_gpu, moved)
+        launched = gpu.record.operators.copy()
+        with torch.inference_mode():
+            scored = negative_log_likelihood(on_gpu.eval()(moved), moved.target_output).cpu()
     assert launched["_norm_forward"] == launched["_norm_backward"] > 0
-    assert launched["_activation_forward"] == launched["_activation_backward"] > 0
+    # The matrix product computes relu.
+    assert launched["_activation_forward"] + launched["aten._addmm_activation.default"] \
+        == launched["_activation_backward"] > 0
     assert launched["_embed"] == launched["_gradient_of_rows"] > 0 and launched["_column_sums"] > 0
     assert found[:2] == pytest.approx(expected[:2], rel=1e-5)
+    torch.testing.assert_close(scored, likelihood, atol=1e-5, rtol=1e-5)
     for weight, gradient in expected[2].items():
         torch.testing.assert_close(found[2][weight], gradient, atol=1e-5 * max(1, gradient.abs().max().item()),
                                    rtol=1e-5, msg=weight)

@@ -1,7 +1,8 @@
-"""Activation function of the feed-forward layer: activation(u + bias), where u is the product of its first matrix.
+"""First layer of the feed-forward sublayer: activation(v) with v = u + bias and u = rows @ weight.T.
 
 relu(v) = max(v, 0); gelu(v) = v Phi(v), Phi being the distribution function of the normal distribution; silu(v) =
-v sigmoid(v). The backward pass computes the gradient of u and, as sums over its rows (`row_sums`), that of the bias.
+v sigmoid(v). The matrix product computes relu itself. Otherwise a kernel adds the bias and computes the activation. In
+the backward pass, a kernel computes the gradient of u and, as sums over its rows (`row_sums`), that of the bias.
 """
 
 from __future__ import annotations
@@ -18,37 +19,39 @@ from seq2seq.model.kernels.row_sums import first_stage, second_stage, tile
 FORWARD = {"elements": 2048, "per_thread": 16}              # of a tile, and of a thread
 
 
-def bias_activation(u: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """Return activation(u + bias). activation: "relu", "gelu" or "silu". u: (rows, width), contiguous; more dimensions
-    may stand before the last one."""
-    result: Tensor = _BiasActivation.apply(u, bias, activation)
-    return result
+def activated(rows: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
+    """Return activation(rows @ weight.T + bias), (…, outputs). rows: (…, inputs). activation: "relu", "gelu" or
+    "silu"."""
+    result: Tensor = _Activated.apply(rows.flatten(0, -2), weight, bias, activation)
+    return result.unflatten(0, rows.shape[:-1])
 
 
-class _BiasActivation(torch.autograd.Function):
+class _Activated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, u: Tensor, bias: Tensor, activation: str) -> Tensor:
-        assert u.is_contiguous()
-        flat, out = u.flatten(0, -2), torch.empty_like(u)
-        constants = tile(u.shape[-1], **FORWARD, whole_rows=False)
-        grid = triton.cdiv(len(flat), constants["ROWS"]), triton.cdiv(u.shape[-1], constants["COLUMNS"])
-        if len(flat):
-            with torch.cuda.device_of(u):                                       # Triton launches on the current device
-                _activation_forward[grid](u, bias, out, len(flat), ACTIVATION=activation, **constants)
-        # The next projection saves the output. For relu, it suffices, because the derivative is 1 where it is positive.
-        ctx.save_for_backward(out if activation == "relu" else u, bias)
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
+        if activation == "relu":
+            # The derivative is 1 where the output is positive, so the output, which the next product saves, suffices.
+            saved = out = torch._addmm_activation(bias, rows, weight.T)
+        else:
+            saved = rows @ weight.T
+            out = torch.empty_like(saved)
+            constants = tile(len(weight), **FORWARD, whole_rows=False)
+            grid = triton.cdiv(len(rows), constants["ROWS"]), triton.cdiv(len(weight), constants["COLUMNS"])
+            if len(rows):
+                with torch.cuda.device_of(out):                                 # Triton launches on the current device
+                    _activation_forward[grid](saved, bias, out, len(rows), ACTIVATION=activation, **constants)
+        ctx.save_for_backward(rows, weight, bias, saved)
         ctx.activation = activation
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        saved, bias = ctx.saved_tensors
-        flat, of_u = saved.flatten(0, -2), torch.empty_like(saved)
-        constants, grid, partial = first_stage(flat)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        rows, weight, bias, saved = ctx.saved_tensors
+        (constants, grid, partial), of_u = first_stage(saved), torch.empty_like(saved)
         with torch.cuda.device_of(saved):
-            _activation_backward[grid](saved, bias, gradient.contiguous(), of_u, partial, len(flat),
+            _activation_backward[grid](saved, bias, gradient.contiguous(), of_u, partial, len(rows),
                                        ACTIVATION=ctx.activation, **constants)
-        return of_u, second_stage(partial, bias.dtype), None
+        return of_u @ weight, of_u.T @ rows, second_stage(partial, bias.dtype), None
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -59,12 +62,7 @@ def _activation_forward(u: tl.tensor, bias: tl.tensor, out: tl.tensor, rows: tl.
     begin = tl.program_id(0).to(tl.int64) * (ROWS * WIDTH)                      # offsets may exceed 32 bits
     exists, place = (tl.program_id(0) * ROWS + local < rows) & (column < WIDTH), local * WIDTH + column
     v = tl.load(u + begin + place, exists, 0.0).to(tl.float32) + tl.load(bias + column, exists, 0.0).to(tl.float32)
-    if ACTIVATION == "relu":
-        v = tl.maximum(v, 0.0, propagate_nan=tl.PropagateNan.ALL)
-    elif ACTIVATION == "gelu":
-        v = v * 0.5 * (1 + tl.erf(v * 0.7071067811865476))
-    else:
-        v = v * tl.sigmoid(v)
+    v = v * 0.5 * (1 + tl.erf(v * 0.7071067811865476)) if ACTIVATION == "gelu" else v * tl.sigmoid(v)
     tl.store(out + begin + place, v.to(out.dtype.element_ty), exists)
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from seq2seq.model.kernels import row_sums
-from seq2seq.model.kernels.activation import bias_activation
+from seq2seq.model.kernels.activation import activated
 from seq2seq.model.kernels.dropout import dropped
 from seq2seq.model.kernels.embedding import embed
 from seq2seq.model.kernels.residual_norm import residual_norm
@@ -42,7 +42,7 @@ def _launch(dtype, width):
             (stream + out).sum().backward()
     residual_norm(random(32, width), random(32, width), random(width), random(width), random(width))
     for activation in ACTIVATIONS:
-        bias_activation(random(32, 4 * width), random(4 * width), activation).sum().backward()
+        activated(random(32, width), random(4 * width, width), random(4 * width), activation).sum().backward()
     column_sums(random(32, width).detach())
     for probability, seed in ((0.1, torch.zeros(1, dtype=torch.int64)), (0.0, None)):
         ids = torch.zeros(32, dtype=torch.int64)
@@ -168,11 +168,11 @@ def test_gradients_are_exact_also_where_the_gain_is_0(pre_norm):
 @few_programs
 @every_activation
 @every_shape
-def test_bias_and_activation(monkeypatch, rows, width, activation, programs):
+def test_the_first_layer_of_the_feed_forward_sublayer(monkeypatch, rows, width, activation, programs):
     monkeypatch.setattr(row_sums, "PROGRAMS", programs)
-    inputs, given = random((rows, width), (width,)), random((rows, width), seed=2)
-    kernel = lambda u, bias: (bias_activation(u, bias, activation),)            # noqa: E731
-    reference = lambda u, bias: (ACTIVATIONS[activation](u + bias),)            # noqa: E731
+    inputs, given = random((rows, 5), (width, 5), (width,)), random((rows, width), seed=2)
+    kernel = lambda rows, weight, bias: (activated(rows, weight, bias, activation),)            # noqa: E731
+    reference = lambda rows, weight, bias: (ACTIVATIONS[activation](rows @ weight.T + bias),)   # noqa: E731
     found, found_gradients = gradients(kernel, inputs, given)
     expected, expected_gradients = gradients(reference, inputs, given, torch.float64)
     assert_exact(found, reference(*inputs))
@@ -183,10 +183,18 @@ def test_bias_and_activation(monkeypatch, rows, width, activation, programs):
 
 
 @every_activation
+def test_rows_may_have_more_dimensions(activation):
+    rows, weight, bias = random((2, 3, 5), (11, 5), (11,))
+    assert_exact([activated(rows, weight, bias, activation)], [ACTIVATIONS[activation](F.linear(rows, weight, bias))])
+
+
+@every_activation
 def test_what_is_not_a_number_stays_so(activation):
-    u = torch.tensor([[1.0, float("nan"), -1.0]])
-    assert bias_activation(u, torch.zeros(3), activation).isnan().tolist() == [[False, True, False]]
-    assert residual_norm(torch.zeros(1, 3), u, None, torch.ones(3), torch.zeros(3))[0].isnan().all()
+    rows = torch.tensor([[1.0], [float("nan")], [-1.0]])
+    found = activated(rows, torch.ones(3, 1), torch.zeros(3), activation)
+    assert found.isnan().tolist() == [[False] * 3, [True] * 3, [False] * 3]
+    assert residual_norm(torch.zeros(3, 1), rows, None, torch.ones(1), torch.zeros(1))[0].isnan().flatten().tolist() \
+        == [False, True, False]
 
 
 @few_programs
@@ -301,5 +309,6 @@ def test_tiles_do_not_change_results(monkeypatch):
 def test_no_rows_cost_nothing():
     inputs = [torch.empty(0, 12, requires_grad=True), torch.empty(0, 12), None, torch.ones(12), torch.zeros(12)]
     assert [each.shape for each in residual_norm(*inputs)] == [(0, 12)] * 2
-    assert bias_activation(torch.empty(0, 12), torch.zeros(12), "relu").shape == (0, 12)
+    for activation in ACTIVATIONS:
+        assert activated(torch.empty(0, 5), torch.zeros(12, 5), torch.zeros(12), activation).shape == (0, 12)
     assert not column_sums(torch.empty(0, 12)).any()
