@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.model import kernels
-from seq2seq.model.layers import LAYER_GAIN, linear
+from seq2seq.model.layers import LAYER_GAIN, Projected, linear
 from seq2seq.model.packing import Sentences, pack, unpack
 
 # Up to this value of sentences * heads, PyTorch's fused CPU kernel is faster than matrix products in decoding steps.
@@ -256,10 +256,10 @@ class SelfAttention(nn.Module):
         self.weighing = weighing(num_heads, d_model // num_heads)
         self.output = linear(d_model, d_model, gain=LAYER_GAIN)
 
-    def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
+    def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Projected:
         """(tokens, d_model) -> (tokens, d_model)"""
         attended = attention(self._project(hidden), sentences, sentences, self.weighing, causal, self.window)
-        return cast(Tensor, self.output(attended.flatten(1)))
+        return Projected.of(self.output, attended.flatten(1))
 
     def weights_of(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
         """Return the attention weights of `forward` for the same arguments, (sentences, heads, longest, longest)."""
@@ -306,10 +306,10 @@ class CrossAttention(nn.Module):
         self.weighing = weighing(num_heads, d_model // num_heads)
         self.output = linear(d_model, d_model, gain=LAYER_GAIN)
 
-    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
+    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Projected:
         """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model)"""
         attended = attention(self._project(hidden, memory), sentences, memory_sentences, self.weighing)
-        return cast(Tensor, self.output(attended.flatten(1)))
+        return Projected.of(self.output, attended.flatten(1))
 
     def weights_of(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
         """Return the attention weights of `forward` for the same arguments, (sentences, heads, longest_target,

@@ -84,7 +84,7 @@ class HierarchicalContext(nn.Module):
         hidden: encoder states of all segments, (tokens, d_model).
         """
         current, context, _, _ = self._attend(hidden, segments)
-        context = self.dropout(self.feed_forward(context))
+        context = self.dropout(self.feed_forward(context).dense())
         gate = (self.gate_of_hidden(current) + self.gate_of_context(context)).sigmoid()
         mixed = torch.where(segments.has_context.any(1)[:, None, None], gate * current + (1 - gate) * context, current)
         sentences = segments.current_sentences

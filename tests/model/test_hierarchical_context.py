@@ -93,7 +93,7 @@ def test_the_states_are_those_of_the_equations(model):
             read = torch.stack([layer.word_output(attend(query, *layer.word_key_value(states).chunk(2, 1), 2))
                                 for states in reversed(context)])
             chosen = attend(layer.sentence_query(hidden), *layer.sentence_key_value(read).chunk(2, 1), 2)
-            added = layer.feed_forward(layer.sentence_output(chosen))
+            added = layer.feed_forward(layer.sentence_output(chosen)).dense()
             gate = torch.sigmoid(layer.gate_of_hidden(hidden) + layer.gate_of_context(added))
             torch.testing.assert_close(found, gate * hidden + (1 - gate) * added)
 
