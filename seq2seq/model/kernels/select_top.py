@@ -63,7 +63,7 @@ class Beams(NamedTuple):
     ancestors: (positions, sentences * beam), see `step_attention.self_attention`.
     history: (positions, sentences * beam), token * beam + parent: the token that a step has added to each hypothesis,
         and the place in the beam, before this step, of the hypothesis that it continues.
-    done: (sentences,) bool, True = finished. count: (sentences,), number of finished hypotheses.
+    done: (sentences,) bool, True = finished. finished_count: (sentences,), number of finished hypotheses.
     finished_totals, finished_ends: (sentences, places), log p (fp32) of the finished hypotheses in the order in which
         they ended, and tokens * beam + hypothesis: the number of tokens, and the place in the beam of the hypothesis to
         which `</s>` was added.
@@ -76,7 +76,7 @@ class Beams(NamedTuple):
     ancestors: Tensor
     history: Tensor
     done: Tensor
-    count: Tensor
+    finished_count: Tensor
     finished_totals: Tensor
     finished_ends: Tensor
 
@@ -118,9 +118,10 @@ def advance(beams: Beams, continuations: tuple[Tensor, Tensor, Tensor], finished
     with torch.cuda.device_of(beams.clock):
         _advance[(sentences,)](
             *continuations, beams.clock, beams.tokens, beams.totals, beams.ancestors, beams.history, beams.done,
-            beams.count, beams.finished_totals, beams.finished_ends, sentences * beam, beams.finished_ends.shape[1],
-            finished_per_sentence, END=END_ID, BEAM=beam, ROWS=triton.next_power_of_2(beam), COUNT=count,
-            PLACES=triton.next_power_of_2(count), POSITIONS=POSITIONS, num_warps=1)
+            beams.finished_count, beams.finished_totals, beams.finished_ends, sentences * beam,
+            beams.finished_ends.shape[1], finished_per_sentence, END=END_ID, BEAM=beam,
+            ROWS=triton.next_power_of_2(beam), COUNT=count, PLACES=triton.next_power_of_2(count), POSITIONS=POSITIONS,
+            num_warps=1)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

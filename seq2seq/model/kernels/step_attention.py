@@ -20,7 +20,7 @@ from torch import Tensor
 MAX_HEAD_SIZE = 128
 # Number of keys in a block. A single warp needs no barriers between warps. In fp32, which has no tensor cores here, the
 # registers of one warp do not suffice.
-BLOCK, WARPS, WARPS_FP32 = 32, 1, 4
+BLOCK, WARPS, WARPS_FP32 = 32, 1, 8
 # Rows of the matrix products of a program: at least 16. In self-attention, hypotheses of a beam share most of
 # their past, so 4 of them in a program hit the same cache lines; but small batches need more programs than that.
 QUERIES, GROUP, MIN_PROGRAMS = 16, 4, 1024
@@ -29,15 +29,15 @@ QUERIES, GROUP, MIN_PROGRAMS = 16, 4, 1024
 def cross_attention(query: Tensor, memory: Tensor, first: Tensor, end: Tensor) -> Tensor:
     """Return the attention of each hypothesis over the source of its sentence, (sentences * beam, heads, head_size).
 
-    query: (sentences * beam, heads, head_size), with a beam of at most QUERIES. memory: (source_tokens, 2, heads, head_size), keys and values of all
-    source tokens, packed. first, end: (sentences,) int32; the tokens first <= n < end belong to a sentence. Without
-    tokens, the results are zeros. All tensors but `first` and `end` must be contiguous.
+    query: (sentences * beam, heads, head_size), with a beam of at most QUERIES. memory: (source_tokens, 2, heads,
+    head_size), keys and values of all source tokens, packed. first, end: (sentences,) int32; the tokens first <= n <
+    end belong to a sentence. Without tokens, the results are zeros.
     """
     (rows, heads, size), out, sentences = query.shape, torch.empty_like(query), len(first)
     with torch.cuda.device_of(query):                                           # Triton launches on the current device
         _attend_to_source[heads, sentences](
-            query, memory, first, end, out, _scale(size), BEAM=rows // sentences, HEADS=heads, SIZE=size, WIDTH=_width(size),
-            QUERIES=QUERIES, BLOCK=BLOCK, **_warps(query))
+            query, memory, first, end, out, _scale(size), BEAM=rows // sentences, HEADS=heads, SIZE=size,
+            WIDTH=_width(size), QUERIES=QUERIES, BLOCK=BLOCK, **_warps(query))
     return out
 
 

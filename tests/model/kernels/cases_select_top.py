@@ -97,7 +97,7 @@ def test_nan_is_no_continuation_and_stays_in_its_sentence(value):
     found = best_continuations(logits, beams.totals, Banned.of([3], 700, logits.device), beams.clock, beams.limits, 4)
     assert not (found[0][0] > -INF).any() and found[0][1].isfinite().all()
     advance(beams, found, 2)
-    assert beams.done.tolist() == [True, False] and beams.count.tolist() == [0, 0]
+    assert beams.done.tolist() == [True, False] and beams.finished_count.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(("beam", "patience", "vocab_size"), [
@@ -124,7 +124,7 @@ def test_a_search_with_random_logits_has_the_beams_of_the_host(beam, patience, v
             expected, indices // vocab_size, indices % vocab_size)))
         advance(mine, found, finished)
         assert mine.done.tolist() == theirs.done.tolist()
-        assert mine.count.tolist() == list(map(len, theirs.finished))
+        assert mine.finished_count.tolist() == list(map(len, theirs.finished))
         torch.testing.assert_close(mine.totals, torch.from_numpy(theirs.totals), rtol=1e-5, atol=1e-5)
         parents = (parents + np.arange(0, rows, beam)[:, None]).ravel().tolist()
         lineage = [[*lineage[parent], 1_000 + step * rows + parent] for parent in parents]
@@ -132,7 +132,7 @@ def test_a_search_with_random_logits_has_the_beams_of_the_host(beam, patience, v
             assert mine.tokens.flatten()[row] == theirs.tokens.reshape(rows, -1)[row, -1]
             assert mine.history[step, row] == theirs.tokens.reshape(rows, -1)[row, -1] * beam + parents[row] % beam
             assert mine.ancestors[: step + 1, row].tolist() == lineage[row]
-    assert mine.done.all() and mine.count.sum() >= 5
+    assert mine.done.all() and mine.finished_count.sum() >= 5
     for sentence, hypotheses in enumerate(theirs.finished):
         ends = mine.finished_ends[sentence, : len(hypotheses)] // beam
         assert ends.tolist() == [len(each.tokens) for each in hypotheses]
