@@ -128,7 +128,7 @@ class SearchRun(Protocol):
 
     @property
     def done(self) -> Tensor:
-        """Which sentences are finished, (sentences,) bool."""
+        """Mask of the finished sentences, (sentences,) bool."""
 
     @property
     def lines(self) -> list[int]:

@@ -12,16 +12,19 @@ import torch
 from lookup import on_host
 from simulation import SimulatedGPU
 
-from seq2seq.inference import static
 from seq2seq.inference.device_search import CHECK_STEPS
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.engines import load_engine
-from seq2seq.inference.static import StaticEngine, Storage, _StaticRun, rounded
 from seq2seq.model import build_model, build_transformer
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID
+
+static = pytest.importorskip("seq2seq.inference.static", exc_type=ImportError)
+StaticEngine, Storage, _StaticRun, rounded = static.StaticEngine, static.Storage, static._StaticRun, static.rounded
+
+pytestmark = pytest.mark.usefixtures("search_kernels")
 
 VOCAB_SIZE = 90
 # Numbers of sentences and maximum lengths of searches.
