@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.model import kernels
+from seq2seq.model.kernels import usable_in_16_bits
 from seq2seq.model.layers import LAYER_GAIN, Projected, linear
 from seq2seq.model.packing import Sentences, pack, unpack
 
@@ -157,17 +157,8 @@ def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences,
 
 
 def runs_packed(query: Tensor) -> bool:
-    """Return True if attention by intervals supports the query, (tokens, heads, head_size).
-
-    It needs CUDA with Triton, half precision and compute capability 8.0 or above.
-    """
-    return (
-        query.is_cuda
-        and query.dtype in (torch.bfloat16, torch.float16)
-        and query.shape[-1] in PACKED_HEAD_SIZES
-        and torch.cuda.get_device_capability(query.device) >= (8, 0)
-        and kernels.usable(query.device)
-    )
+    """Return True if attention by intervals supports the query, (tokens, heads, head_size)."""
+    return query.shape[-1] in PACKED_HEAD_SIZES and usable_in_16_bits(query)
 
 
 def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from trainings import train_steps
 import seq2seq
 from seq2seq.data.batching import IGNORE_INDEX
 from seq2seq.inference.cuda_graphs import CudaGraphs
-from seq2seq.inference.static import StaticEngine
+from seq2seq.inference.eager import EagerEngine
+from seq2seq.inference.engines import load_engine
 from seq2seq.model import loss as loss_module
 from seq2seq.model.interface import Logits
 from seq2seq.model.transformer import Transformer
@@ -205,7 +206,7 @@ def test_graphs_are_captured_again_after_each_validation(toy_recipe, tmp_path, m
     monkeypatch.setattr(CudaGraphs, "_capture", lambda graphs, function: (
         captured.append(graphs.work), capture(graphs, function))[1])
     train(recipe, tmp_path / "with")
-    assert captured.count("training") == 4 and "decoding" in captured
+    assert captured.count("training") == 4
     monkeypatch.setattr(step, "CudaGraphs", lambda *_: None)
     train(recipe, tmp_path / "without")
     assert captured.count("training") == 4
@@ -256,26 +257,30 @@ def test_a_training_from_text_to_translation(toy_recipe, tmp_path):
 def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size, kind, capsys):
     torch.manual_seed(beam_size)
     model = Transformer(source_vocab_size=90, target_vocab_size=90, d_model=16, encoder_layers=2, decoder_layers=2,
-                        num_heads=2, feed_forward=32, tied_embeddings="none").double().eval()
+                        num_heads=2, feed_forward=32, tied_embeddings="none").eval()
     torch.nn.init.normal_(model.output_weight, std=0.6)
     with torch.no_grad():
         model.output_weight[END_ID] *= 1.5
     generator = np.random.default_rng(beam_size)
-    lengths = generator.integers(1, 12, 30)
+    sentences, longest = (3, 11) if "TRITON_INTERPRET" in os.environ else (30, 40)  # the simulated GPU is slow
+    lengths = generator.integers(1, 12, sentences)
     source = generator.integers(3, 90, lengths.sum())
     offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
     options = SearchOptions(beam_size, power_length_penalty(0.6), n_best=beam_size, banned_ids=[5, 7])
-    limits = generator.integers(1, 40, 30).tolist()
+    limits = generator.integers(1, longest, sentences).tolist()
     expected = search(on_host(model), source, offsets, limits, options)
-    engine = StaticEngine(model.to("cuda"), "fp32", torch.device("cuda"))
-    engine.cuda_graphs.enabled = kind == "graphs"
+    engine = load_engine(model.to("cuda"), "fp32", "cuda")
+    if kind != "stepwise" and type(engine) is EagerEngine:
+        pytest.skip("the search with kernels needs Triton and compute capability 8.0 or above")
+    if kind == "static":
+        engine.cuda_graphs.enabled = False
     whole_search = engine._search_on_device if kind == "stepwise" else engine.whole_search
     for _ in range(2):                                                          # graphs are captured, then used again
         found = search(engine, source, offsets, limits, options, whole_search=whole_search)
         assert [[each.tokens for each in n_best] for n_best in found] == [
             [each.tokens for each in n_best] for n_best in expected]
-    graphs = [graph for buffers in engine.buffers.values() for graph in buffers.graphs.values()]
-    assert any(graphs) == engine.cuda_graphs.enabled == (kind == "graphs"), capsys.readouterr().err
+    if kind != "stepwise":
+        assert any(engine.storage.graphs.values()) == (kind == "graphs"), capsys.readouterr().err
 
 
 def test_translations_with_graphs_equal_those_without(toy_recipe, tmp_path):
@@ -283,6 +288,8 @@ def test_translations_with_graphs_equal_those_without(toy_recipe, tmp_path):
     lines = (tmp_path / "valid.en").read_text().splitlines()
     for precision in ("fp32", "auto"):
         with_graphs, without = (Translator.load(tmp_path / "run", "cuda", precision) for _ in range(2))
+        if type(without.engine) is EagerEngine:
+            pytest.skip("the search with kernels needs Triton and compute capability 8.0 or above")
         without.engine.cuda_graphs.enabled = False
         for beam_size in (1, 4):
             found, expected = (translator.translate(lines, beam_size=beam_size, n_best=beam_size)

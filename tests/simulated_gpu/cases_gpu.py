@@ -19,6 +19,10 @@ from test_gpu import *  # noqa: E402, F403
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_tensorboard", "without_waits")]
 
 
+test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds = pytest.mark.usefixtures("search_kernels")(
+    test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds)  # noqa: F405
+
+
 @pytest.fixture
 def without_waits(gpu: SimulatedGPU) -> Callable[[], AbstractContextManager[None]]:
     """Function that makes a context in which the host must not wait for the simulated GPU."""
