@@ -29,7 +29,7 @@ test-all: $(READY) ## run all tests, including those that train
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m ""
 
 test-gpu: $(READY) ## run the tests for a GPU; without one they are skipped
-	$(BIN)/python -m pytest -m "" -rs tests/gpu tests/model/test_attention.py tests/model/kernels
+	$(BIN)/python -m pytest -m "" -rs tests/gpu tests/model/test_attention.py
 
 check: $(READY) ## check style and types
 	$(BIN)/ruff check .
@@ -44,5 +44,5 @@ bench: $(READY) ## compare speed and memory with other systems (BENCH="--data DI
 	$(BIN)/python -m benchmarks training decoding --shape base --steps 2 $(BENCH)
 	$(BIN)/python -m benchmarks.starting $(if $(TRAINED),--model $(TRAINED))
 
-bench-gpu: $(READY) ## measure training and decoding on a GPU, and train Multi30k there
-	$(BIN)/python -m benchmarks.device training checks decoding recipe $(BENCH)
+bench-gpu: $(READY) ## measure a GPU beside transformers, and train Multi30k there (BENCH="--data DIRECTORY")
+	$(BIN)/python -m benchmarks.device hardware training decoding checks recipe $(BENCH)

@@ -165,9 +165,23 @@ def test_the_gpu_benchmark_runs_on_a_cpu(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["device", "--tiny", "--output", str(tmp_path)])
     assert device.main() == 0
     results = json.loads((tmp_path / "device.json").read_text())
-    assert results["training, captions"]["tokens a second"] > 0 and results["two trainings have the same weights"]
-    assert results["distance of bf16 gradients to fp32"] < 0.05
-    assert results["beam 4, batches of 8,192"]["later"] > 0
+    assert results["two trainings have the same weights"] and results["distance of bf16 gradients to fp32"] < 0.05
+    page = (tmp_path / "device.md").read_text()
+    for name in ("tiny, 200 tokens, captions", "tiny, 300 tokens, news", "beam 4", "beam 1"):
+        assert results[name]["tokens a second"] > 0 and results[f"transformers: {name}"]["tokens a second"] > 0
+        assert results[name]["kernels"] > 100 and results[name]["classes"]["matrix products"] > 0
+        assert len([line for line in page.splitlines() if line.startswith(f"| {name} |")]) == 2
+    assert 0 < results["tiny, 300 tokens, news"]["share of matrix speed"] < 1
+    assert (tmp_path / "device.png").stat().st_size > 1000
+
+
+def test_the_kernels_of_a_profile_have_classes():
+    pytest.importorskip("triton")
+    from benchmarks.device import class_of
+
+    kernels = {"_overwrite_row": "loss", "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT": "matrix products",
+               "void at::native::vectorized_elementwise_kernel<4, …>": "elementwise", "unheard of": "other"}
+    assert {kernel: class_of(kernel) for kernel in kernels} == kernels
 
 
 def test_the_cleaning_benchmark_needs_labelled_pairs(tmp_path, monkeypatch, capsys):

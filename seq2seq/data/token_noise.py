@@ -1,4 +1,4 @@
-"""Noise in the input tokens of training: word dropout and SwitchOut.
+"""Noise in the input tokens of training: word dropout, SwitchOut and token cutoff.
 
 A model that cannot rely on every single token overfits less to a small corpus.
 """
@@ -47,13 +47,29 @@ class TokenNoise:
         return replace(batch, source=self._changed(batch.source, batch.source_offsets, self.source_vocab_size),
                        target_input=self._changed(batch.target_input, batch.target_offsets, self.target_vocab_size))
 
+    def cut(self, batch: Batch, probability: float) -> Batch:
+        """Return the batch for the second pass of SimCut (see `consistency.py`): with this probability, a token becomes
+        the id after the last of its vocabulary. No operator waits for the device, so a CUDA graph can contain them."""
+        def cut(tokens: Tensor, vocab_size: int) -> Tensor:
+            chosen = torch.rand(tokens.shape, device=tokens.device) < probability
+            return torch.where(chosen & self._are_words(tokens), vocab_size, tokens)
+
+        return replace(batch, source=cut(batch.source, self.source_vocab_size),
+                       target_input=cut(batch.target_input, self.target_vocab_size))
+
+    def _are_words(self, tokens: Tensor) -> Tensor:
+        """Return True for each token that may change, (tokens,)."""
+        words = (tokens != END_ID) & (tokens != START_ID)
+        for language in self.language_ids:
+            words &= tokens != language
+        return words
+
     def _changed(self, tokens: Tensor, offsets: Tensor, vocab_size: int) -> Tensor:
-        languages = torch.tensor(self.language_ids, dtype=tokens.dtype, device=tokens.device)
-        words = (tokens != END_ID) & (tokens != START_ID) & ~torch.isin(tokens, languages)
+        words = self._are_words(tokens)
         if self.switch_out:
             replaced = torch.rand(tokens.shape, device=tokens.device) < self._shares(len(tokens), offsets)
             others = torch.randint(END_ID + 1, vocab_size, tokens.shape, device=tokens.device)
-            tokens = others.where(replaced & words & ~torch.isin(others, languages), tokens)
+            tokens = others.where(replaced & words & self._are_words(others), tokens)
         if self.word_dropout:
             dropped = torch.rand(tokens.shape, device=tokens.device) < self.word_dropout
             tokens = torch.where(dropped & words, UNKNOWN_ID, tokens)

@@ -1,51 +1,76 @@
-"""Consistency training (R-Drop): the predictions of two passes with different dropout masks should agree.
+"""Consistency training: the predictions of two passes over the same batch should agree.
 
-Wu et al. 2021 (arXiv:2106.14448, equations 1 to 4): L = -log p(y) - log q(y) + a/2 (KL(p || q) + KL(q || p)), where p
-and q are the distributions of the two passes. The loss here is L / 2, so that it is as large as the loss of one pass.
+R-Drop (Wu et al. 2021, arXiv:2106.14448, equations 1 to 4): the passes differ by their dropout masks. L = -log p(y) -
+log q(y) + a/2 (KL(p || q) + KL(q || p)), where p and q are the distributions of the two passes. The loss here is L / 2,
+so that it is as large as the loss of one pass.
+
+SimCut (Gao et al. 2022, arXiv:2206.02368): in the second pass, the embeddings of some input tokens are also zero. L =
+-log p(y) + a KL(p || q), with gradients for p and q, as in the authors' code (github.com/gpengzhi/Bi-SimCut).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from seq2seq.data.batching import Batch
+from seq2seq.data.batching import IGNORE_INDEX, Batch
 from seq2seq.model.interface import Logits, Output
 from seq2seq.model.loss import LossSum, smoothed_cross_entropy
 
 
-def two_passes(model: nn.Module, batch: Batch, together: bool) -> list[Output]:
-    """Return the outputs of two passes over a batch.
+def two_passes(model: nn.Module, batch: Batch, second: Batch, together: bool) -> list[Output]:
+    """Return the outputs of a pass over each of two batches that differ only in their input tokens.
 
-    together: True: compute both as one pass over the batch and a copy of it. On a GPU, this is faster, because a kernel
-        on a small batch takes about as long for twice the rows. On a CPU, it is slower.
+    Args:
+        second: `batch` itself, or the result of `TokenNoise.cut`.
+        together: True: compute both as one pass over a joined batch. On a GPU, this is faster, because a kernel on a
+            small batch takes about as long for twice the rows. On a CPU, it is slower.
     """
+    run: Callable[[Batch], Any] = model if second is batch else partial(_with_embedding_of_cut_tokens, model)
     if not together:
-        return [model(batch), model(batch)]
+        return [model(batch), run(second)]
 
-    output = model(replace(
-        batch, source=batch.source.repeat(2), source_positions=batch.source_positions.repeat(2),
-        target_input=batch.target_input.repeat(2), target_output=batch.target_output.repeat(2),
-        target_positions=batch.target_positions.repeat(2), copies=2))
+    output = run(replace(
+        batch, source=torch.cat([batch.source, second.source]), source_positions=batch.source_positions.repeat(2),
+        target_input=torch.cat([batch.target_input, second.target_input]),
+        target_output=batch.target_output.repeat(2), target_positions=batch.target_positions.repeat(2), copies=2))
     return [replace(output, hidden=hidden) for hidden in output.hidden.chunk(2)]
 
 
+def _with_embedding_of_cut_tokens(model: nn.Module, batch: Batch) -> Any:
+    """Return `model(batch)`, where the id after the last of a vocabulary has an embedding of zeros.
+
+    Positional encodings are added to it as to any other. The output layer has no such id, even if it is tied.
+    """
+    embeddings = {name: F.pad(weight, (0, 0, 0, 1)) for name, weight in model.named_parameters(remove_duplicate=False)
+                  if name.endswith("embedding")}
+    return functional_call(model, embeddings, (batch,), tie_weights=False)
+
+
 def consistency_loss(outputs: Sequence[Output], target: Tensor, tokens: int, label_smoothing: float,
-                     consistency: float) -> LossSum:
-    """Return the training loss of two passes over the same batch with different dropout masks.
+                     consistency: float, symmetric: bool) -> LossSum:
+    """Return the training loss of two passes over the same batch.
 
     Args:
         outputs: output of each pass, of type `Logits`, without hard attention.
-        consistency: a in the equation of the module docstring, the weight of the divergence of the passes.
+        consistency: a in the equations of the module docstring, the weight of the divergence of the passes.
+        symmetric: True: the loss of R-Drop; False: the loss of SimCut.
         target, tokens, label_smoothing: as in `smoothed_cross_entropy`.
     Returns:
-        The loss. `log_probabilities` is the mean over both passes.
+        The loss. `log_probabilities` is the mean over both passes in R-Drop, and that of the first pass in SimCut.
     """
     passes = [output for output in outputs if isinstance(output, Logits)]
-    hidden = torch.stack([output.hidden for output in passes], 1).flatten(0, 1)
-    loss = smoothed_cross_entropy(replace(passes[0], hidden=hidden), target.repeat_interleave(2), tokens,
-                                  label_smoothing, consistency / 2)
-    return LossSum(loss.total / 2, loss.log_probabilities.view(-1, 2).mean(1), tokens)
+    logits = replace(passes[0], hidden=torch.stack([output.hidden for output in passes], 1).flatten(0, 1))
+    if symmetric:
+        loss = smoothed_cross_entropy(logits, target.repeat_interleave(2), tokens, label_smoothing, consistency / 2)
+        return LossSum(loss.total / 2, loss.log_probabilities.view(-1, 2).mean(1), tokens)
+    targets = torch.stack([target, torch.full_like(target, IGNORE_INDEX)], 1).flatten()
+    loss = smoothed_cross_entropy(logits, targets, tokens, label_smoothing, consistency, symmetric=False)
+    return replace(loss, log_probabilities=loss.log_probabilities[::2])

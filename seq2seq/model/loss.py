@@ -103,7 +103,7 @@ def log_probabilities(output: Output, target: Tensor) -> Tensor:
 
 
 def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_smoothing: float = 0.0,
-                           divergence: float = 0.0) -> LossSum:
+                           divergence: float = 0.0, symmetric: bool = True) -> LossSum:
     """Return the summed cross-entropy against the smoothed targets, (1 - e) one-hot + e / vocab_size.
 
     Label smoothing: Szegedy et al. 2016 (arXiv:1512.00567), section 7; Vaswani et al. 2017, section 5.4.
@@ -113,10 +113,11 @@ def smoothed_cross_entropy(logits: Logits, target: Tensor, tokens: int, label_sm
         tokens: number of targets that are not ignored.
         label_smoothing: e; with 0, the loss is the negative log-likelihood.
         divergence: weight of the divergence of rows 2i and 2i + 1, which is added to the loss (see `consistency.py`).
+        symmetric: as in `divergence_gradient`.
     """
     bias = logits.hidden.new_zeros(0) if logits.bias is None else logits.bias
     total, log_probabilities = _ChunkedCrossEntropy.apply(logits.hidden, logits.weight, bias, target, label_smoothing,
-                                                          divergence)
+                                                          divergence, symmetric)
     return LossSum(total, log_probabilities, tokens)
 
 
@@ -228,7 +229,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor,
-                smoothing: float, divergence: float) -> tuple[Tensor, Tensor]:
+                smoothing: float, divergence: float, symmetric: bool) -> tuple[Tensor, Tensor]:
         vocab_size = weight.shape[0]
         differentiate = any(ctx.needs_input_grad[:3])
         hidden_gradient = torch.empty_like(hidden)
@@ -250,7 +251,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if bias.numel():
                 logits += bias
             if divergence:
-                value, added = divergence_gradient(logits, counted[rows], divergence)
+                value, added = divergence_gradient(logits, counted[rows], divergence, symmetric)
                 diverged += value
             overwrite(logits, targets[rows], counted[rows], smoothing, differentiate, target_logits[rows],
                       target_log_p[rows])
@@ -283,19 +284,21 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, weight_gradient, bias_gradient = ctx.saved_tensors
         if not gradient.is_cuda and gradient.item() == 1:                       # the usual case; nothing to scale
-            return hidden_gradient, weight_gradient, bias_gradient, None, None, None
+            return hidden_gradient, weight_gradient, bias_gradient, None, None, None, None
         scale = gradient.to(hidden_gradient.dtype)
-        return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None, None
+        return hidden_gradient * scale, weight_gradient * scale, bias_gradient * scale, None, None, None, None
 
 
-def divergence_gradient(logits: Tensor, counted: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """Return weight * (KL(p || q) + KL(q || p)), summed over pairs of rows, and its gradient.
+def divergence_gradient(logits: Tensor, counted: Tensor, weight: float, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """Return weight * (KL(p || q) + KL(q || p)), or weight * KL(p || q), summed over pairs of rows, and its gradient.
 
-    With d = log p - log q, the gradient with respect to the logits of p is p (d - KL(p || q)) + p - q.
+    With d = log p - log q, the gradient of KL(p || q) is p (d - KL(p || q)) with respect to the logits of p, and q - p
+    with respect to those of q.
 
     Args:
         logits: (2 * pairs, vocab_size); p and q are the distributions of two consecutive rows.
-        counted: (2 * pairs,) bool, equal for both rows of a pair; False: ignore the pair.
+        counted: (2 * pairs,) bool; False in the first row of a pair: ignore the pair.
+        symmetric: False: only KL(p || q).
     Returns:
         The divergence, a scalar in fp32 or fp64; and the gradient, (2 * pairs, vocab_size), in the dtype of the logits.
     """
@@ -310,10 +313,14 @@ def divergence_gradient(logits: Tensor, counted: Tensor, weight: float) -> tuple
         p, q = log_p.exp(), log_q.exp()
         difference, excess = log_p - log_q, p - q
         scale = weight * part_counted[:, 0].to(precise)
-        forward, backward = (p * difference).sum(1, keepdim=True), -(q * difference).sum(1, keepdim=True)
-        total += ((forward + backward) * scale).sum()
-        part_gradient[:, 0] = p.mul_(difference - forward).add_(excess).mul_(scale)
-        part_gradient[:, 1] = q.mul_(-difference - backward).sub_(excess).mul_(scale)
+        forward = (p * difference).sum(1, keepdim=True)
+        total += (forward * scale).sum()
+        first, second = p.mul_(difference - forward), excess.neg()
+        if symmetric:
+            backward = -(q * difference).sum(1, keepdim=True)
+            total += (backward * scale).sum()
+            first, second = first.add_(excess), second.add_(q.mul_(-difference - backward))
+        part_gradient[:, 0], part_gradient[:, 1] = first.mul_(scale), second.mul_(scale)
     return total, gradient
 
 

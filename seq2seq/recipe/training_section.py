@@ -78,6 +78,10 @@ class TrainingSection(Section):
     corpus. Each batch passes through the model twice, with different dropout masks, and the divergence between the two
     predictions is added to the loss. A step takes about twice as long. 0 turns it off. It needs many epochs: it gains
     BLEU after 30 or more epochs, and loses BLEU after 5 or 9 (recipes/multi30k, recipes/little_text)."""
+    consistency_cutoff: Share = 0.0
+    """Probability that, in the second pass of consistency training, the embedding of an input token is zero: SimCut
+    (Gao et al. 2022, arXiv:2206.02368), with 0.05 and `consistency: 3`. The loss is then that of the first pass, plus
+    the divergence of the second pass from it. 0: R-Drop. Language tokens, `<s>` and `</s>` stay."""
     bidirectional_epochs: NonNegativeInt = 0
     """Number of epochs at the beginning of training that also use each pair with source and target exchanged (BiT, Ding
     et al. 2021, arXiv:2109.07780). A third of all epochs is a good value. These epochs have twice as many steps.

@@ -205,9 +205,13 @@ class TrainingStep:
         target, tokens, smoothing = batch.target_output, batch.target_count, section.label_smoothing
         with self.guided.recording(model) if self.guided else nullcontext():
             if section.consistency:
+                second = batch
+                if section.consistency_cutoff:
+                    assert self.noise is not None
+                    second = self.noise.cut(batch, section.consistency_cutoff)
                 together = batch.source.is_cuda and self.guided is None         # the alignment head needs each pass
-                loss = consistency_loss(two_passes(model, batch, together), target, tokens, smoothing,
-                                        section.consistency)
+                loss = consistency_loss(two_passes(model, batch, second, together), target, tokens, smoothing,
+                                        section.consistency, symmetric=not section.consistency_cutoff)
             else:
                 loss = training_loss(model(batch), target, tokens, smoothing)
         if self.guided is None or links is None:

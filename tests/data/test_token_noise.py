@@ -67,6 +67,18 @@ def test_word_dropout_replaces_its_share_by_the_unknown_token():
         assert torch.equal(new[new != UNKNOWN_ID], old[new != UNKNOWN_ID])
 
 
+def test_token_cutoff_gives_its_share_of_the_words_an_id_of_their_own():
+    before = batch()
+    languages = tuple(range(5, 20))
+    after = TokenNoise(VOCAB_SIZE, VOCAB_SIZE + 7, language_ids=languages).cut(before, 0.05)
+    assert after.target_output is before.target_output and after.source_offsets is before.source_offsets
+    for side, new_id in (("source", VOCAB_SIZE), ("target_input", VOCAB_SIZE + 7)):
+        old, new = getattr(before, side), getattr(after, side)
+        kept = torch.isin(old, torch.tensor([START_ID, END_ID, *languages]))
+        assert (new == new_id)[~kept].float().mean().item() == pytest.approx(0.05, abs=0.005)
+        assert torch.equal(new[kept | (new != new_id)], old[kept | (new != new_id)])
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_switch_out_replaces_as_many_tokens_as_its_distribution_says(temperature):
     before = batch()

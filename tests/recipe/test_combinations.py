@@ -48,6 +48,7 @@ FEATURES = {
     "teachers": {"training.teachers": {"count": 1}}, "accumulation": {"training.accumulation": 2},
     "muon": {"training.optimizer": "muon"}, "label smoothing": {"training.label_smoothing": 0.1},
     "guided alignment": {"training.guided_alignment": 0.05}, "consistency": {"training.consistency": 5.0},
+    "no consistency": {"training.consistency": 0.0}, "cutoff": {"training.consistency_cutoff": 0.05},
     "exchanged pairs": {"training.bidirectional_epochs": 1}, "word dropout": {"training.word_dropout": 0.1},
     "SwitchOut": {"training.switch_out": 1.0}, "bf16": {"training.precision": "bf16"},
     "moving average": {"training.ema_decay": 0.9}, "coverage": {"decoding.coverage_penalty": 0.1},
@@ -60,14 +61,15 @@ FEATURES = {
 NEEDED = {
     "lstm": {"model.type": "rnn"}, "input feeding": {"model.type": "rnn"}, "hierarchical": {"data.context": 1},
     "two vocabularies": {"model.tied_embeddings": "none"},
+    "cutoff": {"training.consistency": 3.0},
     **dict.fromkeys(("temperature", "top-k", "top-p", "min-p"), {"decoding.sampling": True}),
 }
 # Features that are loaded with all others, but not trained with them: variants of a feature that is trained, features
 # that are the default, and those that take values from another model.
 NOT_TRAINED = {
     "transformer", "dot", "bilinear", "feed-forward", "silu", "pre-norm", "one embedding", "output bias", "no dropout",
-    "no context", "upper_case", "placeholders", "unigram", "another tokenizer", "fine-tuning", "label smoothing",
-    "search", "temperature", "top-k", "top-p", "min-p", "three embeddings", "lstm", "tags"}
+    "no context", "no consistency", "upper_case", "placeholders", "unigram", "another tokenizer", "fine-tuning",
+    "label smoothing", "search", "temperature", "top-k", "top-p", "min-p", "three embeddings", "lstm", "tags"}
 UNSUITABLE = {("pointer", "translated text")}
 """Pairs that need another model in `translated_by`."""
 FORMS_OF_CORPORA = {("pointer", "directions"), ("language model", "directions"), ("language model", "tag"),

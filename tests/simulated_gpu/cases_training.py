@@ -194,7 +194,8 @@ def test_a_stopped_training_goes_on_to_the_same_weights(toy_recipe, tmp_path, pr
 
 
 def check_resuming(toy_recipe, tmp_path, precision):
-    settings = (*FOUR_STEPS, f"training.precision={precision}", "training.ema_decay=0.9", "model.dropout=0.1")
+    settings = (*FOUR_STEPS, f"training.precision={precision}", "training.ema_decay=0.9", "model.dropout=0.1",
+                "training.consistency=3", "training.consistency_cutoff=0.1")
     train(toy_recipe(*settings), tmp_path / "whole")
     train(toy_recipe(*settings, "training.max_steps=2"), tmp_path / "parted")
     train(toy_recipe(*settings), tmp_path / "parted")

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from seq2seq.data.batching import IGNORE_INDEX
+from seq2seq.data.token_noise import TokenNoise
 from seq2seq.devices import is_out_of_memory
 from seq2seq.errors import UserError
 from seq2seq.recipe import TrainingSection
@@ -148,3 +149,16 @@ def test_consistency_compares_two_passes_with_different_dropout_masks(make_model
     _, again, same = gradients_of(model, corpus, [np.arange(4)], consistency=5.0)
     assert again.tolist() == sums.tolist()
     assert_same(same, found)
+
+
+def test_simcut_compares_a_pass_with_one_over_cut_tokens(make_model, make_corpus):
+    def sums(**values):
+        step = TrainingStep(model, TrainingSection(label_smoothing=0.1, **values), torch.float64, seed=1, max_length=19,
+                            noise=TokenNoise(len(model.source_embedding), len(model.target_embedding)))
+        return step.accumulate(corpus, [((0,), np.arange(4))], 1)[0]
+
+    model, corpus = make_model(dropout=0.0).train(), make_corpus()
+    (plain, likelihood), (loss, same_likelihood), (doubled, _) = (
+        sums(consistency=weight, consistency_cutoff=0.5 * bool(weight)) for weight in (0.0, 3.0, 6.0))
+    assert likelihood == same_likelihood and loss > plain + 0.1
+    assert (doubled - plain).item() == pytest.approx(2 * (loss - plain).item())  # the same tokens are cut

@@ -27,7 +27,7 @@ OPTIONS = "num_warps", "num_stages"
 
 
 class Binary(NamedTuple):
-    """What a thread and a block of a compiled kernel need. stack: bytes of registers that are spilled to memory."""
+    """Resources of a thread and a block of a compiled kernel. stack: bytes of registers that are spilled to memory."""
 
     kernel: str
     registers: int
