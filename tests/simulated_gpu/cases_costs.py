@@ -4,6 +4,7 @@ At each wait the GPU is idle until the host has read a result and launched the n
 kernel launches. Whoever lowers a number lowers it in the tables, too.
 """
 
+import importlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from simulation import GPU, SimulatedGPU
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from seq2seq.check import check_recipe
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.inference.device_search import StepwiseRun
 from seq2seq.model import build_model, kernels
@@ -22,6 +24,7 @@ from seq2seq.training.run import start_training, train
 from seq2seq.training.step import TrainingStep
 from seq2seq.translation.translator import Translator
 
+measure = importlib.import_module("seq2seq.check.measure")                      # not the function of this name
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 
@@ -143,3 +146,13 @@ def test_a_search_step(toy_recipe, tmp_path, monkeypatch, beam_size, static):
     assert steps == [(_StaticRun if static else StepwiseRun, length) for length in range(1, 9)]
     assert gpu.record.operators["graph"] == (8 if static else 0)
     assert_within(gpu.record, SEARCH_STEP[beam_size, static], len(steps))
+
+
+def test_check_measures_replays_of_the_graph_of_the_training(toy_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "SECONDS", 0)
+    recipe = toy_recipe("training.precision=bf16", *SHAPE)
+    with SimulatedGPU(run_kernels=False) as gpu:
+        report = check_recipe(recipe, tmp_path / "run", measured=True)
+    assert report.measured["steps"] == measure.MIN_REPORTED * measure.STEPS_ON_GPU
+    assert gpu.record.operators["graph"] == measure.MIN_STEPS * measure.STEPS_ON_GPU - 1     # the first step is direct
+    assert not report.estimated
