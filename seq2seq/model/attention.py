@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.model import kernels
+from seq2seq.model.kernels import usable
 from seq2seq.model.layers import LAYER_GAIN, linear
 from seq2seq.model.packing import Sentences, pack, unpack
 
@@ -166,7 +166,7 @@ def runs_packed(query: Tensor) -> bool:
         and query.dtype in (torch.bfloat16, torch.float16)
         and query.shape[-1] in PACKED_HEAD_SIZES
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
-        and kernels.usable(query.device)
+        and usable(query.device)
     )
 
 
