@@ -51,7 +51,7 @@ class ShortlistCounts:
         accepted = np.flatnonzero((longest <= engine.max_positions) & (side.lengths > 1) & (lengths > 1))
         self.too_long += int((longest > engine.max_positions).sum())
         links = []
-        for batch in batches_in_order(longest[accepted], translator.decoding.batch_tokens):
+        for batch in batches_in_order(longest[accepted], translator.decoding.batch_tokens_or_default):
             indices = accepted[batch]
             source, offsets, _ = side.gather(indices)
             of_batch = [targets[index] for index in indices]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,33 +23,39 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORE_INDEX = -100
-"""Target id of positions that were added to fill a batch up to a `Shape`. Loss and metrics ignore them."""
+"""Target id of tokens that were added to fill a batch up to a `Shape`. Loss and metrics ignore them."""
 
-# `Shape.rounded` rounds the numbers of tokens and of sentences in a batch up to multiples of these numbers.
-TOKEN_MULTIPLE, SENTENCE_MULTIPLE = 64, 8
+# Numbers of tokens and of sentences, and the length of the longest sentence, are rounded up to multiples of these
+# numbers, so that few different sizes occur. oneDNN generates code for every new size of a matrix product. Without
+# rounding, code generation takes a fifth of the time of a training step on a CPU, and the code occupies gigabytes.
+TOKEN_MULTIPLE, SENTENCE_MULTIPLE, LENGTH_MULTIPLE = 64, 8, 4
 # `split_by_length` makes one more group of sentences only if this saves more than GROUP_COST attention scores, which
 # would be computed for padding. With this value, a few very long sentences get a separate group, but a step of 2,048
 # tokens of image captions stays in one group. The value was chosen by timing three models on one core.
 GROUP_COST = 700_000
-# A fixed shape is larger than the largest micro-batch of the first epoch by this factor, as room for later epochs.
-SHAPE_ROOM = 1.02
+# A fixed shape is larger than the largest micro-batch of the first epoch by these factors. With less room, too many
+# micro-batches of later epochs are split; tokens cost time, empty sentences do not.
+TOKEN_ROOM, SENTENCE_ROOM = 1.005, 1.1
 MAX_GROUPS = 32                                 # maximum number of groups that a micro-batch is split into
-ATTENTION_BLOCK = 128                           # positions for which variable-length attention starts a block
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed batch: sentence pairs, concatenated without padding.
+    """Packed batch: sentence pairs, concatenated without padding, and a tail of tokens that are in no sentence.
 
-    source: (source_tokens,) int64, every sentence ends with `</s>`.
-    source_offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
-    source_positions: (source_tokens,) int64, position of each token in its sentence, from 0.
-    longest_source: number of tokens of the longest source sentence; `Shape.longest_source` if the batch was filled up
-        to a shape. It is a Python number, because reading a number from a tensor would wait for the GPU.
+    source: (source_tokens,) int64, every sentence ends with `</s>`; the tail is all `</s>`.
+    source_offsets: (sentences + 1,) int32, index of the first token of each sentence, then the end of the last one.
+        Empty sentences at the end fill up the number of sentences.
+    source_positions: (source_tokens,) int64, position of each token in its sentence, from 0; 0 in the tail.
+    longest_source: number of tokens of the longest source sentence, or more. It is a Python number, because reading a
+        number from a tensor would wait for the GPU.
     target_input: (target_tokens,) int64, every sentence begins with `<s>`.
-    target_output: (target_tokens,) int64, the token after each token of target_input; every sentence ends with `</s>`.
+    target_output: (target_tokens,) int64, the token after each token of target_input; every sentence ends with `</s>`;
+        IGNORE_INDEX in the tail.
     target_offsets, target_positions, longest_target: as for the source.
-    target_count: number of target tokens in the loss; tokens of dummy sentences (see `Shape`) are not counted.
+    target_count: number of target tokens in the loss.
+    copies: number of equal parts that the tensors of tokens consist of. The offsets are those of one part, and each
+        part has its own tail.
     """
 
     source: Tensor
@@ -62,6 +68,7 @@ class Batch:
     target_positions: Tensor
     longest_target: int
     target_count: int
+    copies: int = 1
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
@@ -152,75 +159,38 @@ class EncodedCorpus:
 
 @dataclass(frozen=True)
 class Shape:
-    """Fixed shape that batches are filled up to, so that many batches use the same compiled program or kernels.
-
-    source_tokens, target_tokens, sentences: size of the filled batch. Dummy sentences, which the loss ignores, fill it.
-    longest_source, longest_target: maximum length of a sentence, in tokens.
-    """
+    """Size that batches are filled up to, so that many batches use the same compiled program, kernels or CUDA graph."""
 
     source_tokens: int
     target_tokens: int
     sentences: int
-    longest_source: int
-    longest_target: int
 
     @staticmethod
-    def for_plan(corpus: EncodedCorpus, plan: Iterable[Iterable[np.ndarray]], longest: int, grow: bool = True) -> Shape:
-        """Return one shape for all micro-batches of a training.
-
-        Each size is SHAPE_ROOM times the largest size in the first epoch, plus room for dummy sentences. If a later
-        epoch has a larger micro-batch, `split_to_shape` splits it. A larger shape would waste memory: in its backward
-        pass, variable-length attention allocates ATTENTION_BLOCK rows for every sentence, even for an empty one.
-
-        plan: micro-batches of each step of the first epoch. longest: maximum length of a sentence, in tokens.
-        grow: True if sentences of later epochs may have more tokens than those of this corpus.
-        """
-        if not grow and len(corpus):
-            # For each sentence, however short, the attention kernel starts as many blocks as for the longest.
-            found = max(int(side.lengths.max()) for side in (corpus.source, corpus.target))
-            longest = min(longest, _round_up(found, ATTENTION_BLOCK))
-        batches = [pairs for step in plan for pairs in step]                    # none if the first epoch draws no pair
-        sizes = [[int(side.lengths_of(pairs).sum()) for pairs in batches]
-                 for side in (corpus.source, corpus.target)]
-        source, target, sentences = (math.ceil(SHAPE_ROOM * max((0, *size))) for size in (*sizes, map(len, batches)))
-        source, target = max(source, longest), max(target, longest)
-        # Each of the dummy sentences that fill up a batch needs at least one token on both sides, even on a side that
-        # is already full.
-        dummies = -(-max(source, target) // longest) + 2
-        return Shape(source + dummies, target + dummies, sentences + dummies, longest, longest)
+    def of(corpus: EncodedCorpus, pairs: np.ndarray) -> Shape:
+        """Return the size of the batch of `pairs`."""
+        return Shape(*(int(side.lengths_of(pairs).sum()) for side in (corpus.source, corpus.target)), len(pairs))
 
     @staticmethod
-    def rounded(corpus: EncodedCorpus, pairs: np.ndarray, longest: int) -> Shape:
-        """Return the shape of the batch of `pairs`, rounded up so that few different shapes occur.
+    def for_plan(corpus: EncodedCorpus, plan: Iterable[Iterable[np.ndarray]]) -> Shape:
+        """Return one shape for all micro-batches of a training, a little larger than those of the first epoch.
 
-        oneDNN generates code for every new size of a matrix product. Without rounding, code generation takes a fifth of
-        the time of a training step on a CPU, and the generated code occupies gigabytes of memory.
+        If a later epoch has a larger micro-batch, `split_to_shape` splits it.
 
-        longest: maximum length of a sentence, in tokens.
+        plan: micro-batches of each step of the first epoch.
         """
-        source, target = corpus.source.lengths_of(pairs), corpus.target.lengths_of(pairs)
-        longest_source, longest_target = (min(longest, _round_up(int(side.max()), 4)) for side in (source, target))
-        shortest = min(longest_source, longest_target)
-        # Maximum number of dummy sentences. Each dummy sentence needs at least one token on each side.
-        max_dummies = -(-(TOKEN_MULTIPLE + shortest) // (shortest - 1))
-        source_tokens = _round_up(int(source.sum()) + max_dummies, TOKEN_MULTIPLE)
-        target_tokens = _round_up(int(target.sum()) + max_dummies, TOKEN_MULTIPLE)
-        sentences = _round_up(len(pairs) + max_dummies, SENTENCE_MULTIPLE)
-        return Shape(source_tokens, target_tokens, sentences, longest_source, longest_target)
+        sizes = [astuple(Shape.of(corpus, pairs)) for step in plan for pairs in step]
+        largest = np.max([(0, 0, 0), *sizes], 0)                                # the first epoch may draw no pair
+        return Shape(*(math.ceil(room * int(size)) for room, size in
+                       zip((TOKEN_ROOM, TOKEN_ROOM, SENTENCE_ROOM), largest, strict=True)))
 
-    def dummies_needed(self, source_tokens: int, target_tokens: int) -> int:
-        """Return the number of dummy sentences that fill up a batch of these sizes to this shape."""
-        return max(-(-(self.source_tokens - source_tokens) // self.longest_source),
-                   -(-(self.target_tokens - target_tokens) // self.longest_target))
+    def rounded(self) -> Shape:
+        """Return the next larger shape of those that all batches without a common shape are filled up to."""
+        return Shape(_round_up(self.source_tokens, TOKEN_MULTIPLE), _round_up(self.target_tokens, TOKEN_MULTIPLE),
+                     _round_up(self.sentences, SENTENCE_MULTIPLE))
 
-    def fits(self, source_tokens: int, target_tokens: int, sentences: int) -> bool:
-        """Return True if a batch of these sizes can be filled up to the shape.
-
-        Each dummy sentence needs tokens on both sides, because the attention of a query without keys is undefined.
-        """
-        dummies = self.dummies_needed(source_tokens, target_tokens)
-        return (min(self.source_tokens - source_tokens, self.target_tokens - target_tokens) >= dummies
-                and self.sentences - sentences >= dummies)
+    def fits_into(self, other: Shape) -> bool:
+        """Return True if a batch of this shape can be filled up to the other one."""
+        return all(own <= size for own, size in zip(astuple(self), astuple(other), strict=True))
 
 
 def _round_up(number: int, multiple: int) -> int:
@@ -235,49 +205,56 @@ def split_to_shape(corpus: EncodedCorpus, pairs: np.ndarray, shape: Shape) -> It
     Raises:
         ValueError: a single pair does not fit.
     """
-    source, target = int(corpus.source.lengths_of(pairs).sum()), int(corpus.target.lengths_of(pairs).sum())
-    if shape.fits(source, target, len(pairs)):
+    size = Shape.of(corpus, pairs)
+    if size.fits_into(shape):
         yield pairs
     elif len(pairs) == 1:
-        raise ValueError(f"a pair of {source} source and {target} target tokens does not fit into {shape}")
+        raise ValueError(f"a pair of {size.source_tokens} source and {size.target_tokens} target tokens does not fit "
+                         f"into {shape}")
     else:
         yield from split_to_shape(corpus, pairs[::2], shape)
         yield from split_to_shape(corpus, pairs[1::2], shape)
 
 
-def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None) -> Batch:
+def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None, max_length: int = 0) -> Batch:
     """Gather the pairs `indices` into a packed batch of tensors, on the CPU.
 
-    fill: shape that the batch is filled up to; None: the batch is not filled up. Dummy sentences are added until the
-        batch has the shape's numbers of tokens, then empty sentences until it has the shape's number of sentences.
+    Args:
+        fill: shape that the batch is filled up to by a tail on each side and by empty sentences; None: the batch is not
+            filled up.
+        max_length: maximum number of tokens of a sentence. Up to this number, the lengths of the longest sentences are
+            rounded up. 0: they are not rounded.
     Raises:
-        ValueError: the pairs do not fit into `fill`, or a sentence is too long for it.
+        ValueError: the pairs do not fit into `fill`.
     """
     import torch
 
+    size = Shape.of(corpus, indices)
+    fill = fill or size
+    if not size.fits_into(fill):
+        raise ValueError(f"a batch of {size} cannot be filled up to {fill}")
     source, source_offsets, source_positions = corpus.source.gather(indices)
     target, target_offsets, target_positions = corpus.target.gather(indices)
-    longest_source, longest_target = int(np.diff(source_offsets).max()), int(np.diff(target_offsets).max())
-    count = len(target)
     target_input = np.empty_like(target)
     target_input[1:] = target[:-1]
     target_input[target_offsets[:-1]] = START_ID
-    if fill is not None:
-        source_tail, target_tail = _tail_lengths(len(source), len(target), len(indices), fill)
-        source = _extend(source, END_ID, fill.source_tokens)
-        target = _extend(target, IGNORE_INDEX, fill.target_tokens)
-        target_input = _extend(target_input, END_ID, fill.target_tokens)
-        source_offsets = np.concatenate([source_offsets, source_offsets[-1] + np.cumsum(source_tail)])
-        target_offsets = np.concatenate([target_offsets, target_offsets[-1] + np.cumsum(target_tail)])
-        source_positions, target_positions = _positions(source_offsets), _positions(target_offsets)
-        if longest_source > fill.longest_source or longest_target > fill.longest_target:
-            raise ValueError(f"a sentence of {max(longest_source, longest_target)} tokens is too long for {fill}")
-        longest_source, longest_target = fill.longest_source, fill.longest_target
+
+    def filled(array: np.ndarray, value: int, length: int) -> Tensor:
+        return torch.from_numpy(np.concatenate([array, np.full(length - len(array), value, array.dtype)]))
+
+    def longest(offsets: np.ndarray) -> int:
+        found = int(np.diff(offsets).max())
+        return max(found, min(_round_up(found, LENGTH_MULTIPLE), max_length))
+
+    def filled_offsets(offsets: np.ndarray) -> Tensor:
+        return filled(offsets.astype(np.int32), offsets[-1], fill.sentences + 1)
+
     return Batch(
-        torch.from_numpy(source), torch.from_numpy(source_offsets.astype(np.int32)),
-        torch.from_numpy(source_positions), longest_source,
-        torch.from_numpy(target_input), torch.from_numpy(target),
-        torch.from_numpy(target_offsets.astype(np.int32)), torch.from_numpy(target_positions), longest_target, count,
+        filled(source, END_ID, fill.source_tokens), filled_offsets(source_offsets),
+        filled(source_positions, 0, fill.source_tokens), longest(source_offsets),
+        filled(target_input, END_ID, fill.target_tokens), filled(target, IGNORE_INDEX, fill.target_tokens),
+        filled_offsets(target_offsets), filled(target_positions, 0, fill.target_tokens), longest(target_offsets),
+        size.target_tokens,
     )
 
 
@@ -302,28 +279,6 @@ def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray
             candidates.append((cost + padded_scores + GROUP_COST, [*splits, begins[first]]))
         best.append(min(candidates))
     return np.split(pairs, best[-1][1][1:])
-
-
-def _extend(ids: np.ndarray, value: int, length: int) -> np.ndarray:
-    return np.concatenate([ids, np.full(length - len(ids), value, ids.dtype)])
-
-
-def _positions(offsets: np.ndarray) -> np.ndarray:
-    return np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
-
-
-def _tail_lengths(source_tokens: int, target_tokens: int, sentences: int, fill: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths of the dummy and empty sentences on each side, (fill.sentences - sentences,)."""
-    if not fill.fits(source_tokens, target_tokens, sentences):
-        raise ValueError(f"{source_tokens} source and {target_tokens} target tokens in {sentences} sentences "
-                         f"cannot be filled up to {fill}")
-    dummies = fill.dummies_needed(source_tokens, target_tokens)
-    tails = np.zeros((2, fill.sentences - sentences), np.int64)
-    if dummies:
-        for side, missing in enumerate((fill.source_tokens - source_tokens, fill.target_tokens - target_tokens)):
-            tails[side, :dummies] = missing // dummies
-            tails[side, :missing % dummies] += 1
-    return tails[0], tails[1]
 
 
 def derived_seed(*numbers: int | str) -> int:

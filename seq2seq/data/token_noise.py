@@ -77,7 +77,7 @@ class TokenNoise:
 
     def _shares(self, tokens: int, offsets: Tensor) -> Tensor:
         """Return the replacement probability of each token, (tokens,): n (see `switch_out`) / words of the sentence."""
-        lengths = offsets.diff()
+        lengths = torch.cat([offsets, offsets.new_full((1,), tokens)]).diff()   # and that of the tail, all of `</s>`
         words = (lengths - 1).clamp(min=1).double()                             # without `</s>` or `<s>`
         # Inverse of the distribution function of p(n) = r^n (1 - r) / (1 - r^(words + 1)), n = 0 … words.
         ratio = math.exp(-1 / self.switch_out)

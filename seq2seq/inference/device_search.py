@@ -1,7 +1,7 @@
 """Beam search without hooks on a GPU: what search/beam.py does on the host, in tensors on the device of the model.
 
 No operation of this module waits for the GPU, except `Beams.finished` and the search for finished sentences, once in
-`CHECK_STEPS` steps. `Beams.advance` can be part of a CUDA graph.
+`CHECK_STEPS` steps. `StepwiseRun` runs any model; inference/static.py has a faster search for Transformers.
 """
 
 from __future__ import annotations
@@ -30,23 +30,19 @@ Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 @dataclass
 class Beams:
-    """Hypotheses of all sentences. `advance` writes its results into these tensors.
+    """Hypotheses of all sentences.
 
-    length: (1,), number of tokens of the unfinished hypotheses; equal to the number of steps so far.
     limits: (sentences,), maximum number of tokens, not counting `</s>`.
-    last_tokens: (sentences, beam), last token of each unfinished hypothesis; before the first step, the start symbol.
-    tokens: (sentences, beam, longest), tokens of each unfinished hypothesis, and `</s>` after them.
+    tokens: (sentences, beam, length), tokens of each unfinished hypothesis.
     totals: (sentences, beam), log p of each unfinished hypothesis; -inf for a place in the beam without a hypothesis,
         and for all places of a finished sentence.
     done: (sentences,) bool, True = finished. count: (sentences,), number of finished hypotheses.
     finished_tokens, finished_totals: (sentences, places, longest) and (sentences, places), the finished hypotheses in
-        the order in which they ended. The first place is a dummy: `advance` writes to it for candidates that do not
-        finish a hypothesis.
+        the order in which they ended, with `</s>` after them. The first place is a dummy: `advance` writes to it for
+        candidates that do not finish a hypothesis.
     """
 
-    length: Tensor
     limits: Tensor
-    last_tokens: Tensor
     tokens: Tensor
     totals: Tensor
     done: Tensor
@@ -55,12 +51,12 @@ class Beams:
     finished_totals: Tensor
 
     @staticmethod
-    def start(max_lengths: Sequence[int], longest: int, beam_size: int, finished_per_sentence: int, dtype: torch.dtype,
+    def start(max_lengths: Sequence[int], beam_size: int, finished_per_sentence: int, dtype: torch.dtype,
               device: torch.device) -> Beams:
         """Return the beams before the first step: one empty hypothesis for each sentence.
 
-        max_lengths: maximum number of tokens of each sentence, `</s>` included. longest: at least the largest maximum.
-        finished_per_sentence: see `SearchOptions`. dtype: dtype of log p.
+        max_lengths: maximum number of tokens of each sentence, `</s>` included. finished_per_sentence: see
+        `SearchOptions`. dtype: dtype of log p.
         """
         sentences = len(max_lengths)
         limits = copy_to_device(torch.tensor([each - 1 for each in max_lengths], dtype=torch.int64), device)
@@ -68,78 +64,53 @@ class Beams:
         totals[:, 0] = 0
         # One step may add `beam_size` finished hypotheses to `finished_per_sentence` - 1 earlier ones.
         places = finished_per_sentence + beam_size
-        return Beams(limits.new_zeros(1), limits, limits.new_full((sentences, beam_size), START_ID),
-                     limits.new_full((sentences, beam_size, longest), END_ID), totals,
+        return Beams(limits, limits.new_empty(sentences, beam_size, 0), totals,
                      limits.new_zeros(sentences, dtype=torch.bool), limits.new_zeros(sentences),
-                     limits.new_full((sentences, places, longest), END_ID),
+                     limits.new_full((sentences, places, max(max_lengths)), END_ID),
                      totals.new_zeros(sentences, places, dtype=torch.float64))
 
     def select(self, sentences: Tensor) -> Beams:
         """Return a copy with only some sentences."""
-        return Beams(self.length.clone(), *(getattr(self, field.name).index_select(0, sentences)
-                                            for field in fields(self)[1:]))
+        return Beams(*(getattr(self, field.name).index_select(0, sentences) for field in fields(self)))
 
-    def copy_from(self, other: Beams) -> None:
-        """Overwrite the tensors of this object with the values of another, whose `longest` may differ."""
-        longest = min(self.tokens.shape[2], other.tokens.shape[2])
-        for field in fields(self):
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if mine.dim() == 3 and mine.shape != theirs.shape:
-                mine.fill_(END_ID)
-                mine, theirs = mine[:, :, :longest], theirs[:, :, :longest]
-            mine.copy_(theirs)
-
-    def must_end(self) -> Tensor:
-        """Return which sentences have reached their maximum length: (sentences,) bool. Only `</s>` may follow there."""
-        return self.limits <= self.length
-
-    def advance(self, continuations: TensorContinuations, finished_per_sentence: int, longest: int) -> Tensor:
+    def advance(self, continuations: TensorContinuations, finished_per_sentence: int) -> Tensor:
         """Do a step: record the hypotheses that `</s>` finishes, and continue each sentence with other tokens.
 
         Args:
             continuations: at least `beam_size` continuations of each sentence, `</s>` and others.
-            longest: upper limit of the number of tokens after this step.
         Returns:
             For each hypothesis after the step, the index of the hypothesis that it continues, (sentences, beam). Index
             sentence * beam + i is hypothesis i of a sentence.
         """
         totals, parents, ids = continuations
-        (sentences, size), places = self.totals.shape, self.finished_totals.shape[1]
+        (sentences, size), places, length = self.totals.shape, self.finished_totals.shape[1], self.tokens.shape[2]
         first = torch.arange(0, sentences * size, size, device=totals.device)[:, None]
-        rows = parents[:, :size] + first
-        tokens = self.tokens[:, :, :longest]
-        if totals.is_cuda or _some_stop(totals[:, :size], ids[:, :size]):       # a question to a GPU would wait for it
-            ends, possible = ids == END_ID, totals > -math.inf                  # `possible` is False for NaN
-            finishes = ends & possible
-            continues = possible ^ finishes
-            # Each `</s>` among the first `size` candidates finishes a hypothesis. Others get the dummy place.
-            new = finishes[:, :size]
-            place = (self.count[:, None] + new.cumsum(1)).mul_(new).add_(
-                torch.arange(0, sentences * places, places, device=totals.device)[:, None]).flatten()
-            self.finished_tokens[:, :, :longest].flatten(0, 1).index_copy_(
-                0, place, tokens.flatten(0, 1).index_select(0, rows.flatten()))
-            self.finished_totals.view(-1).index_copy_(0, place, totals[:, :size].flatten().double())
-            self.count += new.sum(1)
-            # The first `size` candidates other than `</s>` form the next beam.
-            order = continues.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :size]
-            rows, ids = parents.gather(1, order) + first, ids.gather(1, order)
-            totals = torch.where(continues, totals, -math.inf).gather(1, order)
-            torch.logical_or(self.count >= finished_per_sentence, totals[:, 0] == -math.inf, out=self.done)
-            totals.masked_fill_(self.done[:, None], -math.inf)
-        if size > 1:
-            tokens.copy_(tokens.flatten(0, 1).index_select(0, rows.flatten()).view(tokens.shape))
-        self.tokens.index_copy_(2, self.length, ids[:, :size, None])
-        self.last_tokens.copy_(ids[:, :size])
-        self.totals.copy_(totals[:, :size])
-        self.length += 1
+        rows, flat = (parents[:, :size] + first).flatten(), self.tokens.flatten(0, 1)
+        ends, possible = ids == END_ID, totals > -math.inf                      # `possible` is False for NaN
+        finishes = ends & possible
+        continues = possible ^ finishes
+        # Each `</s>` among the first `size` candidates finishes a hypothesis. Others get the dummy place.
+        new = finishes[:, :size]
+        place = (self.count[:, None] + new.cumsum(1)).mul_(new).add_(
+            torch.arange(0, sentences * places, places, device=totals.device)[:, None]).flatten()
+        self.finished_tokens[:, :, :length].flatten(0, 1).index_copy_(0, place, flat.index_select(0, rows))
+        self.finished_totals.view(-1).index_copy_(0, place, totals[:, :size].flatten().double())
+        self.count = self.count + new.sum(1)
+        # The first `size` candidates other than `</s>` form the next beam.
+        order = continues.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :size]
+        rows, ids = parents.gather(1, order) + first, ids.gather(1, order)
+        totals = torch.where(continues, totals, -math.inf).gather(1, order)
+        self.done = (self.count >= finished_per_sentence) | (totals[:, 0] == -math.inf)
+        self.totals = totals.masked_fill_(self.done[:, None], -math.inf)
+        self.tokens = torch.cat([flat.index_select(0, rows.flatten()).view(self.tokens.shape), ids[:, :, None]], 2)
         return rows
 
-    def finished(self, longest: int, sentences: Tensor | None = None) -> list[list[Hypothesis]]:
+    def finished(self, sentences: Tensor | None = None) -> list[list[Hypothesis]]:
         """Return the finished hypotheses of each sentence, in the order in which they ended. On a GPU, this waits once.
 
-        longest: number of steps so far. sentences: indices of the sentences to return; None: all.
+        sentences: indices of the sentences to return; None: all.
         """
-        places = self.finished_totals.shape[1] - 1                              # without the dummy
+        places, longest = self.finished_totals.shape[1] - 1, self.tokens.shape[2]  # without the dummy
         count, totals_so_far, tokens_so_far = (
             each if sentences is None else each.index_select(0, sentences)
             for each in (self.count, self.finished_totals, self.finished_tokens))
@@ -152,27 +123,22 @@ class Beams:
                  for place in range(count)] for sentence, count in enumerate(values[:, 0].tolist())]
 
 
-def _some_stop(totals: Tensor, ids: Tensor) -> bool:
-    """Return True if some of these candidates, on a CPU, are `</s>` or impossible. In most steps, none is.
-
-    NumPy has a fraction of PyTorch's overhead per operation.
-    """
-    return not ((ids.numpy() != END_ID) & (totals.numpy() > -math.inf)).all()
-
-
 class SearchRun(Protocol):
-    """Search of a batch, step by step: a model with its state, and the beams."""
+    """Search of a batch, step by step."""
 
     @property
-    def beams(self) -> Beams:
-        """Hypotheses after the latest step."""
+    def done(self) -> Tensor:
+        """Mask of the finished sentences, (sentences,) bool."""
 
     @property
     def lines(self) -> list[int]:
-        """Index of each sentence of the beams in the input of the search."""
+        """Index of each sentence of the search in its input; -1 for a sentence that fills up the batch."""
 
     def advance(self, length: int) -> None:
         """Do step `length`, from 1, without waiting for the GPU. Unfinished hypotheses then have `length` tokens."""
+
+    def finished(self, sentences: Sequence[int]) -> list[list[Hypothesis]]:
+        """Return the finished hypotheses of sentences, in the order in which they ended."""
 
     def keep(self, unfinished: Sequence[int]) -> None:
         """Remove finished sentences. If it is cheaper, some finished sentences may stay.
@@ -185,17 +151,15 @@ def decode(run: SearchRun, max_lengths: Sequence[int]) -> list[list[Hypothesis]]
     """Do a whole search. Return the finished hypotheses of each sentence.
 
     Finished sentences are looked for only once in CHECK_STEPS steps, because the host then waits for the GPU, and
-    removed only if at least half of the sentences are finished, because removal copies the KV caches.
+    removed only if at least half of the sentences are finished, because removal costs time.
 
     run: before its first step. max_lengths: as in `search.beam.search`.
     """
     results: list[list[Hypothesis]] = [[] for _ in max_lengths]
-    longest, length = max(max_lengths), 0
+    longest = max(max_lengths)
 
     def record(sentences: Sequence[int]) -> None:
-        device = run.beams.done.device
-        rows = copy_to_device(torch.tensor(sentences), device) if len(sentences) < len(run.lines) else None
-        for sentence, finished in zip(sentences, run.beams.finished(length, rows), strict=True):
+        for sentence, finished in zip(sentences, run.finished(sentences), strict=True):
             if (line := run.lines[sentence]) >= 0:
                 results[line] = finished
 
@@ -203,7 +167,7 @@ def decode(run: SearchRun, max_lengths: Sequence[int]) -> list[list[Hypothesis]]
         run.advance(length)
         if length == longest or length % CHECK_STEPS:
             continue
-        done = run.beams.done.cpu().tolist()
+        done = run.done.cpu().tolist()
         ended, unfinished = ([sentence for sentence, each in enumerate(done) if each is wanted]
                              for wanted in (True, False))
         if not unfinished:
@@ -231,23 +195,32 @@ class StepwiseRun:
         self.max_lengths, self.lines = max_lengths, list(range(len(max_lengths)))
         self.reordered = False                                                  # True: `rows` are not all rows in order
 
+    @property
+    def done(self) -> Tensor:
+        """See `SearchRun.done`."""
+        return self.beams.done
+
+    def finished(self, sentences: Sequence[int]) -> list[list[Hypothesis]]:
+        """See `SearchRun.finished`."""
+        every = len(sentences) == len(self.lines)
+        return self.beams.finished(None if every else copy_to_device(torch.tensor(sentences), self.banned.device))
+
     def advance(self, length: int) -> None:
         """See `SearchRun.advance`."""
         options, size, device = self.options, self.options.beam_size, self.banned.device
         if self.reordered:
             self.state = self.state.select(self.rows)
         last_tokens = (torch.full((len(self.lines),), START_ID, device=device) if length == 1
-                       else self.beams.last_tokens.flatten())
+                       else self.beams.tokens[:, :, -1].flatten())
         logits, self.state = self.step(last_tokens, self.state)
         logits = at_least_fp32(logits)
         if length == 1:
-            self.beams = Beams.start(self.max_lengths, max(self.max_lengths), size, options.finished_per_group,
-                                     logits.dtype, device)
+            self.beams = Beams.start(self.max_lengths, size, options.finished_per_group, logits.dtype, device)
         beams = self.beams
-        must_end = beams.must_end() if length >= min(self.max_lengths) else None
+        must_end = beams.limits < length if length >= min(self.max_lengths) else None
         totals = beams.totals[:, : 1 if length == 1 else size]
         continuations = topk(logits, totals, self.banned, must_end, 2 * size, False)
-        rows = beams.advance(continuations, options.finished_per_group, length)
+        rows = beams.advance(continuations, options.finished_per_group)
         self.rows, self.reordered = rows if length > 1 else rows // size, size > 1
 
     def keep(self, unfinished: Sequence[int]) -> None:

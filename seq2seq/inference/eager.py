@@ -30,6 +30,7 @@ from seq2seq.model.attention_weights import attention_maps
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.rnn import RecurrentModel
 from seq2seq.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
+from seq2seq.recipe.decoding_section import DEFAULT_BATCH_TOKENS
 from seq2seq.search.beam import WholeSearch
 from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Scores
@@ -67,6 +68,11 @@ class EagerEngine:
             layers = self.model.decoder if isinstance(self.model, Transformer) else self.model.layers
             steps = [cast(DecoderLayer | EncoderLayer, layer).make_step_function() for layer in layers]
             self._step = partial(self.model.step, steps=steps)
+
+    @property
+    def batch_tokens(self) -> int:
+        """See `engines.Engine.batch_tokens`."""
+        return DEFAULT_BATCH_TOKENS
 
     @property
     def whole_search(self) -> WholeSearch | None:

@@ -42,6 +42,10 @@ class Engine(Stepwise, Protocol):
         """Beam search without the hooks of `SearchOptions`; None if the engine has only `start` and `step`."""
 
     @property
+    def batch_tokens(self) -> int:
+        """Number of source tokens per batch of `whole_search`, if `decoding.batch_tokens` is `auto`."""
+
+    @property
     def cross_layers(self) -> int:
         """Number of decoder layers with cross-attention for `cross_attention`; 0 if there are none."""
 
@@ -91,13 +95,15 @@ def _torch_engine(model: Model, precision: str, device: str) -> Engine:
     import torch
 
     from seq2seq.inference.eager import EagerEngine
-    from seq2seq.inference.static import StaticEngine
-    from seq2seq.model.transformer import Transformer
+    from seq2seq.model.kernels import usable
 
-    if kind(device) == "cuda" and StaticEngine.obstacle(model) is None:
-        assert isinstance(model, Transformer)
-        return StaticEngine(model, precision, torch.device(device))
-    return EagerEngine(model, precision, torch.device(device))
+    on = torch.device(device)
+    if usable(on):
+        from seq2seq.inference.static import StaticEngine
+
+        if StaticEngine.serves(model, on):
+            return StaticEngine(model, precision, on)
+    return EagerEngine(model, precision, on)
 
 
 def default_precision(model: StoredModel | Model, device: str) -> str:

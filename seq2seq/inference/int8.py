@@ -31,6 +31,7 @@ from seq2seq.inference.kernel_library import (
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.inference.transformer_weights import differences, expected_shapes, scaled_dot_query, sinusoids
 from seq2seq.recipe import ModelSection
+from seq2seq.recipe.decoding_section import DEFAULT_BATCH_TOKENS
 from seq2seq.search.beams import Hypothesis
 from seq2seq.search.interface import Continuations
 from seq2seq.search.options import SearchOptions
@@ -158,6 +159,7 @@ class NativeEngine:
         self.section, self.functions, self.make_model, self.shortlist = section, functions, make_model, shortlist
         self.precision = functions.precision
         self.max_positions, self.cross_layers = section.max_positions, section.decoder_layers
+        self.batch_tokens = DEFAULT_BATCH_TOKENS
         self.vocab_size, self.d_model = sizes[1], section.d_model
         self._kept: list[Any] = []                                              # arrays whose addresses kernels use
         self._weights = weights                                                 # until the end of the constructor

@@ -1,60 +1,57 @@
-"""Engine for Transformers on a GPU, with static KV caches and CUDA graphs.
+"""Engine for Transformers on a GPU: whole searches with Triton kernels and CUDA graphs.
 
-The whole search runs on the GPU (`search.beam.decode`). The KV caches are static: they are allocated once, and every
-search overwrites them. The numbers of sentences, source tokens and target positions are rounded up; the rounded numbers
-form a bucket. Within a bucket, the shapes and addresses of all tensors are fixed, and each step is the same sequence of
-kernels. The host launches this sequence as one CUDA graph.
+All searches use the same tensors, from their beginning, and a kernel reads the numbers that change from a tensor. So a
+step depends only on the number of sentences, rounded up: neither on the lengths of the sources nor on the position. For
+each number of sentences, the host launches the kernels of a step as one CUDA graph.
+
+- Keys and values of the source are packed. Finished sentences leave the search, but no key or value moves.
+- The KV cache consists of places. Each step writes the keys and values of its rows to the next places. For each
+  position of a hypothesis, `ancestors` has the place (see `model.kernels.step_attention`).
+- The tokens of hypotheses are followed back on the host after the search, through the `history` of all steps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from threading import Lock
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.devices import copy_to_device
 from seq2seq.inference.cuda_graphs import CudaGraphs
-from seq2seq.inference.device_search import Beams, decode
+from seq2seq.inference.device_search import decode
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.inference.tensor_scores import at_least_fp32, topk
-from seq2seq.model.interface import Logits
-from seq2seq.model.kv_cache import LayerCache, TransformerState
-from seq2seq.model.transformer import DecoderLayer, StepFunction, Transformer
+from seq2seq.model import Model
+from seq2seq.model.kernels.select_top import MAX_BEAM, Banned, Beams, advance, best_continuations
+from seq2seq.model.kernels.step_attention import MAX_HEAD_SIZE, cross_attention, self_attention
+from seq2seq.model.packing import Sentences, check_length
+from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.search.beam import WholeSearch
 from seq2seq.search.beams import Hypothesis
 from seq2seq.search.options import SearchOptions
+from seq2seq.tokenizers.tokenizer import START_ID
 
-# Minimum number of target positions in a bucket. The number is always a power of 2.
-MIN_POSITIONS = 32
-# `Bucket.source` is rounded up to a multiple of this number.
-SOURCE_MULTIPLE = 16
 # The number of sentences is rounded up to a power of 2 if it is at most this number, else to a multiple of this number.
-MAX_POWER_OF_SENTENCES = 256
+# Translating 3,003 sentences then needs 14 to 18 graphs; finer steps save little time, coarser ones few graphs.
+MAX_POWER_OF_SENTENCES = 32
+# The number of rows of the output layer is rounded up to this number. Each row of the logits then begins at a multiple
+# of 16 bytes.
+VOCABULARY_MULTIPLE = 16
+# The KV cache is at first large enough for targets that have this number of tokens more than the longest source.
+MORE_POSITIONS = 16
+MAX_BATCH_TOKENS = 65_536
 
 
-class Bucket(NamedTuple):
-    """Number of sentences, maximum number of source tokens per sentence and number of target positions, rounded up."""
-
-    sentences: int
-    source: int
-    positions: int
-
-    @staticmethod
-    def of(sentences: int, source: int, positions: int) -> Bucket:
-        """Return the smallest bucket that contains these numbers. Each number must be at least 1."""
-        return Bucket(_power_of_two(sentences) if sentences <= MAX_POWER_OF_SENTENCES
-                      else -(-sentences // MAX_POWER_OF_SENTENCES) * MAX_POWER_OF_SENTENCES,
-                      -(-source // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, max(MIN_POSITIONS, _power_of_two(positions)))
-
-    def contains(self, other: Bucket) -> bool:
-        """Return True if every number of `other` is at most the corresponding number of this bucket."""
-        return all(number <= size for number, size in zip(other, self, strict=True))
+def rounded(sentences: int) -> int:
+    """Return the number of sentences, at least 1, rounded up."""
+    multiple = MAX_POWER_OF_SENTENCES
+    return _power_of_two(sentences) if sentences <= multiple else -(-sentences // multiple) * multiple
 
 
 def _power_of_two(number: int) -> int:
@@ -62,156 +59,153 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-class StaticCaches:
-    """KV caches of a bucket of sentences. As in `TransformerState`, reordering hypotheses changes only `visible`.
+class Storage:
+    """Tensors of searches with the same beam size and the same banned ids, and the CUDA graphs that use them.
 
-    There is a row for each hypothesis: sentences * beam rows. Position p of hypothesis b has slot p * beam + b. If a
-    search has fewer sentences than the bucket, dummy sentences (fillers) are added. The source of a filler is a single
-    key of zeros, because attention over no key would be NaN.
-
-    keys_values: (layers, 2, sentences, heads, slots, head_size), keys and values of self-attention.
-    memory: (layers, 2, sentences, heads, source, head_size), keys and values of cross-attention.
-    visible: (sentences, beam, slots), added to the attention scores: 0 for slots to which a row may attend, else -inf.
-    source_bias: (sentences, source), 0 for source tokens, -inf for padding.
+    memory, cache: (layers, source tokens, 2, heads, head_size) and (layers, places, 2, heads, head_size), keys and
+        values of cross- and self-attention.
+    ancestors, history: (places,), see `Beams`. first, end: (sentences,), see `cross_attention`.
+    clock, limits, tokens, totals, done, finished_count, finished_totals, finished_ends: see `Beams`.
+    ticks: (2,), what a step adds to the clock.
     """
 
-    def __init__(self, model: Transformer, steps: Sequence[StepFunction], beam_size: int, capacity: Bucket) -> None:
-        """steps: step function of each decoder layer. capacity: bucket that determines the sizes of the caches."""
-        self.model, self.steps, self.beam_size = model, steps, beam_size
-        weight, slots = model.target_embedding, capacity.positions * beam_size
-        sides = len(steps), 2, capacity.sentences, model.num_heads
-        head_size = model.d_model // model.num_heads
-        self.keys_values = weight.new_zeros(*sides, slots, head_size)
-        self.memory = weight.new_zeros(*sides, capacity.source, head_size)
-        self.visible = weight.new_full((capacity.sentences, beam_size, slots), -math.inf)
-        self.source_bias = weight.new_full((capacity.sentences, capacity.source), -math.inf)
-        self.hypotheses = torch.arange(beam_size, device=weight.device)
-        self.slot_positions = torch.arange(slots, device=weight.device) // beam_size
-        # Values of `visible` for the slots of a new position: a hypothesis may attend only to its own slot.
-        self.own_slot = weight.new_full((beam_size, beam_size), -math.inf).fill_diagonal_(0).expand(
-            capacity.sentences, -1, -1)
+    def __init__(self, model: Transformer, options: SearchOptions, tokens: int, sentences: int, places: int) -> None:
+        """The last three arguments determine the sizes of the tensors."""
+        weight, beam, finished = model.target_embedding, options.beam_size, options.finished_per_group
+        self.beam, self.finished_per_sentence, self.sizes = beam, finished, (tokens, sentences, places)
+        self.banned = Banned.of(options.banned.tolist(), len(weight), weight.device)
+        self.graphs: dict[int, torch.cuda.CUDAGraph | None] = {}
 
-    def fill(self, state: TransformerState) -> None:
-        """Begin a search. state: the model's state before the first step."""
-        sentences, _, _, source = state.source_bias.shape
-        # An earlier search may have left NaN in slots. A masked slot has the weight 0, but 0 * NaN is NaN.
-        self.keys_values.zero_()
-        self.memory.zero_()
-        self.visible.fill_(-math.inf)
-        self.source_bias.fill_(-math.inf)
-        for memory, cache in zip(self.memory, state.caches, strict=True):
-            memory[0, :sentences, :, :source] = cache.memory_keys
-            memory[1, :sentences, :, :source] = cache.memory_values
-        self.source_bias[:sentences, :source] = state.source_bias[:, 0, 0]
-        self.source_bias[sentences:, 0] = 0
+        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=weight.device)
 
-    def copy_from(self, other: StaticCaches, sentences: Tensor) -> None:
-        """Copy sentences of `other` into these caches, to continue their search here.
+        vector = 2, model.num_heads, model.d_model // model.num_heads
+        self.memory = weight.new_empty(len(model.decoder), tokens, *vector)
+        self.cache = weight.new_empty(len(model.decoder), places, *vector)
+        self.ancestors, self.history = zeros(places), zeros(places)
+        self.first, self.end, self.limits, self.finished_count = (zeros(sentences) for _ in range(4))
+        self.tokens, self.totals = zeros(sentences, beam), zeros(sentences, beam, dtype=torch.float32)
+        self.done = zeros(sentences, dtype=torch.bool)
+        # One step may add `beam` finished hypotheses to `finished` - 1 earlier ones.
+        self.finished_totals = zeros(sentences, finished + beam - 1, dtype=torch.float32)
+        self.finished_ends = zeros(sentences, finished + beam - 1)
+        self.clock, self.ticks = zeros(2, dtype=torch.int64), zeros(2, dtype=torch.int64)
 
-        sentences: for each sentence of these caches, index in `other` of the sentence to copy.
+    def start(self, offsets: Tensor, max_lengths: Sequence[int], sentences: int) -> None:
+        """Begin a search, with fillers (sentences without source and without hypotheses) up to `sentences`.
+
+        offsets: (len(max_lengths) + 1,), see `Stepwise.start`.
         """
-        slots, source = (min(self.visible.shape[2], other.visible.shape[2]),
-                         min(self.source_bias.shape[1], other.source_bias.shape[1]))
-        self.keys_values.zero_()
-        self.visible.fill_(-math.inf)
-        for mine, theirs in zip(self.keys_values, other.keys_values, strict=True):
-            mine[:, :, :, :slots] = theirs[:, :, :, :slots].index_select(1, sentences)
-        for mine, theirs in zip(self.memory, other.memory, strict=True):
-            mine[:, :, :, :source] = theirs[:, :, :, :source].index_select(1, sentences)
-        self.visible[:, :, :slots] = other.visible[:, :, :slots].index_select(0, sentences)
-        self.source_bias[:, :source] = other.source_bias[:, :source].index_select(0, sentences)
+        count = len(max_lengths)
+        for tensor in (self.first, self.end, self.finished_count, self.done, self.clock):
+            tensor.zero_()
+        self.first[:count], self.end[:count] = offsets[:-1], offsets[1:]
+        limits = torch.tensor([each - 1 for each in max_lengths], dtype=torch.int32)
+        self.limits[:count] = copy_to_device(limits, self.limits.device)
+        self.tokens.fill_(START_ID)
+        self.totals.fill_(-math.inf)
+        self.totals[:count, 0] = 0
+        self._set_ticks(sentences)
 
-    def step(self, last_tokens: Tensor, position: Tensor, bucket: Bucket) -> Tensor:
-        """Return the logits of the next token of each row, (rows, vocab_size).
+    def _set_ticks(self, sentences: int) -> None:
+        self.ticks[0].fill_(1)
+        self.ticks[1].fill_(sentences * self.beam)
 
-        last_tokens: (rows,). position: (1,), number of earlier positions. bucket: sizes of the search. Its number of
-            sentences must equal that of the caches. It must contain all source tokens and target positions so far.
+    def beams(self, sentences: int) -> Beams:
+        """Return the beams of this number of sentences as views."""
+        rows = sentences * self.beam
+        positions = self.sizes[2] // rows
+        ancestors, history = (each[: positions * rows].view(positions, rows)
+                              for each in (self.ancestors, self.history))
+        return Beams(self.clock, self.limits[:sentences], self.tokens[:sentences], self.totals[:sentences], ancestors,
+                     history, self.done[:sentences], self.finished_count[:sentences], self.finished_totals[:sentences],
+                     self.finished_ends[:sentences])
+
+    def keep(self, before: int, sentences: Tensor, length: int) -> None:
+        """Continue the search with some of its sentences. before: number of sentences so far. length: steps so far."""
+        for tensor in (self.first, self.end, self.limits, self.finished_count, self.tokens, self.totals, self.done,
+                       self.finished_totals, self.finished_ends):
+            tensor[: len(sentences)] = tensor.index_select(0, sentences)
+        for table in (self.ancestors, self.history):
+            kept = table[: length * before * self.beam].view(length, before, self.beam).index_select(1, sentences)
+            table[: kept.numel()] = kept.flatten()
+        self._set_ticks(len(sentences))
+
+    def add_places(self, cuda_graphs: CudaGraphs) -> None:
+        """Double the number of places. The graphs use the addresses of the old tensors, so they are deleted."""
+        tokens, sentences, places = self.sizes
+        self.sizes = tokens, sentences, 2 * places
+        for name, dim in (("cache", 1), ("ancestors", 0), ("history", 0)):
+            old = getattr(self, name)
+            larger = old.new_empty(*old.shape[:dim], 2 * places, *old.shape[dim + 1 :])
+            larger.narrow(dim, 0, places).copy_(old)
+            setattr(self, name, larger)
+        if self.graphs:
+            cuda_graphs.delete(self.graphs)
+
+    def finished(self, sentences: int, length: int, chosen: Tensor | None) -> list[list[Hypothesis]]:
+        """Return the finished hypotheses of sentences in the order in which they ended. This waits for the GPU once.
+
+        sentences: number of sentences in the search. length: steps so far. chosen: indices of the sentences to return;
+        None: all.
         """
-        model, heads, slots = self.model, self.model.num_heads, bucket.positions * self.beam_size
-        new_slots = self.hypotheses + position * self.beam_size
-        self.visible.index_copy_(2, new_slots, self.own_slot)
-        bias = self.visible[:, :, :slots]
-        if model.window is not None:
-            bias = bias.masked_fill(self.slot_positions[:slots] < position - model.window, -math.inf)
-        target_bias = bias[:, None].expand(-1, heads, -1, -1)
-        source_bias = self.source_bias[:, None, None, : bucket.source].expand(-1, heads, -1, -1)
-        hidden = model.target_embedding.index_select(0, last_tokens).mul_(model.scale)
-        hidden += model.target_positions.index_select(0, position)
-        for step, keys_values, memory in zip(self.steps, self.keys_values, self.memory, strict=True):
-            cache = LayerCache(*keys_values, *memory[:, :, :, : bucket.source])
-            hidden, _ = step(hidden, cache, new_slots, target_bias, source_bias)
-        logits = Logits(model.decoder_norm(hidden), model.output_weight, model.output_bias)
-        return logits.dense(model.output_projection)
-
-    def select(self, rows: Tensor, bucket: Bucket) -> None:
-        """Reorder the hypotheses of each sentence. rows: (rows,), for each row, the row that it continues."""
-        visible = self.visible[:, :, : bucket.positions * self.beam_size]
-        visible.copy_(visible.flatten(0, 1).index_select(0, rows).view(visible.shape))
-
-
-class _Buffers:
-    """KV caches and beams for searches with a fixed number of sentences, and the CUDA graphs that use these tensors."""
-
-    def __init__(self, engine: StaticEngine, capacity: Bucket, options: SearchOptions) -> None:
-        self.capacity, self.options = capacity, options
-        self.caches = StaticCaches(engine.transformer, engine.steps, options.beam_size, capacity)
-        self.banned = torch.from_numpy(options.banned).to(self.caches.visible.device)
-        self.cuda_graphs = engine.cuda_graphs
-        self.graphs: dict[Bucket, torch.cuda.CUDAGraph | None] = {}
-        self.beams = self._start([])
-
-    def _start(self, max_lengths: Sequence[int]) -> Beams:
-        """Return the beams before the first step of a search. Fillers end in the first step."""
-        visible, options = self.caches.visible, self.options
-        return Beams.start([*max_lengths, *[1] * (self.capacity.sentences - len(max_lengths))], self.capacity.positions,
-                           options.beam_size, options.finished_per_group,
-                           torch.promote_types(visible.dtype, torch.float32), visible.device)
-
-    def fill(self, state: TransformerState, max_lengths: Sequence[int]) -> None:
-        """Begin a search."""
-        self.caches.fill(state)
-        self.beams.copy_from(self._start(max_lengths))
-
-    def copy_from(self, other: _Buffers, sentences: Tensor) -> None:
-        """Continue the search of other buffers with some of their sentences. sentences: as in `StaticCaches.copy_from`.
-        """
-        self.caches.copy_from(other.caches, sentences)
-        self.beams.copy_from(other.beams.select(sentences))
-
-    def step(self, bucket: Bucket) -> None:
-        """Do a step of the search."""
-        self.cuda_graphs.run(partial(self._step, bucket), bucket, self.graphs)
-
-    def _step(self, bucket: Bucket) -> None:
-        """Do a step; `step` captures this method. All calls for a bucket use the same shapes and addresses."""
-        beams, options = self.beams, self.options
-        logits = self.caches.step(beams.last_tokens.flatten(), beams.length, bucket)
-        logits = at_least_fp32(logits)
-        continuations = topk(logits, beams.totals, self.banned, beams.must_end(), 2 * options.beam_size, False)
-        rows = beams.advance(continuations, options.finished_per_group, bucket.positions)
-        self.caches.select(rows.flatten(), bucket)
+        beam, places = self.beam, self.finished_ends.shape[1]
+        history = self.history[: length * sentences * beam].view(length, sentences, beam).transpose(0, 1).flatten(1)
+        numbers = torch.cat([self.finished_count[:sentences, None], self.finished_totals[:sentences].view(torch.int32),
+                             self.finished_ends[:sentences], history], 1)
+        numbers = numbers if chosen is None else numbers.index_select(0, chosen)
+        count, totals, ends, steps = np.split(numbers.cpu().numpy(), [1, 1 + places, 1 + 2 * places], axis=1)
+        totals, steps = np.ascontiguousarray(totals).view(np.float32), steps.reshape(-1, length, beam)
+        lengths, hypothesis = np.divmod(ends, beam)
+        tokens, sentence = np.zeros((*ends.shape, length), np.int64), np.arange(len(ends))[:, None]
+        for position in range(length - 1, -1, -1):
+            tokens[:, :, position], parent = np.divmod(steps[sentence, position, hypothesis], beam)
+            hypothesis = np.where(position < lengths, parent, hypothesis)
+        return [[Hypothesis(tokens[index, place, : lengths[index, place]].tolist(), float(totals[index, place]))
+                 for place in range(number)] for index, number in enumerate(count[:, 0].tolist())]
 
 
 class StaticEngine(EagerEngine):
-    """Eager engine with a beam search on static KV caches."""
+    """Eager engine with a beam search that runs on the GPU in fixed tensors."""
 
-    def __init__(self, model: Transformer, precision: str, device: torch.device) -> None:
-        """model: a model for which `obstacle` returns None."""
+    def __init__(self, model: Model, precision: str, device: torch.device) -> None:
+        """model: a model for which `serves` is True."""
         super().__init__(model, precision, device)
         self.transformer = cast(Transformer, self.model)
-        self.steps = [cast(DecoderLayer, layer).make_step_function() for layer in self.transformer.decoder]
-        # Buffers by number of sentences, all for searches with the same `settings`: beam size, number of finished
-        # hypotheses per group, and banned ids.
-        self.settings: tuple[int, int, tuple[int, ...]] | None = None
-        self.buffers: dict[int, _Buffers] = {}
+        self.layer_steps = [_make_layer_step(cast(DecoderLayer, layer)) for layer in self.transformer.decoder]
+        self.output_weight: Tensor = self.transformer.output_weight
+        self.output_bias: Tensor | None = self.transformer.output_bias
+        if padding := -len(self.output_weight) % VOCABULARY_MULTIPLE:
+            self.output_weight = F.pad(self.output_weight, (0, 0, 0, padding))
+            self.output_bias = None if self.output_bias is None else F.pad(self.output_bias, (0, padding))
+        self.settings: tuple[int, int, tuple[int, ...]] | None = None           # those of the storage
+        self.storage: Storage | None = None
         self.in_use, self.cuda_graphs = Lock(), CudaGraphs(device)
 
     @staticmethod
-    def obstacle(model: nn.Module) -> str | None:
-        """Return the reason why this engine does not support the model; None if it supports the model."""
-        if not isinstance(model, Transformer):
-            return "is not an encoder-decoder Transformer"
-        return model.variant
+    def serves(model: nn.Module, device: torch.device) -> bool:
+        """Return True if this engine supports the model, and the kernels support the device, where Triton runs."""
+        if not isinstance(model, Transformer) or model.variant is not None:
+            return False
+        layers = [cast(DecoderLayer, layer) for layer in model.decoder]
+        return (all(part.weighing.is_scaled_dot_product for layer in layers
+                    for part in (layer.self_attention, layer.cross_attention))
+                and not any(layer.cross_attention.hard for layer in layers)
+                and model.d_model // model.num_heads <= MAX_HEAD_SIZE
+                and model.target_embedding.dtype != torch.float64
+                and torch.cuda.get_device_capability(device) >= (8, 0))
+
+    @cached_property
+    def batch_tokens(self) -> int:
+        """See `engines.Engine.batch_tokens`: as many as fit into four fifths of the memory that is free now."""
+        model, size = self.transformer, self.transformer.target_embedding.element_size()
+        vectors = 2 * len(model.decoder) * model.d_model * size                 # keys and values of a token
+        # A batch has two rows per token at most, in the shortest sentences, with logits that are copied in part. The
+        # cache has two or three target tokens per source token, and its copy, when it grows, half as many.
+        per_token = 2 * (len(self.output_weight) * size + 4 * model.d_model * size) + 5 * vectors
+        free = torch.cuda.mem_get_info(self.device)[0] + (
+            torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
+        return int(max(1024, min(MAX_BATCH_TOKENS, 0.8 * free / per_token)))
 
     @property
     def whole_search(self) -> WholeSearch:
@@ -221,60 +215,105 @@ class StaticEngine(EagerEngine):
     @torch.inference_mode()
     def _search(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                 options: SearchOptions) -> list[list[Hypothesis]]:
-        """See `search.beam.WholeSearch`. Only one thread searches at a time, because threads share the buffers."""
+        """See `search.beam.WholeSearch`. Only one thread searches at a time, because threads share the storage."""
+        if options.beam_size > MAX_BEAM:
+            return self._search_on_device(source, source_offsets, max_lengths, options)
         with self.in_use:
-            settings = options.beam_size, options.finished_per_group, tuple(options.banned_ids)
-            if self.settings != settings:
-                self.buffers.clear()
-                self.settings = settings
             tokens, offsets, longest_source = self.on_device(source, source_offsets)
-            state = self.transformer.start(tokens, offsets, longest_source)
-            bucket = Bucket.of(len(max_lengths), longest_source, 1)
-            buffers = self.buffers_for(bucket, options)
-            buffers.fill(state, max_lengths)
-            del state
-            return decode(_StaticRun(self, buffers, bucket, len(max_lengths)), max_lengths)
+            check_length(longest_source, self.max_positions)
+            sentences = rounded(len(max_lengths))
+            positions = min(max(max_lengths), longest_source + MORE_POSITIONS)
+            storage = self._storage_for(options, len(tokens), sentences, sentences * options.beam_size * positions)
+            hidden, _ = self.transformer.encode(tokens, Sentences.from_offsets(offsets, longest_source, len(tokens)))
+            for layer, memory in zip(self.transformer.decoder, storage.memory, strict=True):
+                projected = cast(DecoderLayer, layer).cross_attention.key_value(hidden)
+                memory[: len(tokens)] = projected.view(len(tokens), *memory.shape[1:])
+            storage.start(offsets, max_lengths, sentences)
+            return decode(_StaticRun(self, storage, sentences, len(max_lengths)), max_lengths)
 
-    def buffers_for(self, bucket: Bucket, options: SearchOptions) -> _Buffers:
-        """Return buffers that are large enough for a bucket. Existing buffers that are too small are replaced."""
-        found = self.buffers.get(bucket.sentences)
-        if found is None or not found.capacity.contains(bucket):
-            capacity = bucket if found is None else Bucket(*map(max, bucket, found.capacity))
-            found = self.buffers[bucket.sentences] = _Buffers(self, capacity, options)
-        return found
+    def _storage_for(self, options: SearchOptions, *sizes: int) -> Storage:
+        """Return a storage for these settings of at least these sizes. If it is new, the old one is deleted."""
+        settings = options.beam_size, options.finished_per_group, tuple(options.banned_ids)
+        before = (0, 0, 0) if self.storage is None or settings != self.settings else self.storage.sizes
+        if self.storage is None or any(need > size for need, size in zip(sizes, before, strict=True)):
+            if self.storage is not None and self.storage.graphs:
+                self.cuda_graphs.delete(self.storage.graphs)
+            self.storage, self.settings = None, settings                        # frees its memory
+            self.storage = Storage(self.transformer, options, *map(_power_of_two, map(max, sizes, before)))
+        return self.storage
+
+    def advance(self, storage: Storage, sentences: int) -> None:
+        """Do a step of the search. For a number of sentences, all calls launch the same kernels for the same tensors.
+        """
+        model, beams = self.transformer, storage.beams(sentences)
+        hidden = model.target_embedding.index_select(0, beams.tokens.flatten()).mul_(model.scale)
+        hidden += model.target_positions.index_select(0, beams.clock[:1])
+        for step, cache, memory in zip(self.layer_steps, storage.cache, storage.memory, strict=True):
+            hidden = step(hidden, cache, memory, beams, storage.first[:sentences], storage.end[:sentences])
+        logits = F.linear(model.decoder_norm(hidden), self.output_weight, self.output_bias)
+        continuations = best_continuations(logits[:, : len(model.output_weight)], beams.totals, storage.banned,
+                                           beams.clock, beams.limits, 2 * storage.beam)
+        advance(beams, continuations, storage.finished_per_sentence)
+        storage.clock += storage.ticks
+
+
+def _make_layer_step(layer: DecoderLayer) -> Callable[[Tensor, Tensor, Tensor, Beams, Tensor, Tensor], Tensor]:
+    """Return the function that computes one position of each row, (rows, d_model) -> (rows, d_model).
+
+    step(hidden, cache, memory, beams, first, end): see `Storage`; cache and memory are those of the layer.
+    """
+    past, source = layer.self_attention, layer.cross_attention
+    project = past.weighing.make_projection(past.query_key_value)
+    project_query = source.weighing.make_projection(source.query)
+
+    def attend_to_past(hidden: Tensor, cache: Tensor, beams: Beams) -> Tensor:
+        projected = project(hidden).view(-1, 3, *cache.shape[2:])
+        attended = self_attention(projected, cache, beams.ancestors, beams.clock, beams.tokens.shape[1], past.window)
+        return cast(Tensor, past.output(attended.flatten(1)))
+
+    def attend_to_source(hidden: Tensor, memory: Tensor, first: Tensor, end: Tensor) -> Tensor:
+        query = project_query(hidden).view(-1, *memory.shape[2:])
+        return cast(Tensor, source.output(cross_attention(query, memory, first, end).flatten(1)))
+
+    self_step = layer.self_residual.make_step_function(attend_to_past)
+    cross_step = layer.cross_residual.make_step_function(attend_to_source)
+    transform = layer.feed_forward_residual.make_step_function(layer.feed_forward.make_step_function())
+    return lambda hidden, cache, memory, beams, first, end: transform(
+        cross_step(self_step(hidden, cache, beams), memory, first, end))
 
 
 class _StaticRun:
-    """Search with static KV caches. It changes to another bucket when the sizes of the search change."""
+    """Search in a storage. sentences: number of sentences, rounded up. used: number of places that are written."""
 
-    def __init__(self, engine: StaticEngine, buffers: _Buffers, bucket: Bucket, sentences: int) -> None:
-        """sentences: number of sentences without fillers."""
-        self.engine, self.buffers, self.bucket = engine, buffers, bucket
-        self.lines = [*range(sentences), *[-1] * (bucket.sentences - sentences)]
+    def __init__(self, engine: StaticEngine, storage: Storage, sentences: int, count: int) -> None:
+        """count: number of sentences without fillers."""
+        self.engine, self.storage, self.sentences, self.used, self.length = engine, storage, sentences, 0, 0
+        self.lines = [*range(count), *[-1] * (sentences - count)]
 
     @property
-    def beams(self) -> Beams:
-        """See `SearchRun.beams`."""
-        return self.buffers.beams
+    def done(self) -> Tensor:
+        """See `SearchRun.done`."""
+        return self.storage.done[: self.sentences]
 
     def advance(self, length: int) -> None:
         """See `SearchRun.advance`."""
-        if length > self.bucket.positions:
-            self._move(range(self.bucket.sentences), length)
-        self.buffers.step(self.bucket)
+        storage, sentences, graphs = self.storage, self.sentences, self.engine.cuda_graphs
+        self.used, self.length = self.used + sentences * storage.beam, length
+        while self.used > storage.sizes[2]:
+            storage.add_places(graphs)
+        graphs.run(lambda: self.engine.advance(storage, sentences), sentences, storage.graphs)
+
+    def finished(self, sentences: Sequence[int]) -> list[list[Hypothesis]]:
+        """See `SearchRun.finished`."""
+        every = len(sentences) == self.sentences
+        chosen = None if every else copy_to_device(torch.tensor(sentences), self.storage.done.device)
+        return self.storage.finished(self.sentences, self.length, chosen)
 
     def keep(self, unfinished: Sequence[int]) -> None:
         """See `SearchRun.keep`."""
-        # Finished sentences occupy the remaining places of the smaller bucket.
-        others = sorted(set(range(self.bucket.sentences)) - set(unfinished))
-        sentences = Bucket.of(len(unfinished), 1, 1).sentences
-        self._move([*unfinished, *others][:sentences], self.bucket.positions)
-
-    def _move(self, sentences: Sequence[int], positions: int) -> None:
-        """Move the search to the bucket for these sentences and positions, and drop all other sentences."""
-        before, self.bucket = self.buffers, Bucket.of(len(sentences), self.bucket.source, positions)
-        self.lines = [self.lines[sentence] for sentence in sentences]
-        self.buffers = self.engine.buffers_for(self.bucket, self.buffers.options)
-        if self.buffers is not before:
-            kept = copy_to_device(torch.tensor(sentences), self.beams.length.device)
-            self.buffers.copy_from(before, kept)
+        # Finished sentences occupy the remaining places of the rounded number.
+        others = sorted(set(range(self.sentences)) - set(unfinished))
+        kept = [*unfinished, *others][: rounded(len(unfinished))]
+        if len(kept) < self.sentences:
+            self.storage.keep(self.sentences, copy_to_device(torch.tensor(kept), self.done.device), self.length)
+            self.lines, self.sentences = [self.lines[sentence] for sentence in kept], len(kept)

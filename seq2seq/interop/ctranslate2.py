@@ -265,7 +265,7 @@ class CTranslate2Model:
             raise FormatError(f"CTranslate2 cannot load {directory}: {error}") from error
         self.source, self.target = tokenizers.source, tokenizers.target
         self.max_positions = recipe.model.max_positions
-        self.batch_tokens = recipe.decoding.batch_tokens
+        self.batch_tokens = recipe.decoding.batch_tokens_or_default
         never = self.target.pieces(self.target.never_generated_ids) if suppress else []
         self.suppressed = [[piece] for piece in never]
         self.ids = {piece: index for index, piece in enumerate(pieces(self.target))}

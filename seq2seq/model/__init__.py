@@ -132,7 +132,7 @@ def _class_of(kind: type[Any], variants: list[type[Any]]) -> Any:
 
 
 def trains_packed(section: ModelSection, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if training needs no padding, because all attention runs in the variable-length kernel.
+    """Return True if training needs no padding, because all attention is by intervals.
 
     Without padding, the cost of a batch does not depend on the length of its longest sentence. Recurrent models,
     pointer networks, additive scores, ReLU attention, hard and structured attention, the copy mechanism and

@@ -1,7 +1,7 @@
 """Attention: the queries of a sentence attend only to the keys of the same sentence.
 
 att((K, V), q) = sum_n a_n v_n with weights a = softmax(q k_n / sqrt(head_size)) (Vaswani et al. 2017, arXiv:1706.03762,
-equation 1). PyTorch's fused kernels compute it without returning the weights. Other weights: `attention_scores`,
+equation 1). Fused kernels compute it without returning the weights. Other weights: `attention_scores`,
 `hard_attention`.
 """
 
@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.model.layers import LAYER_GAIN, linear
+from seq2seq.model.kernels import usable_in_16_bits
+from seq2seq.model.layers import LAYER_GAIN, Projected, linear
 from seq2seq.model.packing import Sentences, pack, unpack
 
 # Up to this value of sentences * heads, PyTorch's fused CPU kernel is faster than matrix products in decoding steps.
 MAX_FUSED_SENTENCES_TIMES_HEADS = 64
+PACKED_HEAD_SIZES = 16, 32, 64, 128                                             # of attention by intervals
 
 
 class ScaledDotProduct(nn.Module):
@@ -108,17 +110,32 @@ def attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sen
         causal: True if the query at position i attends only to keys at positions up to i.
         window: maximum distance between a query and the keys that it attends to; None: no limit.
     Returns:
-        (query_tokens, heads, head_size)
+        (query_tokens, heads, head_size); 0 for tokens that are in no sentence.
     """
     if weighing.is_scaled_dot_product and runs_packed(projected[0][:, 0]):
-        from torch.nn.attention.varlen import varlen_attn
+        from seq2seq.model.kernels.interval_attention import attend as attend_by_intervals
 
-        query, key, value = (part for stack in projected for part in stack.unbind(1))
-        keys_before = -1 if window is None else window                          # -1: no limit
-        return cast(Tensor, varlen_attn(                                        # returns a pair only with return_aux
-            query, key, value, query_sentences.offsets, key_sentences.offsets, query_sentences.longest,
-            key_sentences.longest, window_size=(keys_before, 0 if causal else keys_before)))
+        return attend_by_intervals(projected, *intervals_of(query_sentences, key_sentences, causal, window))
     return _padded_attention(projected, query_sentences, key_sentences, weighing, causal, window)
+
+
+def intervals_of(query_sentences: Sentences, key_sentences: Sentences, causal: bool, window: int | None
+                 ) -> tuple[Tensor, Tensor]:
+    """Return the intervals of keys of the queries, (2, query_tokens), and of queries of the keys, (2, key_tokens).
+
+    See `kernels.interval_attention`. All layers share them.
+    """
+    from seq2seq.model.kernels.interval_attention import find_intervals
+
+    def compute() -> tuple[Tensor, Tensor]:
+        before, after = window, 0 if causal else window
+        queries, keys = ((side.begins, side.lengths) for side in (query_sentences, key_sentences))
+        return (find_intervals(queries, keys, len(query_sentences.positions), before, after),
+                find_intervals(keys, queries, len(key_sentences.positions), after, before))
+
+    # `None`, because sentences in their own cache would keep the memory of all masks until a garbage collection.
+    others = None if key_sentences is query_sentences else key_sentences
+    return query_sentences.cached(("intervals", others, causal, window), compute)
 
 
 def _padded_attention(projected: tuple[Tensor, ...], query_sentences: Sentences, key_sentences: Sentences,
@@ -140,18 +157,8 @@ def attention_weights(projected: tuple[Tensor, ...], query_sentences: Sentences,
 
 
 def runs_packed(query: Tensor) -> bool:
-    """Return True if the variable-length kernel supports the query, (tokens, heads, head_size).
-
-    The kernel needs CUDA, half precision, compute capability 8.0 or above, and a head size of at most 256 that is a
-    multiple of 8.
-    """
-    return (
-        query.is_cuda
-        and query.dtype in (torch.bfloat16, torch.float16)
-        and query.shape[-1] % 8 == 0
-        and query.shape[-1] <= 256
-        and torch.cuda.get_device_capability(query.device) >= (8, 0)
-    )
+    """Return True if attention by intervals supports the query, (tokens, heads, head_size)."""
+    return query.shape[-1] in PACKED_HEAD_SIZES and usable_in_16_bits(query)
 
 
 def scaled_dot_product(stacks: tuple[Tensor, ...], mask: Tensor) -> Tensor:
@@ -240,10 +247,10 @@ class SelfAttention(nn.Module):
         self.weighing = weighing(num_heads, d_model // num_heads)
         self.output = linear(d_model, d_model, gain=LAYER_GAIN)
 
-    def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
+    def forward(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Projected:
         """(tokens, d_model) -> (tokens, d_model)"""
         attended = attention(self._project(hidden), sentences, sentences, self.weighing, causal, self.window)
-        return cast(Tensor, self.output(attended.flatten(1)))
+        return Projected.of(self.output, attended.flatten(1))
 
     def weights_of(self, hidden: Tensor, sentences: Sentences, causal: bool) -> Tensor:
         """Return the attention weights of `forward` for the same arguments, (sentences, heads, longest, longest)."""
@@ -290,10 +297,10 @@ class CrossAttention(nn.Module):
         self.weighing = weighing(num_heads, d_model // num_heads)
         self.output = linear(d_model, d_model, gain=LAYER_GAIN)
 
-    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
+    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Projected:
         """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model)"""
         attended = attention(self._project(hidden, memory), sentences, memory_sentences, self.weighing)
-        return cast(Tensor, self.output(attended.flatten(1)))
+        return Projected.of(self.output, attended.flatten(1))
 
     def weights_of(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
         """Return the attention weights of `forward` for the same arguments, (sentences, heads, longest_target,

@@ -37,15 +37,10 @@ def two_passes(model: nn.Module, batch: Batch, second: Batch, together: bool) ->
     if not together:
         return [model(batch), run(second)]
 
-    def offsets_twice(offsets: Tensor) -> Tensor:
-        return torch.cat([offsets, offsets[1:] + offsets[-1]])
-
     output = run(replace(
-        batch, source=torch.cat([batch.source, second.source]), source_offsets=offsets_twice(batch.source_offsets),
-        source_positions=batch.source_positions.repeat(2),
+        batch, source=torch.cat([batch.source, second.source]), source_positions=batch.source_positions.repeat(2),
         target_input=torch.cat([batch.target_input, second.target_input]),
-        target_output=batch.target_output.repeat(2), target_offsets=offsets_twice(batch.target_offsets),
-        target_positions=batch.target_positions.repeat(2)))
+        target_output=batch.target_output.repeat(2), target_positions=batch.target_positions.repeat(2), copies=2))
     return [replace(output, hidden=hidden) for hidden in output.hidden.chunk(2)]
 
 

@@ -74,7 +74,7 @@ class CopyHead(nn.Module):
         flat = torch.cat([self.key(memory), self.of_source(memory)], 1)
         padded = unpack(flat[:, None, None], sentences)[0]                      # (sentences, 1, longest, d_model + 1)
         # If `</s>` could be copied, finished hypotheses would fill the beam. Only a source of `</s>` alone allows it.
-        copyable_tokens = (sentences.offsets.diff() - 1).clamp(min=1)
+        copyable_tokens = (sentences.lengths - 1).clamp(min=1)
         copyable = torch.arange(sentences.longest, device=source.device) < copyable_tokens[:, None]
         bias = mask_to_bias(copyable[:, None, None], memory.dtype)
         return CopySource(padded[..., :-1], padded[:, 0, :, -1], source[sentences.padded_tokens], bias)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from seq2seq.model.attention import CrossAttention, attention_weights
 from seq2seq.model.interface import HardAttentionSample, Logits
+from seq2seq.model.layers import Projected
 from seq2seq.model.packing import Sentences, pack, unpack
-from seq2seq.model.transformer import DecoderLayer, Transformer
+from seq2seq.model.transformer import DecoderLayer, Stream, Transformer
 
 
 class HardCrossAttention(CrossAttention):
@@ -29,7 +30,7 @@ class HardCrossAttention(CrossAttention):
         self.baseline = nn.Linear(d_model, 1)
 
     def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences,
-                samples: list[HardAttentionSample] | None = None) -> Tensor:
+                samples: list[HardAttentionSample] | None = None) -> Projected:
         """See `CrossAttention.forward`. In training, append the sample to `samples`."""
         projected = self._project(hidden, memory)
         weights = attention_weights(projected, sentences, memory_sentences, self.weighing)
@@ -38,7 +39,7 @@ class HardCrossAttention(CrossAttention):
         if samples is not None and log_probability is not None:
             samples.append(HardAttentionSample(pack(log_probability[..., None], sentences).flatten(1).sum(1),
                                                self.baseline(hidden.detach()).squeeze(1)))
-        return cast(Tensor, self.output(attended.flatten(1)))
+        return Projected.of(self.output, attended.flatten(1))
 
     def _attend_to_source(self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         return select_position(self.weighing(query, keys, bias), sample=False)[0] @ values
@@ -49,13 +50,13 @@ class HardDecoderLayer(DecoderLayer):
 
     make_cross_attention = HardCrossAttention
 
-    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences,
-                samples: list[HardAttentionSample] | None = None) -> Tensor:
+    def forward(self, stream: Stream, memory: Tensor, sentences: Sentences, memory_sentences: Sentences,
+                samples: list[HardAttentionSample] | None = None) -> Stream:
         """See `DecoderLayer.forward`. In training, append the sample of the attention to `samples`."""
-        hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=True))
-        hidden = self.cross_residual(hidden, lambda inputs: self.cross_attention(
+        stream = self.self_residual(stream, lambda inputs: self.self_attention(inputs, sentences, causal=True))
+        stream = self.cross_residual(stream, lambda inputs: self.cross_attention(
             inputs, memory, sentences, memory_sentences, samples=samples))
-        return cast(Tensor, self.feed_forward_residual(hidden, self.feed_forward))
+        return cast(Stream, self.feed_forward_residual(stream, self.feed_forward))
 
 
 class HardAttentionTransformer(Transformer):
@@ -63,12 +64,12 @@ class HardAttentionTransformer(Transformer):
 
     def decode(self, target_input: Tensor, target: Sentences, memory: Tensor, source: Sentences) -> Logits:
         """See `Transformer.decode`. In training, the result contains the sample of the last layer."""
-        hidden = self._embed(self.target_embedding, self.target_positions, target_input, target.positions)
+        stream = self._embed(self.target_embedding, self.target_positions, target_input, target.positions)
         for layer in self.decoder[:-1]:
-            hidden = layer(hidden, memory, target, source)
+            stream = layer(stream, memory, target, source)
         samples: list[HardAttentionSample] = []
-        hidden = self.decoder[-1](hidden, memory, target, source, samples)
-        return Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias, *samples)
+        stream = self.decoder[-1](stream, memory, target, source, samples)
+        return Logits(stream.add(self.decoder_norm).inputs, self.output_weight, self.output_bias, *samples)
 
 
 def select_position(weights: Tensor, sample: bool) -> tuple[Tensor, Tensor | None]:

@@ -39,11 +39,11 @@ class Segments:
     @staticmethod
     def of(source: Tensor, sentences: Sentences) -> Segments:
         """Divide the sources at the separators. Each separator ends its segment. source: (tokens,), the tokens of all
-        sources, of which none may be empty."""
+        sources, and a tail. Empty sources are at the end."""
         begins = sentences.positions == 0
         begins[1:] |= source[:-1] == SEPARATOR_ID
-        starts = begins.nonzero().flatten()
-        offsets = torch.cat([starts, starts.new_tensor([len(source)])]).int()
+        starts = (begins & ~sentences.in_tail).nonzero().flatten()
+        offsets = torch.cat([starts, sentences.lengths.sum()[None]]).int()
         counts = torch.bincount(sentences.sentence[starts], minlength=len(sentences))
         current = counts.cumsum(0) - 1
         distance = 1 + torch.arange(int(counts.max()) - 1, device=source.device)
@@ -54,7 +54,7 @@ class Segments:
     @property
     def current_sentences(self) -> Sentences:
         """The current sentences without their contexts."""
-        lengths = self.all.offsets.diff()[self.current]
+        lengths = self.all.lengths[self.current]
         return Sentences.from_offsets(torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int(), int(lengths.max()))
 
 
@@ -84,7 +84,7 @@ class HierarchicalContext(nn.Module):
         hidden: encoder states of all segments, (tokens, d_model).
         """
         current, context, _, _ = self._attend(hidden, segments)
-        context = self.dropout(self.feed_forward(context))
+        context = self.dropout(self.feed_forward(context).dense())
         gate = (self.gate_of_hidden(current) + self.gate_of_context(context)).sigmoid()
         mixed = torch.where(segments.has_context.any(1)[:, None, None], gate * current + (1 - gate) * context, current)
         sentences = segments.current_sentences
@@ -165,7 +165,7 @@ def within_sources(weights: Tensor, segments: Segments, sources: Sentences) -> T
     (segments, heads, longest segment, longest segment) -> (sources, heads, longest source, longest source)
     """
     spread = weights.new_zeros(len(sources), weights.shape[1], sources.longest, sources.longest)
-    owners = sources.sentence[segments.all.offsets[:-1].long()]
+    owners = sources.sentence[segments.all.begins]
     for segment, (begin, end) in enumerate(_places(segments, sources, None)):
         spread[owners[segment], :, begin:end, begin:end] = weights[segment, :, :end - begin, :end - begin]
     return spread
@@ -193,9 +193,8 @@ def context_weights(words: Tensor, sentences: Tensor, segments: Segments, source
 
 def _places(segments: Segments, sources: Sentences, chosen: Tensor | None) -> Iterator[tuple[int, int]]:
     """Yield the positions of begin and end of each segment in its source. chosen: indices of segments; None: all."""
-    offsets = segments.all.offsets.long()
-    begins = offsets[:-1] - sources.offsets.long()[sources.sentence[offsets[:-1]]]
-    ends = begins + offsets.diff()
+    begins = segments.all.begins - sources.begins[sources.sentence[segments.all.begins]]
+    ends = begins + segments.all.lengths
     if chosen is not None:
         begins, ends = begins[chosen], ends[chosen]
     yield from zip(begins.tolist(), ends.tolist(), strict=True)

@@ -18,9 +18,9 @@ from seq2seq.data.batching import Batch
 from seq2seq.model.attention import MakeWeighing, ScaledDotProduct
 from seq2seq.model.interface import Logits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
-from seq2seq.model.layers import Dropout, Lookup, embeddings, sinusoids
+from seq2seq.model.layers import Dropout, embeddings, sinusoids
 from seq2seq.model.packing import Sentences, check_length
-from seq2seq.model.transformer import EncoderLayer, StepFunction
+from seq2seq.model.transformer import EncoderLayer, StepFunction, embed
 
 
 class LanguageModel(nn.Module):
@@ -58,12 +58,13 @@ class LanguageModel(nn.Module):
     def forward(self, batch: Batch) -> Logits:
         """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
         check_length(batch.longest_target, self.max_positions)
-        sentences = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
-        hidden = self.dropout(Lookup.apply(self.embedding, batch.target_input) * self.scale
-                              + Lookup.apply(self.positions, sentences.positions))
+        sentences = Sentences.of_batch(batch.target_offsets, batch.target_positions, batch.longest_target,
+                                       batch.copies)
+        stream = embed(self.embedding, self.positions, batch.target_input, sentences.positions, self.scale,
+                       self.dropout)
         for layer in self.layers:
-            hidden = layer(hidden, sentences)
-        return Logits(self.norm(hidden), self.output_weight, self.output_bias)
+            stream = layer(stream, sentences)
+        return Logits(stream.add(self.norm).inputs, self.output_weight, self.output_bias)
 
     @torch.no_grad()
     def start(self, source: Tensor, source_offsets: Tensor, longest_source: int,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from seq2seq.model.kernels import usable_in_16_bits
 
 # Gain of the Glorot initialisation of Transformer layers. PyTorch and fairseq also use 1/sqrt(2) for query, key and
 # value. With a gain of 1 for them, training needed hundreds of steps more to reach the same loss. Here the output
@@ -15,13 +17,44 @@ from torch import Tensor, nn
 LAYER_GAIN = 2**-0.5
 
 
-def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> nn.Linear:
+class Linear(nn.Linear):
+    """Linear layer. A kernel computes the gradient of its bias on a GPU in 16 bits."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(…, inputs) -> (…, outputs)"""
+        if rows.is_cuda and torch.is_grad_enabled() and usable_in_16_bits(rows):
+            from seq2seq.model.kernels.row_sums import linear
+
+            return linear(rows, self.weight, self.bias)
+        return F.linear(rows, self.weight, self.bias)
+
+
+class Projected(NamedTuple):
+    """Output of a sublayer, (…, d_model), stored as the terms of product + bias, because the kernel that adds the
+    output to the residual stream also adds the bias. bias: (d_model,); None if `product` contains it."""
+
+    product: Tensor
+    bias: Tensor | None
+
+    @staticmethod
+    def of(layer: nn.Module, rows: Tensor) -> Projected:
+        """Apply a linear layer to rows, (…, inputs)."""
+        if usable_in_16_bits(rows):
+            return Projected(F.linear(rows, cast(nn.Linear, layer).weight), cast(nn.Linear, layer).bias)
+        return Projected(layer(rows), None)
+
+    def dense(self) -> Tensor:
+        """Compute the output, (…, d_model)."""
+        return self.product if self.bias is None else self.product + self.bias
+
+
+def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> Linear:
     """Return a linear layer with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
 
     fused: number of matrices stacked in the weight. Each matrix is initialised like the weight of a separate layer.
     gain: factor by which the bounds of the uniform distribution are multiplied.
     """
-    layer = nn.Linear(inputs, outputs)
+    layer = Linear(inputs, outputs)
     for matrix in layer.weight.detach().chunk(fused):
         nn.init.xavier_uniform_(matrix, gain)
     nn.init.zeros_(layer.bias)
@@ -38,9 +71,14 @@ class Dropout(nn.Module):
         super().__init__()
         self.probability = probability
 
+    @property
+    def current_probability(self) -> float:
+        """The probability in training, and 0 otherwise."""
+        return self.probability if self.training else 0.0
+
     def forward(self, hidden: Tensor) -> Tensor:
         """(…) -> (…), any shape."""
-        if not self.training or self.probability == 0:
+        if not self.current_probability:
             return hidden
         if hidden.is_cuda:
             return F.dropout(hidden, self.probability)

@@ -1,63 +1,94 @@
 """Packed and padded layout of a batch.
 
 Most layers process a packed batch: its sentences are concatenated without padding, and `Sentences` contains the index
-at which each sentence begins. Only attention and recurrent layers may need padding.
+at which each sentence begins. Recurrent layers need padding, and so does attention other than by intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from seq2seq.data.batching import Batch
 
+Cached = TypeVar("Cached")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Sentences:
-    """Offsets and positions of the sentences of a packed batch, some of which may be empty.
+    """Places of the sentences in a packed batch. Some sentences may be empty, and some tokens in no sentence.
 
-    offsets: (sentences + 1,) int32, index of the first token of each sentence, then the number of tokens.
-    positions: (tokens,) int64, position of each token in its sentence, from 0.
+    A batch that is filled up to a fixed number of tokens has a tail behind its last sentence: tokens that are in no
+    sentence. They attend to nothing, nothing attends to them, and their gradients are 0.
+
+    begins, lengths: (sentences,) int32, index of the first token and number of tokens of each sentence.
+    positions: (tokens,) int64, position of each token in its sentence, from 0; 0 in the tail.
     longest: at least the number of tokens of the longest sentence. As an int, it is read without waiting for the GPU.
     """
 
-    offsets: Tensor
+    begins: Tensor
+    lengths: Tensor
     positions: Tensor
     longest: int
-    _cache: dict[tuple[Any, ...], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @staticmethod
+    def of_batch(offsets: Tensor, positions: Tensor, longest: int, copies: int) -> Sentences:
+        """Return the sentences of one side of a `Batch`."""
+        begins, lengths = offsets[:-1], offsets.diff()
+        if copies > 1:
+            tokens = len(positions) // copies                                   # of each copy, its tail included
+            begins = torch.cat([begins + number * tokens for number in range(copies)])
+            lengths = lengths.repeat(copies)
+        return Sentences(begins, lengths, positions, longest)
 
     @staticmethod
     def from_offsets(offsets: Tensor, longest: int, tokens: int | None = None) -> Sentences:
-        """Return the sentences with these offsets. tokens: number of tokens; None: read it from the offsets."""
-        begins, lengths = offsets[:-1].long(), offsets.diff().long()
-        begin_of_token = torch.repeat_interleave(begins, lengths, output_size=tokens)
-        return Sentences(offsets, torch.arange(len(begin_of_token), device=offsets.device) - begin_of_token, longest)
+        """Return the sentences with these offsets, (sentences + 1,) int32. tokens: number of tokens, the tail included;
+        None: read it from the offsets, without a tail."""
+        tokens = int(offsets[-1]) if tokens is None else tokens
+        sentences = Sentences(offsets[:-1], offsets.diff(), offsets.new_empty(tokens), longest)
+        begin_of_token = sentences.begins.index_select(0, sentences.sentence)
+        positions = (sentences._arange(tokens) - begin_of_token).masked_fill(sentences.in_tail, 0)
+        return replace(sentences, positions=positions)
 
     def __len__(self) -> int:
-        return self.offsets.shape[0] - 1
+        return len(self.begins)
 
-    # All layers share the following masks and indices. They are computed on first use, because the variable-length
-    # kernel never needs them.
+    # All layers share the following masks and indices. They are computed on first use, because attention by intervals
+    # does not need them.
 
     @cached_property
     def token_mask(self) -> Tensor:
         """(sentences, longest) bool, True = a token, False = padding."""
-        return self._arange(self.longest) < self.offsets.diff()[:, None]
+        return self._arange(self.longest) < self.lengths[:, None]
 
     @cached_property
     def padded_tokens(self) -> Tensor:
         """(sentences, longest) int64, index of the token at each position of the padded layout; 0 in padding."""
-        return ((self.offsets[:-1, None] + self._arange(self.longest)) * self.token_mask).long()
+        return ((self.begins[:, None] + self._arange(self.longest)) * self.token_mask).long()
 
     @cached_property
     def sentence(self) -> Tensor:
-        """(tokens,) int64, index of each token's sentence."""
-        return torch.repeat_interleave(self._arange(len(self)), self.offsets.diff(), output_size=len(self.positions))
+        """(tokens,) int64, index of each token's sentence; in the tail, of the last sentence that begins before it."""
+        tokens = torch.arange(len(self.positions), dtype=self.begins.dtype, device=self.begins.device)
+        return torch.searchsorted(self.begins, tokens, right=True) - 1
+
+    @cached_property
+    def in_tail(self) -> Tensor:
+        """(tokens,) bool, True for tokens that are in no sentence."""
+        ends = self.begins + self.lengths
+        return self._arange(len(self.positions)) >= ends.index_select(0, self.sentence)
+
+    @cached_property
+    def tail(self) -> Tensor:
+        """(tail,) int64, indices of the tokens that are in no sentence. The host waits for their number."""
+        return self.in_tail.nonzero().flatten()
 
     def unpack_indices(self, parts: int, heads: int) -> Tensor:
         """Return the gather indices of `unpack`, (parts * sentences * heads * longest,) int64.
@@ -65,30 +96,32 @@ class Sentences:
         For the returned `indices`, element i of the flattened padded layout (parts, sentences, heads, longest) is
         element `indices[i]` of the flattened packed layout (tokens, parts, heads).
         """
-        return self._cached(("unpack", parts, heads), lambda: (
+        return self.cached(("unpack", parts, heads), lambda: (
             self.padded_tokens[None, :, None] * (parts * heads) + self._arange(parts * heads).view(parts, 1, heads, 1)
         ).flatten())
 
     def pack_indices(self, parts: int, heads: int) -> Tensor:
-        """Return the gather indices of `pack`, (tokens * parts * heads,) int64. They invert `unpack_indices`."""
+        """Return the gather indices of `pack`, (tokens * parts * heads,) int64. They invert `unpack_indices`; those of the
+        tail are valid, too."""
         def indices() -> Tensor:
             part, head = self._arange(parts * heads) // heads, self._arange(parts * heads) % heads
             rows = (part * len(self) + self.sentence[:, None]) * heads + head   # (tokens, parts * heads)
             return (rows * self.longest + self.positions[:, None]).flatten()
 
-        return self._cached(("pack", parts, heads), indices)
+        return self.cached(("pack", parts, heads), indices)
 
     def token_mask_as(self, dtype: torch.dtype) -> Tensor:
         """Return `token_mask` as numbers, (sentences, 1, longest, 1)."""
-        return self._cached(("token_mask", dtype), lambda: self.token_mask[:, None, :, None].to(dtype))
+        return self.cached(("token_mask", dtype), lambda: self.token_mask[:, None, :, None].to(dtype))
 
     def _arange(self, count: int) -> Tensor:
-        return torch.arange(count, device=self.offsets.device)
+        return torch.arange(count, device=self.begins.device)
 
-    def _cached(self, key: tuple[Any, ...], compute: Callable[[], Tensor]) -> Tensor:
+    def cached(self, key: tuple[Any, ...], compute: Callable[[], Cached]) -> Cached:
+        """Return the result of the first call of `compute` for this key."""
         if key not in self._cache:
             self._cache[key] = compute()
-        return self._cache[key]
+        return cast(Cached, self._cache[key])
 
 
 def source_and_target(batch: Batch, max_positions: int) -> tuple[Sentences, Sentences]:
@@ -98,8 +131,8 @@ def source_and_target(batch: Batch, max_positions: int) -> tuple[Sentences, Sent
         ValueError: a sentence is longer than `max_positions`.
     """
     check_length(max(batch.longest_source, batch.longest_target), max_positions)
-    return (Sentences(batch.source_offsets, batch.source_positions, batch.longest_source),
-            Sentences(batch.target_offsets, batch.target_positions, batch.longest_target))
+    return (Sentences.of_batch(batch.source_offsets, batch.source_positions, batch.longest_source, batch.copies),
+            Sentences.of_batch(batch.target_offsets, batch.target_positions, batch.longest_target, batch.copies))
 
 
 def check_length(length: int, max_positions: int) -> None:
@@ -120,7 +153,11 @@ def _gather_padded(flat: Tensor, sentences: Sentences) -> Tensor:
 
 def _gather_tokens(padded: Tensor, sentences: Sentences) -> Tensor:
     parts, _, heads, _, size = padded.shape
-    return padded.reshape(-1, size).index_select(0, sentences.pack_indices(parts, heads)).view(-1, parts, heads, size)
+    flat = padded.reshape(-1, size).index_select(0, sentences.pack_indices(parts, heads)).view(-1, parts, heads, size)
+    # The gather has filled the tail with rows of another sentence.
+    if flat.is_cuda:
+        return flat.masked_fill_(sentences.in_tail[:, None, None, None], 0)     # does not wait for the size of the tail
+    return flat.index_fill_(0, sentences.tail, 0)                               # the mask takes as long as the gather
 
 
 class _Unpack(torch.autograd.Function):
@@ -152,13 +189,13 @@ def unpack(flat: Tensor, sentences: Sentences) -> Tensor:
     """Pad packed sentences: (tokens, parts, heads, features) -> (parts, sentences, heads, longest, features).
 
     Parts are, for example, query, key and value. Padding contains copies of the batch's first token, so that all
-    numbers are finite. The caller must mask the padding. Gradients of padding are ignored.
+    numbers are finite. The caller must mask the padding. Gradients of padding are ignored, and those of the tail are 0.
     """
     return cast(Tensor, _Unpack.apply(flat, sentences))
 
 
 def pack(padded: Tensor, sentences: Sentences) -> Tensor:
-    """Remove the padding: (sentences, heads, longest, features) -> (tokens, heads, features)"""
+    """Remove the padding: (sentences, heads, longest, features) -> (tokens, heads, features); 0 in the tail"""
     return cast(Tensor, _Pack.apply(padded, sentences))
 
 
@@ -168,5 +205,5 @@ def unpack_rows(flat: Tensor, sentences: Sentences) -> Tensor:
 
 
 def pack_rows(padded: Tensor, sentences: Sentences) -> Tensor:
-    """Remove the padding: (sentences, longest, features) -> (tokens, features)"""
+    """Remove the padding: (sentences, longest, features) -> (tokens, features); 0 in the tail"""
     return pack(padded[:, None], sentences).squeeze(1)

@@ -90,7 +90,7 @@ class PointerNetwork(nn.Module):
         memory = self.encode(batch.source, source)
         # The decoder's input is the encoder state that the previous target token points at. `rows` counts encoder
         # states from 1, because row 0 is `start_state`, the input of the first step.
-        begins = source.offsets.long().index_select(0, target.sentence)
+        begins = source.begins.long().index_select(0, target.sentence)
         rows = (begins + batch.target_input - FIRST_POSITION_ID).clamp(0, len(memory) - 1) + 1
         inputs = cast(Tensor, Lookup.apply(torch.cat([self.start_state, memory]),
                                            rows.where(batch.target_input != START_ID, 0)))
@@ -99,7 +99,7 @@ class PointerNetwork(nn.Module):
         queries = unpack_rows(self.query(pack_rows(hidden, target)), target)
         keys = unpack_rows(self.key(memory), source)
         scores = additive(queries[:, None], keys[:, None], self.score).squeeze(1)  # (sentences, queries, keys)
-        return PointerOutput(pack_rows(target_log_probabilities(scores, source.offsets.diff()), target))
+        return PointerOutput(pack_rows(target_log_probabilities(scores, source.lengths), target))
 
     def encode(self, source: Tensor, sentences: Sentences) -> Tensor:
         """Compute the encoder states: (source_tokens,) -> (source_tokens, d_model)"""

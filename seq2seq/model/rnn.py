@@ -40,7 +40,7 @@ class Encoder(nn.Module):
 
     def forward(self, embedded: Tensor, sentences: Sentences) -> Tensor:
         """(tokens, inputs) -> (tokens, outputs)"""
-        lengths = sentences.offsets.diff().clamp(min=1).cpu()                   # empty sentences may fill up a batch
+        lengths = sentences.lengths.clamp(min=1).cpu()                          # empty sentences may fill up a batch
         packed = pack_padded_sequence(unpack_rows(embedded, sentences), lengths, batch_first=True, enforce_sorted=False)
         outputs, _ = pad_packed_sequence(self.recurrent(packed)[0], batch_first=True, total_length=sentences.longest)
         return pack_rows(outputs, sentences)
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
     @staticmethod
     def last_backward_outputs(outputs: Tensor, sentences: Sentences) -> Tensor:
         """Return the last outputs of the backward direction: (tokens, outputs) -> (sentences, outputs / 2)"""
-        begins = sentences.offsets[:-1].long().clamp(max=len(outputs) - 1)      # empty sentences begin at the end
+        begins = sentences.begins.long().clamp(max=len(outputs) - 1)            # empty sentences begin at the end
         return outputs[:, outputs.shape[1] // 2 :].index_select(0, begins)
 
 
@@ -141,9 +141,9 @@ def plan_active_rows(sentences: Sentences) -> tuple[list[int], Tensor | None]:
         The number of sentences computed at each position; and the order of the sentences in this computation, longest
         first, (sentences,), or None if the order is unchanged.
     """
-    if sentences.offsets.is_cuda:
+    if sentences.lengths.is_cuda:
         return [len(sentences)] * sentences.longest, None
-    lengths = sentences.offsets.diff()
+    lengths = sentences.lengths
     order = lengths.argsort(descending=True, stable=True)
     unfinished = (lengths > torch.arange(sentences.longest)[:, None]).sum(1).tolist()
     active_rows = [len(sentences)] * bool(unfinished)

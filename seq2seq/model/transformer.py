@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from seq2seq.model.attention import CrossAttention, MakeWeighing, ScaledDotProduct, SelfAttention, mask_to_bias
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.interface import Logits
+from seq2seq.model.kernels import usable_in_16_bits
 from seq2seq.model.kv_cache import LayerCache, TransformerState
-from seq2seq.model.layers import LAYER_GAIN, Dropout, Lookup, linear, sinusoids
+from seq2seq.model.layers import LAYER_GAIN, Dropout, Lookup, Projected, linear, sinusoids
 from seq2seq.model.packing import Sentences
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -29,16 +30,76 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = linear(d_model, feed_forward, gain=LAYER_GAIN)
         self.outer = linear(feed_forward, d_model, gain=LAYER_GAIN)
-        self.activation = ACTIVATIONS[activation]
+        self.activation, self.activation_name = ACTIVATIONS[activation], activation
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(rows, d_model) -> (rows, d_model)"""
-        return cast(Tensor, self.outer(self.activation(self.inner(hidden))))
+    def forward(self, hidden: Tensor) -> Projected:
+        """(…, d_model) -> (…, d_model)"""
+        if usable_in_16_bits(hidden):
+            from seq2seq.model.kernels.activation import activated
+
+            return Projected.of(self.outer, activated(hidden, self.inner.weight, self.inner.bias, self.activation_name))
+        return Projected.of(self.outer, self.activation(self.inner(hidden)))
 
     def make_step_function(self) -> Callable[[Tensor], Tensor]:
         """Return a function that computes the same as `forward`, but faster, because it does not look up modules."""
         inner, activation, outer = self.inner.forward, self.activation, self.outer.forward
         return lambda hidden: outer(activation(inner(hidden)))
+
+
+class Stream(NamedTuple):
+    """Residual stream between two sublayers.
+
+    With pre-norm, the output of a sublayer is added when the norm of the next sublayer reads the stream, because one
+    kernel does both.
+
+    hidden: (rows, d_model), the stream, without `output`.
+    inputs: (rows, d_model), inputs of the next sublayer; with post-norm the same as `hidden`, but separate results of
+        the kernel, which adds their gradients.
+    seed: seed of the dropout masks of a pass, see `kernels.dropout`; None without these kernels. number: number of
+        masks that have been drawn. A tied layer is computed several times, with a mask of its own each time.
+    output: output of the last sublayer, to be added to `hidden` with `dropout`; None: nothing is to be added.
+    """
+
+    hidden: Tensor
+    inputs: Tensor
+    seed: Tensor | None = None
+    number: int = 0
+    output: Projected | None = None
+    dropout: Dropout | None = None
+
+    def add(self, norm: nn.Module, pre_norm: bool = True) -> Stream:
+        """Add `output` to the stream. `inputs` of the result is the norm of the sum; with post-norm, it is the stream,
+        too."""
+        if self.output is None or self.dropout is None:
+            return self._replace(inputs=norm(self.inputs))
+        if usable_in_16_bits(self.hidden):
+            from seq2seq.model.kernels.residual_norm import residual_norm
+
+            norm = cast(nn.LayerNorm, norm)
+            hidden, inputs = residual_norm(self.hidden, *self.output, norm.weight, norm.bias, norm.eps, pre_norm,
+                                           self.dropout.current_probability, self.seed, self.number)
+        else:
+            summed = self.hidden + self.dropout(self.output.dense())
+            inputs = norm(summed)
+            hidden = summed if pre_norm else inputs
+        return Stream(hidden, inputs, self.seed, self.number + 1)
+
+
+def embed(embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor, scale: float,
+          dropout: Dropout) -> Stream:
+    """Return dropout(scale * embedding + positional encoding) of tokens, (tokens,), as a residual stream.
+
+    embedding: (vocab_size, d_model). encodings: (max_positions, d_model).
+    """
+    if not usable_in_16_bits(embedding):
+        hidden = dropout(Lookup.apply(embedding, tokens) * scale + Lookup.apply(encodings, positions))
+        return Stream(hidden, hidden)
+    from seq2seq.model.kernels import embedding as embedding_kernels
+    from seq2seq.model.kernels.dropout import draw_seed
+
+    probability = dropout.current_probability
+    seed = draw_seed(embedding.device) if probability else None
+    return Stream(*embedding_kernels.embed(embedding, encodings, tokens, positions, scale, probability, seed), seed, 1)
 
 
 class Residual(nn.Module):
@@ -53,18 +114,16 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
         self.pre_norm = pre_norm
 
-    def forward(self, hidden: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """(rows, d_model) -> (rows, d_model)"""
-        return self.add(hidden, sublayer(self.sublayer_input(hidden)))
+    def forward(self, stream: Stream, sublayer: Callable[[Tensor], Projected]) -> Stream:
+        """Add the output of the sublayer to the stream. sublayer: (rows, d_model) -> (rows, d_model)."""
+        if self.pre_norm:
+            stream = stream.add(self.norm)                                      # the output of the sublayer before
+        stream = stream._replace(output=sublayer(stream.inputs), dropout=self.dropout)
+        return stream if self.pre_norm else stream.add(self.norm, pre_norm=False)
 
     def sublayer_input(self, hidden: Tensor) -> Tensor:
         """Return the input of the sublayer, (rows, d_model)."""
         return self.norm(hidden) if self.pre_norm else hidden
-
-    def add(self, hidden: Tensor, output: Tensor) -> Tensor:
-        """Add the output of the sublayer to the residual stream, (rows, d_model)."""
-        summed = hidden + self.dropout(output)
-        return summed if self.pre_norm else self.norm(summed)
 
     def make_step_function(self, sublayer: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return a function step(hidden, *arguments) that computes the same as `forward`, but without dropout.
@@ -98,10 +157,10 @@ class EncoderLayer(nn.Module):
         self.self_residual = Residual(d_model, dropout, pre_norm)
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
 
-    def forward(self, hidden: Tensor, sentences: Sentences) -> Tensor:
+    def forward(self, stream: Stream, sentences: Sentences) -> Stream:
         """(tokens, d_model) -> (tokens, d_model)"""
-        hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=self.causal))
-        return cast(Tensor, self.feed_forward_residual(hidden, self.feed_forward))
+        stream = self.self_residual(stream, lambda inputs: self.self_attention(inputs, sentences, causal=self.causal))
+        return cast(Stream, self.feed_forward_residual(stream, self.feed_forward))
 
     def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of each row. The layer must be causal.
@@ -143,12 +202,12 @@ class DecoderLayer(nn.Module):
         self.cross_residual = Residual(d_model, dropout, pre_norm)
         self.feed_forward_residual = Residual(d_model, dropout, pre_norm)
 
-    def forward(self, hidden: Tensor, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Tensor:
+    def forward(self, stream: Stream, memory: Tensor, sentences: Sentences, memory_sentences: Sentences) -> Stream:
         """(target_tokens, d_model), (source_tokens, d_model) -> (target_tokens, d_model)"""
-        hidden = self.self_residual(hidden, lambda inputs: self.self_attention(inputs, sentences, causal=True))
-        hidden = self.cross_residual(hidden, lambda inputs: self.cross_attention(inputs, memory, sentences,
+        stream = self.self_residual(stream, lambda inputs: self.self_attention(inputs, sentences, causal=True))
+        stream = self.cross_residual(stream, lambda inputs: self.cross_attention(inputs, memory, sentences,
                                                                                  memory_sentences))
-        return cast(Tensor, self.feed_forward_residual(hidden, self.feed_forward))
+        return cast(Stream, self.feed_forward_residual(stream, self.feed_forward))
 
     def make_step_function(self) -> StepFunction:
         """Return the function that computes one position of every row.
@@ -216,21 +275,20 @@ class Transformer(EncoderDecoder):
     def encode(self, source: Tensor, sentences: Sentences) -> tuple[Tensor, Sentences]:
         """(source_tokens,) -> the states that cross-attention attends to, (source_tokens, d_model), and the sentences
         they belong to."""
-        hidden = self._embed(self.source_embedding, self.source_positions, source, sentences.positions)
+        stream = self._embed(self.source_embedding, self.source_positions, source, sentences.positions)
         for layer in self.encoder:
-            hidden = layer(hidden, sentences)
-        return self.encoder_norm(hidden), sentences
+            stream = layer(stream, sentences)
+        return stream.add(self.encoder_norm).inputs, sentences
 
     def decode(self, target_input: Tensor, target: Sentences, memory: Tensor, source: Sentences) -> Logits:
         """(target_tokens,) -> logits, (target_tokens, vocab_size). memory, source: from `encode`."""
-        hidden = self._embed(self.target_embedding, self.target_positions, target_input, target.positions)
+        stream = self._embed(self.target_embedding, self.target_positions, target_input, target.positions)
         for layer in self.decoder:
-            hidden = layer(hidden, memory, target, source)
-        return Logits(self.decoder_norm(hidden), self.output_weight, self.output_bias)
+            stream = layer(stream, memory, target, source)
+        return Logits(stream.add(self.decoder_norm).inputs, self.output_weight, self.output_bias)
 
-    def _embed(self, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
-        embedded: Tensor = Lookup.apply(embedding, tokens) * self.scale + Lookup.apply(encodings, positions)
-        return self.dropout(embedded)
+    def _embed(self, embedding: Tensor, encodings: Tensor, tokens: Tensor, positions: Tensor) -> Stream:
+        return embed(embedding, encodings, tokens, positions, self.scale, self.dropout)
 
     def start_decoder(self, memory: Tensor, sentences: Sentences, keep_attention: bool) -> TransformerState:
         """Return the state before the first step. memory, sentences: from `encode`."""

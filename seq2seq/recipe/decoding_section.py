@@ -19,6 +19,7 @@ from seq2seq.recipe.combinations import IN_DECODING, refuse_combinations
 Phrases = Annotated[tuple[str, ...], Field(strict=False)]
 SINGLE_SAMPLE: dict[str, Any] = {"sampling": True, "n_best": 1, "mbr": 0, "diverse_groups": 1, "require": ()}
 """Overrides that make any `decoding` section draw a single sample per sentence."""
+DEFAULT_BATCH_TOKENS = 8192
 
 
 class DecodingSection(Section):
@@ -97,9 +98,15 @@ class DecodingSection(Section):
     """Values that an ensemble averages over its models: probabilities or log-probabilities."""
     fusion_weight: NonNegativeFloat = 0.2
     """Weight of the log-probability of a language model in shallow fusion. The translation model has weight 1."""
-    batch_tokens: Tokens = 8192
+    batch_tokens: Literal["auto"] | Tokens = "auto"
     """Maximum number of source tokens per batch in a search with a beam of 1 or 2. With a larger beam, the maximum is
-    `batch_tokens` * 2 / `beam_size`. The value affects speed and memory; translations change only by rounding."""
+    `batch_tokens` * 2 / `beam_size`. `auto`: 8,192; in a beam search that runs on a GPU as a whole, 65,536, or fewer if
+    its memory is too small. The value affects speed and memory; translations change only by rounding."""
+
+    @property
+    def batch_tokens_or_default(self) -> int:
+        """`batch_tokens` for all that is not a beam search on a GPU: the default number instead of `auto`."""
+        return DEFAULT_BATCH_TOKENS if self.batch_tokens == "auto" else self.batch_tokens
 
     @field_validator("max_length")
     @classmethod
@@ -190,4 +197,4 @@ class DecodingOptions(TypedDict, total=False):
     shortlist: int
     ensemble_mean: Literal["probability", "log_probability"]
     fusion_weight: float
-    batch_tokens: int
+    batch_tokens: Literal["auto"] | int

@@ -43,11 +43,13 @@ class ProcessGroup:
 
     rank: number of this process, from 0. world_size: number of processes. gradients: NCCL group that sums and
     broadcasts tensors on GPUs; None on CPUs, where the default group is used instead. The default group uses gloo, so
-    that the processes can wait for each other and agree on decisions without waiting for their GPUs.
+    that the processes can wait for each other and agree on decisions without waiting for their GPUs. alone: True if
+    there is no group to communicate with: one rank, and no `gradients`.
     """
 
     def __init__(self, rank: int = 0, world_size: int = 1, gradients: dist.ProcessGroup | None = None) -> None:
         self.rank, self.world_size, self.gradients = rank, world_size, gradients
+        self.alone = world_size == 1 and gradients is None
 
     @property
     def is_main(self) -> bool:
@@ -56,7 +58,7 @@ class ProcessGroup:
 
     def barrier(self) -> None:
         """Wait until all ranks have called this method."""
-        if self.world_size > 1:
+        if not self.alone:
             with explain_lost_rank():
                 dist.barrier()
 
@@ -75,7 +77,7 @@ class ProcessGroup:
 
     def gather(self, items: Sequence[Item]) -> list[Item]:
         """Return the results of all ranks for their shards, in the order that the items had before `shard`."""
-        if self.world_size == 1:
+        if self.alone:
             return list(items)
         shards: list[Any] = [None] * self.world_size
         with explain_lost_rank():
@@ -91,7 +93,7 @@ class ProcessGroup:
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all ranks."""
-        if self.world_size == 1:
+        if self.alone:
             return
         with explain_lost_rank():
             for work in [dist.all_reduce(tensor, group=self.gradients, async_op=True) for tensor in tensors]:
@@ -99,7 +101,7 @@ class ProcessGroup:
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by the main rank's tensor."""
-        if self.world_size > 1:
+        if not self.alone:
             with explain_lost_rank():
                 for work in [dist.broadcast(tensor.detach(), 0, group=self.gradients, async_op=True)
                              for tensor in tensors]:
@@ -114,7 +116,7 @@ class ProcessGroup:
             UserError: a rank starts from another step or other tensors than the main rank, or computes in another
                 format.
         """
-        if self.world_size == 1:
+        if self.alone:
             return
         checksum = 0
         for tensor in tensors:
@@ -133,7 +135,7 @@ class ProcessGroup:
 
     def maximum(self, numbers: Sequence[int]) -> list[int]:
         """Return the maximum of each number over all ranks."""
-        if self.world_size == 1:
+        if self.alone:
             return list(numbers)
         largest = torch.tensor(numbers)
         with explain_lost_rank():

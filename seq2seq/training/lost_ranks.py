@@ -40,12 +40,13 @@ def watch_ranks(rank: int, world_size: int) -> Iterator[None]:
         try:
             dist.recv(torch.zeros(1), peer, group=group)                        # arrives when the peer leaves the block
         except RuntimeError:
+            # Printed at once, because on GPUs, the watchdog thread of NCCL may abort this process at any time (SIGABRT)
+            # when a sum of gradients fails. No error is raised then, and no handler runs.
             if not leaving.is_set():
-                _print(f"process {peer} of this training has ended; process {rank} ends, too")
+                _print(f"process {peer} of this training has ended; process {rank} ends, too. Run the same command "
+                       "again; training resumes from the last checkpoint.")
             # Even a process that is ending with an error may hang, because destructors may wait for the lost rank.
             if not finished.wait(GRACE_SECONDS):
-                if not leaving.is_set():
-                    _print("Run the same command again; training resumes from the last checkpoint.")
                 os._exit(2)                                 # no file is damaged: files are replaced atomically
 
     peers = range(1, world_size) if rank == 0 else [0]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from seq2seq.recipe import TrainingSection
+from seq2seq.training.weight_blocks import WeightBlocks
 
 FIRST_LOSS_SCALE, MAX_LOSS_SCALE = 128.0, 32768.0
 """First and maximum loss scale of fp16. The loss is a sum over tokens, so its gradients are larger than those of a mean
@@ -40,7 +41,7 @@ def learning_rate(section: TrainingSection, step: int) -> float:
 
 
 def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Tensor]],
-                    dtype: torch.dtype = torch.float32) -> Optimizer:
+                    dtype: torch.dtype = torch.float32, blocks: WeightBlocks | None = None) -> Optimizer:
     """Build the recipe's optimizer: fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019), or Muon.
 
     Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) orthogonalises the momentum of each hidden matrix in
@@ -50,18 +51,21 @@ def build_optimizer(section: TrainingSection, parameters: Iterable[tuple[str, Te
     Args:
         parameters: names and values of all parameters of the model.
         dtype: type of the forward and backward pass.
+        blocks: blocks of these parameters; None: each parameter is a block. Muon needs the parameters as blocks.
     """
     named = list(parameters)
+    blocks = blocks or WeightBlocks([weight for _, weight in named], joined=False)
     matrices = [weight for name, weight in named if section.optimizer == "muon" and is_hidden_matrix(name, weight)]
     others = [weight for name, weight in named if all(weight is not matrix for matrix in matrices)]
     adam = torch.optim.Adam if section.optimizer == "adam" else torch.optim.AdamW
     optimizers: list[torch.optim.Optimizer] = [adam(
-        others, lr=section.learning_rate, betas=section.betas, eps=section.epsilon,
+        blocks.blocks if blocks.joined else others, lr=section.learning_rate, betas=section.betas, eps=section.epsilon,
         weight_decay=section.weight_decay, fused=True)]
     if matrices:
         optimizers.append(torch.optim.Muon(matrices, lr=section.learning_rate, weight_decay=section.weight_decay,
                                            adjust_lr_fn="match_rms_adamw"))
-    return Optimizer(dict(named), optimizers, LossScale(named[0][1].device) if dtype == torch.float16 else None)
+    loss_scale = LossScale(named[0][1].device) if dtype == torch.float16 else None
+    return Optimizer([name for name, _ in named], blocks, optimizers, loss_scale)
 
 
 def is_hidden_matrix(name: str, weight: Tensor) -> bool:
@@ -96,12 +100,14 @@ class LossScale:
 class Optimizer:
     """Several PyTorch optimizers used as one; each updates a part of the weights.
 
-    weights: all weights by name. loss_scale: the loss scale of fp16; None for other precisions.
+    names: names of all weights. blocks: the weights in blocks. loss_scale: the loss scale of fp16; None for other
+    precisions.
     """
 
-    def __init__(self, weights: dict[str, Tensor], optimizers: Sequence[torch.optim.Optimizer],
+    def __init__(self, names: Sequence[str], blocks: WeightBlocks, optimizers: Sequence[torch.optim.Optimizer],
                  loss_scale: LossScale | None = None) -> None:
-        self.weights, self.optimizers, self.loss_scale = weights, list(optimizers), loss_scale
+        self.names, self.blocks, self.optimizers = list(names), blocks, list(optimizers)
+        self.loss_scale = loss_scale
 
     def step(self, learning_rate: float, skip: Tensor | None = None) -> None:
         """Update all weights with this learning rate.
@@ -129,8 +135,12 @@ class Optimizer:
     def state(self) -> dict[str, Tensor]:
         """Return the state tensors of all weights, such as Adam's moments, and of the loss scale. Their names are
         WEIGHT.TENSOR or loss_scale.TENSOR. Before the first step, weights have no state."""
-        state = {f"{name}.{key}": value for name, weight in self.weights.items() for optimizer in self.optimizers
-                 if weight in optimizer.state for key, value in optimizer.state[weight].items()}
+        state = dict[str, Tensor]()
+        for values, names in self._values():
+            for key, value in values.items():
+                joined = self.blocks.joined and value.dim()                     # the number of steps has no dimension
+                parts = self.blocks.views(value) if joined else [value] * len(names)
+                state |= {f"{name}.{key}": part for name, part in zip(names, parts, strict=True)}
         return state if self.loss_scale is None else state | {
             f"{LOSS_SCALE}.{key}": value for key, value in vars(self.loss_scale).items()}
 
@@ -139,10 +149,20 @@ class Optimizer:
         of_name = dict[str, dict[str, Tensor]]()
         for key, value in state.items():
             name, _, tensor = key.rpartition(".")
-            of_name.setdefault(name, {})[tensor] = value.to(next(iter(self.weights.values())).device)
-        for optimizer in self.optimizers:
-            own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-            optimizer.state.update({weight: of_name.get(name, {}) for name, weight in self.weights.items()
-                                    if id(weight) in own})
+            of_name.setdefault(name, {})[tensor] = value.to(self.blocks.weights[0].device)
+        for values, names in self._values():
+            values.clear()
+            for key, value in of_name.get(names[0], {}).items():
+                joined = self.blocks.joined and value.dim()
+                values[key] = self.blocks.join([of_name[name][key] for name in names]) if joined else value
         if self.loss_scale is not None:
             vars(self.loss_scale).update(of_name.get(LOSS_SCALE, {}))
+
+    def _values(self) -> Iterator[tuple[dict[str, Tensor], list[str]]]:
+        """Yield the state of each block, which can be changed, with the names of the weights in the block."""
+        of_blocks = [self.names] if self.blocks.joined else [[name] for name in self.names]
+        names_of = {id(block): names for block, names in zip(self.blocks.blocks, of_blocks, strict=True)}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for block in group["params"]:
+                    yield optimizer.state[block], names_of[id(block)]

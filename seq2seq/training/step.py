@@ -31,9 +31,8 @@ from seq2seq.storage.averaging import MOVING_AVERAGE
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.guided_alignment import GuidedAlignment
 from seq2seq.training.optimizers import build_optimizer
+from seq2seq.training.weight_blocks import WeightBlocks
 
-ALIGNMENT = 4
-"""Each weight's gradient begins at a multiple of 4 elements (16 bytes) of the buffer, for vector instructions."""
 OPTIMIZER = "optimizer."
 """Prefix of the names of the optimizer's tensors in a checkpoint."""
 
@@ -43,7 +42,7 @@ class TrainingStep:
 
     weights, names: weights of the model in fp32, and their names, in the order of the model's parameters.
     compute_model: the model itself, or a copy in bf16 or fp16, which computes losses and gradients.
-    ema_weights: exponential moving average of the weights; empty without `ema_decay`.
+    blocks, ema_blocks: the weights, and their exponential moving average (empty without `ema_decay`), in blocks.
     max_tokens: maximum number of tokens of a micro-batch, source and target together; larger micro-batches are split.
         It is lowered permanently after each out-of-memory error. None: no limit.
     """
@@ -58,7 +57,7 @@ class TrainingStep:
             seed: seed of the dropout masks.
             max_length: maximum number of tokens of a sentence, `</s>` included.
             shape: shape that all batches are filled up to, so that a GPU can compute their gradients by one CUDA graph;
-                None: each batch is filled up to its own `Shape.rounded`.
+                None: each batch is filled up to its own rounded shape.
             guided: loss of the alignment head; None: no such loss. noise: noise in the input tokens; None: no noise.
             group: ranks that compute the micro-batches of a step together.
         """
@@ -66,13 +65,17 @@ class TrainingStep:
         self.names = [name for name, _ in model.named_parameters()]
         self.weights = list(model.parameters())
         self.device, self.dtype, self.seed, self.max_length = self.weights[0].device, dtype, seed, max_length
+        # Muon needs the matrices themselves. On a CPU, a call costs less than on a GPU, and separate weights are saved
+        # without copies.
+        joined = self.device.type == "cuda" and section.optimizer != "muon"
+        self.blocks = WeightBlocks(self.weights, joined)
         # Mixed precision: weights and accumulated gradients are fp32, because rounding in 16 bits loses small updates.
         # Forward and backward pass may use a copy in bf16 or fp16, whose matrix products are several times faster.
         self.compute_model = model if dtype == self.weights[0].dtype else copy.deepcopy(model).to(dtype)
         self.compute_weights = list(self.compute_model.parameters())
-        self.optimizer = build_optimizer(section, model.named_parameters(), dtype)
-        self.ema_weights = [weight.detach().clone() for weight in self.weights] if section.ema_decay else []
-        self.sizes = [-(-weight.numel() // ALIGNMENT) * ALIGNMENT for weight in self.weights]
+        self.compute_blocks = self.blocks if self.compute_model is model else WeightBlocks(self.compute_weights, joined)
+        self.optimizer = build_optimizer(section, model.named_parameters(), dtype, self.blocks)
+        self.ema_blocks = [block.detach().clone() for block in self.blocks.blocks] if section.ema_decay else []
         self.shape = shape
         self.max_tokens: int | None = None
         # The labels of guided alignment are chosen on the host, so a graph cannot compute their loss.
@@ -96,13 +99,13 @@ class TrainingStep:
         sums, gradient = self.accumulate(corpus, self.group.micro_batches(micro_batches), number)
         self.group.sum([gradient, sums])
         _, target_tokens = corpus.tokens(micro_batches)                         # of all ranks
-        norm = mean_gradient_norm([gradient_of(weight) for weight in self.weights], target_tokens)
+        norm = mean_gradient_norm(self.blocks.blocks_of(gradient), target_tokens)
         scale_gradient(gradient, norm, target_tokens, self.section.gradient_clip)
         # The device decides whether to skip the update. To decide itself, the host would have to wait for the GPU.
         skip = 1 - norm.isfinite().float()
         self.optimizer.step(learning_rate, skip)
-        if self.ema_weights:
-            update_moving_average(self.ema_weights, self.weights, self.section.ema_decay, number, skip)
+        if self.ema_blocks:
+            update_moving_average(self.ema_blocks, self.blocks.blocks, self.section.ema_decay, number, skip)
         self._copy_to_compute_model()
         self.optimizer.zero_grad()
         return torch.cat([sums, norm[None]])
@@ -111,13 +114,14 @@ class TrainingStep:
 
     def accumulate(self, corpus: EncodedCorpus, micro_batches: Sequence[tuple[tuple[int, ...], np.ndarray]],
                    number: int) -> tuple[Tensor, Tensor]:
-        """Compute the gradients of some micro-batches of a step, and store their sum in the `grad` of each weight.
+        """Compute the gradients of some micro-batches of a step, and store their sum in the `grad` of each block.
 
         micro_batches: (path, indices of the pairs) of each micro-batch, as `ProcessGroup.micro_batches` returns them.
         Returns:
             sums: (2,) float64, on the device of the model: training loss and negative log-likelihood of the targets, in
                 nats, summed over the tokens of these micro-batches.
-            gradient: (elements,), in the dtype of the weights; all gradients, in the order of the weights.
+            gradient: (elements,), in the dtype of the weights; all gradients, in the order of the weights. It is valid
+                until the next call.
         Raises:
             UserError: memory does not suffice for a single pair.
         """
@@ -128,6 +132,8 @@ class TrainingStep:
             path, pairs = pending.pop(0)
             splits = list(self._split_to_fit(corpus, pairs))
             if len(splits) == 1:
+                if gradient is not None and self.static is not None and gradient is self.static[1]:
+                    gradient = gradient.clone()                 # the graph would overwrite it with the next gradient
                 new = self._gradient_of_micro_batch(corpus, (number, *path), pairs, sums)
                 if new is None:
                     self._lower_max_tokens(corpus, pairs)
@@ -137,9 +143,9 @@ class TrainingStep:
             if len(splits) > 1:
                 pending = [((*path, part), split) for part, split in enumerate(splits)] + pending
         if gradient is None:                                                    # a rank without micro-batches
-            gradient = self._buffer().zero_()
-        for weight, view in zip(self.weights, self._views(gradient), strict=True):
-            weight.grad = view
+            gradient = self.blocks.buffer().zero_()
+        for block, part in zip(self.blocks.blocks, self.blocks.blocks_of(gradient), strict=True):
+            block.grad = part
         return sums, gradient
 
     def _gradient_of_micro_batch(self, corpus: EncodedCorpus, path: tuple[int, ...], pairs: np.ndarray,
@@ -153,11 +159,12 @@ class TrainingStep:
         shape = self._fixed_shape()
         try:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
-            batch = gather(corpus, pairs, shape or Shape.rounded(corpus, pairs, self.max_length)).to(self.device)
+            fill = shape or Shape.of(corpus, pairs).rounded()
+            batch = gather(corpus, pairs, fill, self.max_length).to(self.device)
             if self.noise is not None:
                 batch = self.noise.apply(batch)
             if shape is None or self.graphs is None:
-                gradient, losses = self._buffer(), self._losses()
+                gradient, losses = self.blocks.buffer(), self._losses()
                 links = None if self.guided is None else self.guided.labels.gather(corpus, pairs, batch)
                 self._forward_backward(batch, links, gradient, losses)
             else:
@@ -186,7 +193,7 @@ class TrainingStep:
         with nullcontext() if self.graphs is None else strictly_deterministic():
             total, loss = self.loss(batch, links)
             total.backward(None if loss_scale is None else loss_scale.value)
-        torch._foreach_copy_(self._views(gradient), [gradient_of(weight) for weight in self.compute_weights])
+        torch._foreach_copy_(self.blocks.views(gradient), [gradient_of(weight) for weight in self.compute_weights])
         if loss_scale is not None:
             gradient.div_(loss_scale.value)
         losses.copy_(torch.stack([loss.total.detach(), loss.negative_log_likelihood]))
@@ -213,30 +220,21 @@ class TrainingStep:
 
     def _run_graph(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Do the passes of `_forward_backward` for a batch of the fixed shape by a CUDA graph. Return the gradient and
-        the losses.
+        the losses, which are valid until the next call.
 
         A pass over a small batch consists of many short kernels, which take longer to launch than to run: 1,129 kernels
         of a step with 3 + 3 layers took 65 ms on an H200, and 7 ms as a graph, which launches all of them at once.
         """
         assert self.graphs is not None
         if self.static is None:
-            self.static = batch, self._buffer(), self._losses()
+            self.static = batch, self.blocks.buffer(), self._losses()
         static_batch, gradient, losses = self.static
         for field in fields(batch):
             if isinstance(value := getattr(batch, field.name), Tensor):
                 getattr(static_batch, field.name).copy_(value)
         self.graphs.run(partial(self._forward_backward, static_batch, None, gradient, losses), "micro-batch",
                         self.captured)
-        return gradient.clone(), losses
-
-    def _buffer(self) -> Tensor:
-        """Return a new tensor for the gradients of all weights, (elements,)."""
-        return torch.empty(sum(self.sizes), dtype=self.weights[0].dtype, device=self.device)
-
-    def _views(self, gradient: Tensor) -> list[Tensor]:
-        """Return the part of a buffer for each weight, as a view in the shape of the weight."""
-        return [elements[: weight.numel()].view_as(weight)
-                for elements, weight in zip(gradient.split(self.sizes), self.weights, strict=True)]
+        return gradient, losses
 
     def _losses(self) -> Tensor:
         return torch.empty(2, dtype=torch.float64, device=self.device)
@@ -288,14 +286,19 @@ class TrainingStep:
     def use_weights(self, weights: Sequence[Tensor]) -> Iterator[None]:
         """Put other weights into the model, and set it to evaluation mode, during the block."""
         self.release_graph()                                                    # its memory is used in the block
-        trained = [weight.detach().clone() for weight in self.weights]
+        trained = [block.detach().clone() for block in self.blocks.blocks]
         self.model.eval()
         try:
             copy_all(self.weights, weights)
             yield
         finally:
-            copy_all(self.weights, trained)
+            copy_all(self.blocks.blocks, trained)
             self.model.train()
+
+    @property
+    def ema_weights(self) -> list[Tensor]:
+        """Exponential moving average of each weight; empty without `ema_decay`."""
+        return self.blocks.by_weight(self.ema_blocks) if self.ema_blocks else []
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors of the optimizer and the moving average by name, on the CPU."""
@@ -309,12 +312,12 @@ class TrainingStep:
         self._copy_to_compute_model()
         self.optimizer.restore({name.removeprefix(OPTIMIZER): value for name, value in state.items()
                                 if name.startswith(OPTIMIZER)})
-        if self.ema_weights:
-            self.ema_weights = [state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names]
+        if self.ema_blocks:
+            copy_all(self.ema_weights, [state[f"{MOVING_AVERAGE}{name}"].to(self.device) for name in self.names])
 
     def _copy_to_compute_model(self) -> None:
         if self.compute_model is not self.model:
-            copy_all(self.compute_weights, self.weights)
+            copy_all(self.compute_blocks.blocks, self.blocks.blocks)
 
 
 def _tokens(corpus: EncodedCorpus, pairs: np.ndarray) -> int:
@@ -339,7 +342,7 @@ def scale_gradient(gradient: Tensor, norm: Tensor, tokens: int, clip: float) -> 
     """
     factor = torch.full_like(norm, 1 / tokens)
     if clip:
-        factor = torch.where(norm <= clip, factor, clip / (norm * tokens))
+        factor = torch.fmin(factor, clip / (norm * tokens))     # finite, so that gaps between the weights stay 0
     gradient.mul_(factor)
 
 
@@ -355,13 +358,8 @@ def update_moving_average(ema_weights: Sequence[Tensor], weights: Sequence[Tenso
     """
     decay = min(decay, (1 + step) / (10 + step))
     share = (1 - decay) * (1 - skip)
-    if not skip.is_cuda:
-        torch._foreach_lerp_(list(ema_weights), list(weights), [share] * len(weights))
-        return
-    # With a tensor as the share, a GPU would run one kernel of `lerp` for each weight.
-    changes = torch._foreach_sub(list(weights), list(ema_weights))
-    torch._foreach_mul_(changes, share)
-    torch._foreach_add_(list(ema_weights), changes)
+    for average, weight in zip(ema_weights, weights, strict=True):
+        average.lerp_(weight, share)
 
 
 @contextmanager

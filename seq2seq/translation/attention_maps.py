@@ -74,7 +74,7 @@ def compute_pair_attention(translator: Translator, pairs: Sequence[tuple[str | S
         return TokenizedLine(sides[side][index], tokenizers[side].pieces(ids[side][index]), spans[side][index])
 
     longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
-    for indices in batches_in_order(longest, translator.decoding.batch_tokens):
+    for indices in batches_in_order(longest, translator.decoding.batch_tokens_or_default):
         if cross_layer is not None and list(kinds) == ["cross"]:
             source_ids, offsets, _ = corpus.source.gather(indices)
             of_batch: list[dict[Kind, np.ndarray]] = [

@@ -71,7 +71,7 @@ def generate(translator: Translator, prompts: Iterable[str], samples: int = 1, *
         # The source of every text is a single token, `</s>`. The maximum length and the batch size are therefore set
         # from `max_length`, not from the length of the source.
         "max_length": None, "max_length_ratio": 1.0, "max_length_offset": max_length,
-        "batch_tokens": max(1, given.batch_tokens // max_length)})
+        "batch_tokens": max(1, given.batch_tokens_or_default // max_length)})
     if samples > 1 and not options.sampling:
         raise OptionError(f"samples={samples} needs sampling=True. To get several texts without sampling, set n_best.")
     if options.coverage_penalty:

@@ -63,7 +63,7 @@ def pair_scores(translator: Translator, pairs: Sequence[Pair], progress: ReportP
     longest = np.maximum(corpus.source.lengths, corpus.target.lengths)
     if progress:
         progress(len(pairs) - len(text))
-    for chosen in batches_in_order(longest[text], translator.decoding.batch_tokens):
+    for chosen in batches_in_order(longest[text], translator.decoding.batch_tokens_or_default):
         indices = text[chosen]
         batch = gather(corpus, indices).to(torch.device(translator.device))
         with torch.inference_mode():

@@ -276,14 +276,23 @@ class Translator:
         """
         sources = EncodedSide.from_lists(self.encode([part.source for part in parts]))
         translations: list[list[PartTranslation]] = [[] for _ in parts]
-        batch_tokens = setup.decoding.batch_tokens * 2 // max(2, setup.beam_size)
-        for indices in batches_in_order(sources.lengths, batch_tokens) if parts else ():
+        if not parts:
+            return translations
+        batch_tokens = self._batch_tokens(parts, setup) * 2 // max(2, setup.beam_size)
+        for indices in batches_in_order(sources.lengths, batch_tokens):
             ids, offsets, _ = sources.gather(indices)
             in_batch = self._search_batch([parts[index] for index in indices], ids, offsets, setup)
             for index, n_best in zip(indices, in_batch, strict=True):
                 translations[index] = n_best
             progress(indices)
         return translations
+
+    def _batch_tokens(self, parts: Sequence[Part], setup: SearchSetup) -> int:
+        """Return the number for `decoding.batch_tokens`. Only for its own search, an engine knows the memory."""
+        alone = not self.other_engines and self.language_model is None
+        if setup.decoding.batch_tokens == "auto" and alone and not setup.search_options(parts, fusion=False).has_hooks:
+            return self.engine.batch_tokens
+        return setup.decoding.batch_tokens_or_default
 
     def _search_batch(self, parts: Sequence[Part], ids: np.ndarray, offsets: np.ndarray, setup: SearchSetup
                       ) -> list[list[PartTranslation]]:

@@ -50,7 +50,7 @@ class Engine:
 def translator():
     tokenizers = SimpleNamespace(source=Words(SOURCE), target=Words(TARGET))
     return SimpleNamespace(engine=Engine(), tokenizers=tokenizers, encode=tokenizers.source.encode,
-                           decoding=SimpleNamespace(batch_tokens=7))
+                           decoding=SimpleNamespace(batch_tokens_or_default=7))
 
 
 def lists(counts):

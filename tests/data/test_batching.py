@@ -205,31 +205,33 @@ def test_the_decoder_reads_the_target_shifted_by_one():
 
 
 def test_a_filled_batch_has_its_shape_and_the_same_pairs():
-    fill = Shape(23, 29, 11, 7, 7)
-    plain, filled = gather(tiny(), np.array([2, 0, 1])), gather(tiny(), np.array([2, 0, 1]), fill)
-    # 7 source tokens and 10 target tokens: the rest, 16 and 19, is three dummies; five places stay empty.
-    assert filled.source_offsets.tolist()[3:] == [7, 13, 18, 23, 23, 23, 23, 23, 23]
-    assert filled.target_offsets.tolist()[3:] == [10, 17, 23, 29, 29, 29, 29, 29, 29]
+    plain, filled = (gather(tiny(), np.array([2, 0, 1]), fill) for fill in (None, Shape(23, 29, 11)))
+    for side, tokens, empty in (("source", 7, 8), ("target", 10, 8)):
+        offsets = getattr(plain, f"{side}_offsets").tolist()
+        assert getattr(filled, f"{side}_offsets").tolist() == [*offsets, *[tokens] * empty]
+        tail = [0] * (len(getattr(filled, f"{side}_positions")) - tokens)
+        assert getattr(filled, f"{side}_positions").tolist() == [*getattr(plain, f"{side}_positions").tolist(), *tail]
     assert filled.source.tolist() == [*plain.source.tolist(), *[END_ID] * 16]
     assert filled.target_output.tolist() == [*plain.target_output.tolist(), *[IGNORE_INDEX] * 19]
-    assert filled.target_input.tolist()[:10] == plain.target_input.tolist() and len(filled.target_input) == 29
-    assert filled.source_positions.tolist()[7:] == [*range(6), *range(5), *range(5)]
-    assert filled.target_positions.tolist()[10:] == [*range(7), *range(6), *range(6)]
-    assert (filled.longest_source, filled.longest_target, filled.target_count) == (7, 7, 10)
+    assert filled.target_input.tolist() == [*plain.target_input.tolist(), *[END_ID] * 19]
+    assert all(getattr(filled, name) == getattr(plain, name) for name in
+               ("longest_source", "longest_target", "target_count", "copies"))
 
 
-@pytest.mark.parametrize("fill", [
-    Shape(7, 29, 11, 7, 7),                                                     # no source for the dummies' targets
-    Shape(23, 29, 5, 7, 7),                                                     # two places for three dummies
-    Shape(6, 29, 11, 7, 7),                                                     # too small
-])
+@pytest.mark.parametrize(("max_length", "longest"), [(0, (4, 5)), (41, (4, 8)), (7, (4, 7)), (5, (4, 5))])
+def test_the_longest_length_is_rounded_up_to_at_most_the_maximum(max_length, longest):
+    batch = gather(tiny(), np.array([2, 0, 1]), max_length=max_length)
+    assert (batch.longest_source, batch.longest_target) == longest
+
+
+@pytest.mark.parametrize("fill", [Shape(6, 29, 11), Shape(23, 9, 11), Shape(23, 29, 2)], ids=str)
 def test_pairs_that_do_not_fit_a_shape_are_an_error(fill):
     with pytest.raises(ValueError, match="cannot be filled up to"):
         gather(tiny(), np.array([2, 0, 1]), fill)
 
 
 def test_a_batch_that_fills_its_shape_has_no_tail():
-    full = gather(tiny(), np.array([2, 0, 1]), Shape(7, 10, 3, 5, 5))
+    full = gather(tiny(), np.array([2, 0, 1]), Shape(7, 10, 3))
     assert full.source.tolist() == gather(tiny(), np.array([2, 0, 1])).source.tolist()
 
 
@@ -254,10 +256,8 @@ def test_every_micro_batch_fits_its_rounded_size(lengths):
     corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
                              for side in zip(*lengths, strict=True)))
     part = np.arange(len(corpus))
-    shape = Shape.rounded(corpus, part, longest=41)
-    filled = gather(corpus, part, shape)
-    assert len(filled.source) % 64 == len(filled.target_output) % 64 == 0
-    assert max(shape.longest_source, shape.longest_target) <= 41
+    filled = gather(corpus, part, Shape.of(corpus, part).rounded())
+    assert len(filled.source) % 64 == len(filled.target_output) % 64 == (len(filled.source_offsets) - 1) % 8 == 0
 
 
 # Groups of like length
@@ -303,7 +303,7 @@ def test_larger_micro_batches_have_fewer_candidate_splits(make_corpus):
 
 def test_a_micro_batch_too_large_for_a_fixed_shape_is_split_into_parts_that_fit():
     corpus = EncodedCorpus(EncodedSide.from_lists([[7] * 10] * 9), EncodedSide.from_lists([[7] * 4] * 9))
-    shape = Shape(source_tokens=40, target_tokens=40, sentences=20, longest_source=11, longest_target=11)
+    shape = Shape(source_tokens=40, target_tokens=40, sentences=20)
     parts = list(split_to_shape(corpus, np.arange(9), shape))
     assert sorted(np.concatenate(parts).tolist()) == list(range(9))
     for part in parts:
@@ -316,33 +316,20 @@ def test_a_fixed_shape_fits_the_micro_batches_of_other_epochs_with_little_to_fil
     sources = (targets * random.normal(0.95, 0.15, len(targets))).astype(int).clip(2, 257)
     corpus = EncodedCorpus(*(EncodedSide(np.full(side.sum(), 7), np.concatenate([[0], side.cumsum()]))
                              for side in (sources, targets)))
-    shape = Shape.for_plan(corpus, plan_epoch(corpus, 4001, 2, seed=1, epoch=0), 257)
+    shape = Shape.for_plan(corpus, plan_epoch(corpus, 4001, 2, seed=1, epoch=0))
     plan = [part for epoch in (1, 2, 3) for step in plan_epoch(corpus, 4001, 2, 1, epoch) for part in step]
     assert sum(len(list(split_to_shape(corpus, part, shape))) > 1 for part in plan) <= len(plan) / 100
-    # Half of the target tokens, as sentences have at least two, would be 1,129.
-    assert shape.sentences < 1.3 * max(map(len, plan))
     # The last step of an epoch is a partial one.
     filled = np.array([[side.lengths_of(part).sum() for side in (corpus.source, corpus.target)] for part in plan])
     assert (filled.mean(0) > 0.9 * np.array([shape.source_tokens, shape.target_tokens])).all()
 
 
-def test_without_long_sentences_the_kernels_of_attention_get_one_block_per_sentence():
-    corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
-                             for side in ([3, 90, 20], [5, 5, 126])))
-    plan = plan_epoch(corpus, 150, 1, seed=1, epoch=0)
-    for longest, grow, expected in ((257, True, 257), (257, False, 128), (100, False, 100)):
-        shape = Shape.for_plan(corpus, plan, longest, grow)
-        assert (shape.longest_source, shape.longest_target) == (expected, expected)
-    with_long = EncodedCorpus(corpus.source, EncodedSide.from_lists([[7], [7] * 128, [7]]))
-    assert Shape.for_plan(with_long, plan, 257, grow=False).longest_source == 256
-
-
-@given(st.lists(st.tuples(st.integers(2, 19), st.integers(2, 19)), min_size=1, max_size=60), st.integers(19, 300),
-       st.integers(2, 200), st.integers(1, 5), st.booleans())
-def test_each_micro_batch_fits_its_fixed_shape_or_its_halves_do(lengths, longest, batch_tokens, accumulation, grow):
+@given(st.lists(st.tuples(st.integers(2, 19), st.integers(2, 19)), min_size=1, max_size=60),
+       st.integers(2, 200), st.integers(1, 5))
+def test_each_micro_batch_fits_its_fixed_shape_or_its_halves_do(lengths, batch_tokens, accumulation):
     corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
                              for side in zip(*lengths, strict=True)))
-    shape = Shape.for_plan(corpus, plan_epoch(corpus, batch_tokens, accumulation, seed=1, epoch=0), longest, grow)
+    shape = Shape.for_plan(corpus, plan_epoch(corpus, batch_tokens, accumulation, seed=1, epoch=0))
     for epoch in (0, 1):
         for step in plan_epoch(corpus, batch_tokens, accumulation, 1, epoch):
             parts = [part for pairs in step for part in split_to_shape(corpus, pairs, shape)]

@@ -13,11 +13,11 @@ from seq2seq.tokenizers.tokenizer import END_ID, START_ID, UNKNOWN_ID
 WORDS, VOCAB_SIZE = 9, 5000
 
 
-def batch(sentences=4000, words=WORDS):
+def batch(sentences=4001, words=WORDS):
     lists = np.random.default_rng(1).integers(3, 30, (sentences, words)).tolist()
     corpus = EncodedCorpus(EncodedSide.from_lists(lists), EncodedSide.from_lists(lists))
     indices = np.arange(sentences)
-    return gather(corpus, indices, Shape.rounded(corpus, indices, words + 1))
+    return gather(corpus, indices, Shape.of(corpus, indices).rounded())
 
 
 def changed(noise, batch):

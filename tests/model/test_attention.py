@@ -170,7 +170,7 @@ def test_self_attention_step_by_step_equals_full_self_attention():
     torch.manual_seed(1)
     layer = SelfAttention(D_MODEL, HEADS).double()
     hidden = torch.randn(7, D_MODEL, dtype=torch.float64)
-    at_once = layer(hidden, sentences_of((7,)), causal=True)
+    at_once = layer(hidden, sentences_of((7,)), causal=True).dense()
     keys, values = torch.zeros(2, 1, HEADS, 9, HEAD_SIZE, dtype=torch.float64)
     bias = torch.full((1, HEADS, 1, 9), -math.inf, dtype=torch.float64)
     for position in range(7):
@@ -313,7 +313,7 @@ def test_hard_attention_attends_to_one_position_per_head():
     layer, samples = HardCrossAttention(D_MODEL, HEADS).double().eval(), []
     layer.output = torch.nn.Identity()
     hidden, memory = torch.randn(2, D_MODEL, dtype=torch.float64), torch.randn(5, D_MODEL, dtype=torch.float64)
-    output = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)), samples)
+    output = layer(hidden, memory, sentences_of((2,)), sentences_of((5,)), samples).dense()
     values = layer.key_value(memory)[:, D_MODEL:].view(5, HEADS, HEAD_SIZE)
     best = layer.weights_of(hidden, memory, sentences_of((2,)), sentences_of((5,)))[0].argmax(-1)   # (heads, queries)
     for query in range(2):

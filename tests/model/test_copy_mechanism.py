@@ -184,7 +184,7 @@ def test_outputs_do_not_depend_on_other_sentences_of_the_batch(make_model, kind,
 def test_padding_to_a_fixed_shape_changes_nothing(make_model, kind, choice):
     model = make_model(kind=kind, copy=True, **choice)
     results = []
-    for fill in (None, Shape(source_tokens=31, target_tokens=29, sentences=11, longest_source=13, longest_target=13)):
+    for fill in (None, Shape(source_tokens=31, target_tokens=29, sentences=11)):
         batch = batch_of(fill=fill)
         model.zero_grad()
         loss = training_loss(model.forward(batch), batch.target_output, batch.target_count)

@@ -39,17 +39,17 @@ def batch_of(sources=SOURCES, targets=TARGETS):
 
 
 def sentences_of(batch):
-    return Sentences(batch.source_offsets, batch.source_positions, batch.longest_source)
+    return Sentences.from_offsets(batch.source_offsets, batch.longest_source)
 
 
 def test_sources_are_divided_after_each_separator():
     batch = batch_of()
     segments = Segments.of(batch.source, sentences_of(batch))
-    assert segments.all.offsets.diff().tolist() == [3, 4, 3, 4, 2, 5, 1, 2]
+    assert segments.all.lengths.tolist() == [3, 4, 3, 4, 2, 5, 1, 2]
     assert segments.current.tolist() == [2, 3, 5, 7]
     assert segments.context[segments.has_context].tolist() == [1, 0, 4, 6]
     assert segments.has_context.tolist() == [[True, True], [False, False], [True, False], [True, False]]
-    assert segments.current_sentences.offsets.tolist() == [0, 3, 7, 12, 14]
+    assert segments.current_sentences.begins.tolist() == [0, 3, 7, 12]
 
 
 def attend(query, keys, values, heads):
@@ -85,7 +85,7 @@ def test_the_states_are_those_of_the_equations(model):
                    for each in (*sentences, ids)]
         *context, last = encoded
         for position, hidden in enumerate(last):
-            found = memory[current.offsets[number] + position]
+            found = memory[current.begins[number] + position]
             if not context:
                 torch.testing.assert_close(found, hidden)
                 continue
@@ -93,7 +93,7 @@ def test_the_states_are_those_of_the_equations(model):
             read = torch.stack([layer.word_output(attend(query, *layer.word_key_value(states).chunk(2, 1), 2))
                                 for states in reversed(context)])
             chosen = attend(layer.sentence_query(hidden), *layer.sentence_key_value(read).chunk(2, 1), 2)
-            added = layer.feed_forward(layer.sentence_output(chosen))
+            added = layer.feed_forward(layer.sentence_output(chosen)).dense()
             gate = torch.sigmoid(layer.gate_of_hidden(hidden) + layer.gate_of_context(added))
             torch.testing.assert_close(found, gate * hidden + (1 - gate) * added)
 

@@ -9,9 +9,9 @@ LENGTHS = (3, 1, 5, 2)
 FEATURES = 7
 
 
-def sentences_of(lengths):
+def sentences_of(lengths, tail=0):
     offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    return Sentences.from_offsets(offsets, max(lengths))
+    return Sentences.from_offsets(offsets, max(lengths), sum(lengths) + tail)
 
 
 def places(lengths):
@@ -22,6 +22,24 @@ def places(lengths):
 def test_every_token_knows_its_position_in_its_sentence():
     assert sentences_of(LENGTHS).positions.tolist() == [0, 1, 2, 0, 0, 1, 2, 3, 4, 0, 1]
     assert len(sentences_of(LENGTHS)) == 4
+
+
+@pytest.mark.parametrize("empty", [0, 2])
+def test_the_tail_is_in_no_sentence(empty):
+    sentences = sentences_of([*LENGTHS, *[0] * empty], tail=3)
+    assert sentences.positions.tolist() == [*sentences_of(LENGTHS).positions.tolist(), 0, 0, 0]
+    assert sentences.in_tail.tolist() == [False] * 11 + [True] * 3 and sentences.tail.tolist() == [11, 12, 13]
+    assert sentences.sentence.tolist()[:11] == sentences_of(LENGTHS).sentence.tolist()
+
+
+def test_each_copy_of_a_batch_has_its_own_tail():
+    offsets = torch.tensor([0, 3, 5, 5], dtype=torch.int32)
+    sentences = Sentences.of_batch(offsets, torch.tensor([0, 1, 2, 0, 1, 0, 0]).repeat(2), 3, copies=2)
+    assert (sentences.begins.tolist(), sentences.lengths.tolist()) == ([0, 3, 5, 7, 10, 12], [3, 2, 0] * 2)
+    assert sentences.tail.tolist() == [5, 6, 12, 13]
+    flat = torch.arange(1.0, 15)[:, None]
+    assert pack_rows(unpack_rows(flat, sentences), sentences).flatten().tolist() == [1, 2, 3, 4, 5, 0, 0, 8, 9, 10, 11,
+                                                                                   12, 0, 0]
 
 
 def test_true_in_the_mask_means_a_real_token():
@@ -42,36 +60,48 @@ def test_padding_is_finite():
 
 
 @hypothesis.settings(deadline=None, max_examples=20)
-@hypothesis.given(strategies.lists(strategies.integers(1, 6), min_size=1, max_size=7), strategies.integers(0, 3))
-def test_pack_undoes_unpack_whatever_the_lengths(lengths, empty):
-    sentences = sentences_of([*lengths, *[0] * empty])
-    flat = torch.arange(sum(lengths) * 2.0).view(-1, 2)
-    assert torch.equal(pack_rows(unpack_rows(flat, sentences), sentences), flat)
+@hypothesis.given(strategies.lists(strategies.integers(1, 6), min_size=1, max_size=7), strategies.integers(0, 3),
+                  strategies.integers(0, 3))
+def test_pack_undoes_unpack_whatever_the_lengths(lengths, empty, tail):
+    sentences = sentences_of([*lengths, *[0] * empty], tail)
+    flat = torch.arange(1, 1 + (sum(lengths) + tail) * 2.0).view(-1, 2)
+    packed = pack_rows(unpack_rows(flat, sentences), sentences)
+    assert torch.equal(packed[: sum(lengths)], flat[: sum(lengths)]) and not packed[sum(lengths) :].any()
 
 
 def plainly_unpacked(flat, lengths):
     numbers, positions = map(list, zip(*places(lengths), strict=True))
     return flat.new_zeros(len(lengths), max(lengths), flat.shape[1]).index_put(
-        (torch.tensor(numbers), torch.tensor(positions)), flat)
+        (torch.tensor(numbers), torch.tensor(positions)), flat[: sum(lengths)])
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, (3, 5, 0, 0)], ids=["sentences", "empty ones behind them"])
-def test_gradients_of_unpack_equal_those_of_plain_indexing(lengths):
-    flat = torch.randn(sum(lengths), FEATURES, requires_grad=True)
+EVERY_BATCH = pytest.mark.parametrize(("lengths", "tail"), [(LENGTHS, 0), ((3, 5, 0, 0), 0), (LENGTHS, 2),
+                                                            ((3, 5, 0, 0), 2)])
+
+
+@EVERY_BATCH
+def test_gradients_of_unpack_equal_those_of_plain_indexing(lengths, tail):
+    flat = torch.randn(sum(lengths) + tail, FEATURES, requires_grad=True)
     arriving = torch.randn(len(lengths), max(lengths), FEATURES)                # some of it arrives at padding
-    (gradient,) = torch.autograd.grad(unpack_rows(flat, sentences_of(lengths)), flat, arriving)
+    (gradient,) = torch.autograd.grad(unpack_rows(flat, sentences_of(lengths, tail)), flat, arriving)
     (expected,) = torch.autograd.grad(plainly_unpacked(flat, lengths), flat, arriving)
     assert torch.equal(gradient, expected)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, (3, 5, 0, 0)], ids=["sentences", "empty ones behind them"])
-def test_gradients_of_pack_equal_those_of_plain_indexing(lengths):
+@EVERY_BATCH
+def test_gradients_of_pack_equal_those_of_plain_indexing(lengths, tail):
     padded = torch.randn(len(lengths), max(lengths), FEATURES, requires_grad=True)
-    sentences = sentences_of(lengths)
-    arriving = torch.randn(sum(lengths), FEATURES)
+    sentences = sentences_of(lengths, tail)
+    arriving = torch.randn(sum(lengths) + tail, FEATURES)
     (gradient,) = torch.autograd.grad(pack_rows(padded, sentences), padded, arriving)
-    (expected,) = torch.autograd.grad(padded[sentences.token_mask], padded, arriving)
+    (expected,) = torch.autograd.grad(padded[sentences.token_mask], padded, arriving[: sum(lengths)])
     assert torch.equal(gradient, expected)
+
+
+def test_padding_that_is_not_a_number_stays_out_of_the_tail():
+    padded = torch.full((2, 3, FEATURES), torch.nan)
+    padded[0] = 1
+    assert pack_rows(padded, sentences_of((3, 0), tail=2)).tolist() == [[1] * FEATURES] * 3 + [[0] * FEATURES] * 2
 
 
 def test_parts_and_heads_are_laid_out_for_products_and_back():

@@ -97,7 +97,7 @@ def test_a_cell_equals_that_of_torch(kind, theirs):
 @pytest.mark.parametrize("selection", ["soft", "hard", "structured"])
 def test_padding_to_a_fixed_shape_changes_nothing(make_model, make_corpus, selection):
     model, corpus = make_model(kind=RecurrentModel, selection=selection), make_corpus()
-    indices, fill = np.arange(4), Shape(40, 47, 17, 13, 11)
+    indices, fill = np.arange(4), Shape(40, 47, 17)
     outcomes = []
     for batch in (gather(corpus, indices), gather(corpus, indices, fill)):
         loss = training_loss(model(batch), batch.target_output, batch.target_count)
@@ -130,7 +130,7 @@ def test_removing_finished_sentences_does_not_change_the_results(make_model, mak
     everybody = [13] * batch.longest_target
     found = model(batch).dense()
     gradient, = torch.autograd.grad(found.square().sum(), model.output_weight)
-    targets = Sentences(batch.target_offsets, batch.target_positions, batch.longest_target)
+    targets = Sentences.from_offsets(batch.target_offsets, batch.longest_target)
     assert rnn.plan_active_rows(targets)[0] != everybody
     monkeypatch.setattr(rnn, "plan_active_rows", lambda sentences: (everybody, None))
     expected = model(batch).dense()

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from seq2seq.model.packing import Sentences
-from seq2seq.model.transformer import DecoderLayer, EncoderLayer
+from seq2seq.model.transformer import DecoderLayer, EncoderLayer, Stream
 
 D_MODEL, NUM_HEADS, FEED_FORWARD = 21, 3, 29
 SOURCE_LENGTHS, TARGET_LENGTHS = (5, 2, 11, 3), (7, 3, 2, 13)
@@ -66,8 +66,8 @@ def test_the_encoder_layer_equals_that_of_torch(pre_norm, activation):
         ours.feed_forward_residual.norm.load_state_dict(theirs.norm2.state_dict())
     hidden = torch.randn(sum(SOURCE_LENGTHS), D_MODEL, requires_grad=True)
     expected = theirs(padded(hidden, SOURCE_LENGTHS), src_key_padding_mask=padding(SOURCE_LENGTHS))
-    assert_equal_with_gradients(ours(hidden, sentences_of(SOURCE_LENGTHS)), expected[~padding(SOURCE_LENGTHS)],
-                                [hidden])
+    output = ours(Stream(hidden, hidden), sentences_of(SOURCE_LENGTHS)).add(nn.Identity()).inputs
+    assert_equal_with_gradients(output, expected[~padding(SOURCE_LENGTHS)], [hidden])
 
 
 @both_norms
@@ -94,5 +94,6 @@ def test_the_decoder_layer_equals_that_of_torch(pre_norm, activation):
     expected = theirs(
         padded(hidden, TARGET_LENGTHS), padded(memory, SOURCE_LENGTHS), tgt_mask=future, tgt_is_causal=True,
         tgt_key_padding_mask=padding(TARGET_LENGTHS), memory_key_padding_mask=padding(SOURCE_LENGTHS))
-    output = ours(hidden, memory, sentences_of(TARGET_LENGTHS), sentences_of(SOURCE_LENGTHS))
+    output = ours(Stream(hidden, hidden), memory, sentences_of(TARGET_LENGTHS), sentences_of(SOURCE_LENGTHS)).add(
+        nn.Identity()).inputs
     assert_equal_with_gradients(output, expected[~padding(TARGET_LENGTHS)], [hidden, memory])

@@ -8,12 +8,19 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from simulation import SimulatedGPU
+
+from seq2seq.training.distributed import ProcessGroup
 
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))
 from test_gpu import *  # noqa: E402, F403
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_tensorboard", "without_waits")]
+
+
+test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds = pytest.mark.usefixtures("search_kernels")(
+    test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds)  # noqa: F405
 
 
 @pytest.fixture
@@ -26,3 +33,11 @@ def without_waits(gpu: SimulatedGPU) -> Callable[[], AbstractContextManager[None
         assert not gpu.record.waits
 
     return refusing
+
+
+@pytest.fixture
+def sums_by_nccl(gpu: SimulatedGPU) -> Iterator[ProcessGroup]:
+    """A process group of one rank that sends its sums to a backend which does nothing."""
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield ProcessGroup(gradients=dist.new_group(backend="fake"))
+    dist.destroy_process_group()

@@ -1,6 +1,9 @@
 """The search of the static engine with CUDA graphs: the same hypotheses as by the search on the host of a CPU."""
 
 import copy
+import gc
+import math
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,40 +12,52 @@ import torch
 from lookup import on_host
 from simulation import SimulatedGPU
 
-from seq2seq.inference.device_search import CHECK_STEPS, Beams
-from seq2seq.inference.static import Bucket, StaticEngine
-from seq2seq.model import build_transformer
+from seq2seq.inference.device_search import CHECK_STEPS
+from seq2seq.inference.eager import EagerEngine
+from seq2seq.inference.engines import load_engine
+from seq2seq.model import build_model, build_transformer
+from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.tokenizers.tokenizer import END_ID
 
+static = pytest.importorskip("seq2seq.inference.static", exc_type=ImportError)
+StaticEngine, Storage, _StaticRun, rounded = static.StaticEngine, static.Storage, static._StaticRun, static.rounded
+
+pytestmark = pytest.mark.usefixtures("search_kernels")
+
 VOCAB_SIZE = 90
 # Numbers of sentences and maximum lengths of searches.
-SEARCHES = [(11, 40), (1, 70), (5, 20), (11, 40)]
+SEARCHES = [(3, 12), (1, 14)]
 
 
 def random_model(seed, **options):
-    """Random model in fp64 with hypotheses of many lengths."""
+    """Random model with hypotheses of many lengths."""
     torch.manual_seed(seed)
-    model = build_transformer(source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE, d_model=16, encoder_layers=1,
-                              decoder_layers=2, num_heads=2, feed_forward=24, tied_embeddings="none", **options)
+    model = build_transformer(source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE, **{
+        "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 1, "feed_forward": 24,
+        "tied_embeddings": "none", **options})
     torch.nn.init.normal_(model.output_weight, std=0.6)
     with torch.no_grad():
         model.output_weight[END_ID] *= 1.5
-    return model.double().eval()
+    return model.eval()
 
 
-def searches(model, options, engine=None, device="cpu", sizes=SEARCHES):
+def source_of(generator, sentences):
+    lengths = generator.integers(1, 20, sentences)
+    return (generator.integers(3, VOCAB_SIZE, lengths.sum()),
+            np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
+
+
+def searches(model, options, engine=None, sizes=SEARCHES):
     """Return the hypotheses of some searches; with an engine, by its own search."""
     generator, found = np.random.default_rng(1), []
     for sentences, longest in sizes:
-        lengths = generator.integers(1, 20, sentences)
-        offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
-        source = generator.integers(3, VOCAB_SIZE, lengths.sum())
+        source = source_of(generator, sentences)
         limits = [longest, *generator.integers(1, longest, sentences - 1).tolist()]
-        n_best = search(engine or on_host(model), source, offsets, limits, options,
+        n_best = search(engine or on_host(model), *source, limits, options,
                         whole_search=engine and engine.whole_search)
-        found.append([[(each.tokens, pytest.approx(each.log_probability, rel=1e-12)) for each in hypotheses]
+        found.append([[(each.tokens, pytest.approx(each.log_probability, abs=1e-4)) for each in hypotheses]
                       for hypotheses in n_best])
     return found
 
@@ -56,54 +71,145 @@ def on_gpu(model):
 
 
 @pytest.mark.parametrize(("beam_size", "options"), [
-    (1, {}), (3, {"window": 6, "pre_norm": True, "positions": "learned"}),
+    (1, {}), (3, {"window": 3, "num_heads": 2, "decoder_layers": 2, "pre_norm": True, "positions": "learned"}),
     *(pytest.param(beam_size, options, marks=pytest.mark.slow) for beam_size, options in [
-        (2, {"score": "additive", "activation": "gelu"}), (5, {"normalize": "relu"}), (12, {"selection": "hard"})])])
+        (2, {"score": "bilinear", "output_bias": True}), (5, {"scale_embedding": False}), (12, {"window": 2})])])
 def test_graphs_find_what_the_search_on_the_host_finds(beam_size, options):
     model = random_model(beam_size, **options)
     expected = searches(model, options_of(beam_size))
     with SimulatedGPU() as gpu:
         engine = on_gpu(model)
         gpu.record.clear()
-        assert searches(model, options_of(beam_size), engine, "cuda") == expected
-        graphs = {bucket: graph for buffers in engine.buffers.values() for bucket, graph in buffers.graphs.items()}
-        launches = gpu.record.operators["graph"]
-    assert all(graphs.values()) and Bucket(16, 32, 32) in graphs
-    assert {bucket.sentences for bucket in graphs} >= {16, 8, 1}
-    assert {bucket.positions for bucket in graphs} >= {32, 64}
-    # All steps of a bucket are replays, except for its first one.
-    assert launches >= sum(graph.replays for graph in graphs.values()) > 60
+        assert searches(model, options_of(beam_size), engine) == expected
+        graphs, launches = engine.storage.graphs, gpu.record.operators["graph"]
+    # No graph depends on the lengths of sources or the position.
+    assert all(graphs.values()) and {4, 1} <= graphs.keys() <= {4, 2, 1}
+    # All steps are replays, except for the first one with each number of sentences.
+    assert launches >= sum(graph.replays for graph in graphs.values()) > 12
+
+
+@pytest.mark.parametrize("beam_size", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_search_that_needs_more_places_copies_the_cache(monkeypatch, beam_size):
+    monkeypatch.setattr(static, "MORE_POSITIONS", -18)
+    monkeypatch.setattr(Storage, "add_places", lambda storage, graphs, add=Storage.add_places: (
+        grown.append(len(storage.graphs)), add(storage, graphs)))
+    model, grown = random_model(2), []
+    expected = searches(model, options_of(beam_size))
+    with SimulatedGPU():
+        assert searches(model, options_of(beam_size), on_gpu(model)) == expected
+    assert any(grown), "with graphs that are captured again"
 
 
 @pytest.mark.slow
-def test_a_bucket_is_captured_once(gpu):
-    engine, made = on_gpu(random_model(1)), []
+def test_searches_with_other_options_have_another_storage(gpu):
+    model = random_model(3)
+    engine = on_gpu(model)
+    for options in (options_of(3), SearchOptions(3, power_length_penalty(0.6), 3, patience=2.0), options_of(2),
+                    SearchOptions(2, power_length_penalty(0.6), 2)):
+        before = engine.storage
+        assert searches(model, options, engine) == searches(model, options)
+        assert engine.storage is not before
+
+
+@pytest.mark.slow
+def test_a_number_of_sentences_is_captured_once(gpu):
+    engine, counts, made = on_gpu(random_model(1)), [], []
     capture = engine.cuda_graphs._capture
     engine.cuda_graphs._capture = lambda function: made.append(function) or capture(function)
-    counts = []
     for _ in range(3):
-        searches(None, options_of(2), engine, "cuda")
+        searches(None, options_of(2), engine)
         counts.append(len(made))
-    # In the second round, graphs of buffers that were replaced by larger ones are captured again.
-    assert counts[0] < counts[1] == counts[2]
-    assert len({(id(function.func.__self__), function.args) for function in made}) == len(made)
+    assert len(engine.storage.graphs) <= counts[0] and counts[1:] == counts[:1] * 2
+
+
+@pytest.mark.slow
+def test_more_sentences_than_a_power_of_two(gpu):
+    model = random_model(4)
+    engine = on_gpu(model)
+    assert searches(model, options_of(1), engine, [(67, 3)]) == searches(model, options_of(1), None, [(67, 3)])
+    assert max(engine.storage.graphs) == 96
 
 
 def test_after_a_failed_capture_steps_run_without_graphs(monkeypatch, capsys):
     model, failing = random_model(2), SimpleNamespace(calls=0)
-    expected, advance = searches(model, options_of(3), sizes=SEARCHES[2:3]), Beams.advance
+    expected, advance = searches(model, options_of(3), sizes=SEARCHES[:1]), static.advance
 
-    def waiting(beams, *arguments, **options):
-        rows = advance(beams, *arguments, **options)
+    def waiting(beams, *arguments):
+        advance(beams, *arguments)
         failing.calls += 1
-        assert rows.max().item() < beams.totals.numel()                         # the host waits, after all operators
-        return rows
+        assert beams.finished_count.max().item() >= 0                         # the host waits, after all operators
 
-    monkeypatch.setattr(Beams, "advance", waiting)
+    monkeypatch.setattr(static, "advance", waiting)
     with SimulatedGPU() as gpu:
         engine = on_gpu(model)
-        assert searches(model, options_of(3), engine, "cuda", SEARCHES[2:3]) == expected
+        assert searches(model, options_of(3), engine, SEARCHES[:1]) == expected
         assert not gpu.record.operators["graph"] and failing.calls > CHECK_STEPS
         assert not engine.cuda_graphs.enabled
     told = capsys.readouterr().err
     assert told.count("decoding without CUDA graphs, because a step could not be captured: CUDA error") == 1
+
+
+def test_a_search_with_nan_leaves_nothing_in_the_cache(gpu):
+    model = random_model(4)
+    engine = on_gpu(model)
+    position = engine.model.target_positions[3]
+    sound = position.clone()
+    position.fill_(math.nan)
+    with pytest.raises(FloatingPointError):
+        searches(model, options_of(3), engine, SEARCHES[:1])
+    position.copy_(sound)
+    assert searches(model, options_of(3), engine, SEARCHES[:1]) == searches(model, options_of(3), None, SEARCHES[:1])
+
+
+def test_finished_sentences_leave_the_search(monkeypatch, gpu):
+    model, steps = random_model(2), []
+    with torch.no_grad():
+        model.output_weight[END_ID] = 0                                         # `</s>` only at the maximum length
+    advance = _StaticRun.advance
+    monkeypatch.setattr(_StaticRun, "advance", lambda run, length: (steps.append(run.sentences), advance(run, length)))
+    engine = on_gpu(model)
+    engine.whole_search(*source_of(np.random.default_rng(1), 5), [3] * 4 + [CHECK_STEPS + 3],
+                        SearchOptions(1, power_length_penalty(1.0)))
+    assert steps == [8] * CHECK_STEPS + [1] * 3
+    assert engine.storage.clock.tolist() == [CHECK_STEPS + 3, sum(steps)], "the places of those that stay"
+
+
+def test_larger_beams_use_the_general_search(gpu):
+    model = random_model(5)
+    engine = on_gpu(model)
+    assert searches(model, options_of(17), engine, [(3, 9)]) == searches(model, options_of(17), None, [(3, 9)])
+    assert engine.storage is None
+
+
+def test_an_engine_that_is_no_longer_used_frees_its_memory(gpu):
+    engine = on_gpu(random_model(5))
+    searches(None, options_of(2), engine, SEARCHES[:1])
+    references = [weakref.ref(each) for each in (engine, engine.model, engine.storage)]
+    gc.disable()
+    try:
+        del engine
+        assert not any(reference() for reference in references), "without garbage collection"
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("options", [{"score": "additive"}, {"normalize": "relu"}, {"selection": "hard"},
+                                     {"copy": True}, {"type": "rnn"}, {"type": "language_model"}, {"d_model": 512}],
+                         ids=str)
+def test_models_that_the_engine_does_not_serve(gpu, options):
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2}
+    model = build_model(ModelSection.model_validate({**sizes, **options}), VOCAB_SIZE, VOCAB_SIZE)
+    assert not isinstance(load_engine(model, "fp32", "cuda"), StaticEngine)
+    assert not StaticEngine.serves(random_model(1).double(), torch.device("cuda"))
+
+
+def test_old_gpus_use_the_general_search():
+    with SimulatedGPU(capability=(7, 5)):
+        assert type(load_engine(random_model(1), "fp32", "cuda")) is EagerEngine
+    with SimulatedGPU():
+        assert type(load_engine(random_model(1), "fp32", "cuda")) is StaticEngine
+
+
+@pytest.mark.parametrize(("number", "found"), [(1, 1), (3, 4), (32, 32), (33, 64), (64, 64), (65, 96), (1310, 1312)])
+def test_numbers_of_sentences_are_rounded_up(number, found):
+    assert rounded(number) == found

@@ -1,5 +1,7 @@
 """Every model and attention: the same losses, gradients and translations on the simulated GPU as on the CPU."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,8 @@ from simulation import SimulatedGPU
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.data.epoch_plan import plan_epoch
 from seq2seq.inference.eager import EagerEngine
-from seq2seq.model import build_model, rnn, trains_packed
-from seq2seq.model.loss import negative_log_likelihood, training_loss
+from seq2seq.model import attention, build_model, rnn, trains_packed
+from seq2seq.model.loss import _chunks, negative_log_likelihood, training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
@@ -49,18 +51,19 @@ MODELS = {
 QUICK = ("transformer", "transformer-pre-norm", "transformer-relu", "transformer-copy", "rnn-gru", "pointer-gru",
          "language-model-window")
 EVERY_MODEL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
-# These run all attention in the variable-length kernel in half precision.
+# In half precision, all attention of these is by intervals.
 PACKED = ("transformer", "transformer-pre-norm", "transformer-untied", "transformer-dot", "transformer-bilinear",
           "transformer-window", "language-model", "language-model-window")
+KERNELS = "_attention_forward", "_attention_backward_of_queries", "_attention_backward_of_keys"
 
 
 def section_of(keys):
-    return ModelSection.model_validate({"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0,
+    return ModelSection.model_validate({"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0,
                                         "max_positions": LONGEST + 2, **keys})
 
 
 def built(keys):
-    """A model of heads of 8, whose weights are random: a fresh one has biases of 0 and gains of 1."""
+    """A model of heads of 16, whose weights are random: a fresh one has biases of 0 and gains of 1."""
     section = section_of(keys)
     torch.manual_seed(1)
     pointer = section.type == "pointer"
@@ -104,7 +107,7 @@ def test_losses_gradients_and_search_equal_the_cpus(name, monkeypatch):
         monkeypatch.setattr(rnn, "plan_active_rows", lambda sentences: ([len(sentences)] * sentences.longest, None))
     corpus = corpus_for(keys.get("type"))
     pairs = np.arange(len(corpus))
-    filled = gather(corpus, pairs, Shape.rounded(corpus, pairs, LONGEST))
+    filled = gather(corpus, pairs, Shape.of(corpus, pairs).rounded(), LONGEST)
     plain = gather(corpus, pairs)
     expected = trained_step(built(keys), filled)
     with torch.inference_mode():
@@ -126,18 +129,38 @@ def test_losses_gradients_and_search_equal_the_cpus(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", PACKED)
-def test_in_half_precision_attention_runs_packed_and_reads_no_row_that_the_offsets_leave_out(name):
+@pytest.mark.parametrize("layers", [1, pytest.param(6, marks=pytest.mark.slow)])
+def test_attention_by_intervals_equals_padded_attention_in_a_whole_model(name, layers, monkeypatch):
+    keys = {**MODELS[name], "encoder_layers": layers, "decoder_layers": layers}
+    corpus = corpus_for(keys.get("type"))
+    pairs = np.arange(len(corpus))
+    expected = trained_step(built(keys), gather(corpus, pairs))
+    filled = gather(corpus, pairs, Shape.of(corpus, pairs).rounded())           # it has tails and empty sentences
+    monkeypatch.setattr(attention, "runs_packed", lambda query: True)           # also in fp32
+    with SimulatedGPU() as gpu:
+        found = trained_step(built(keys).to("cuda"), filled.to(torch.device("cuda")))
+        launched = gpu.record.operators
+    # Encoder, decoder and cross-attention share their intervals with those of other layers.
+    kinds = 1 if keys.get("type") == "language_model" else 3
+    assert launched["_find_intervals"] == 2 * kinds
+    assert {launched[kernel] for kernel in KERNELS} == {layers * kinds}
+    assert found[:2] == pytest.approx(expected[:2], rel=1e-5)
+    for weight, gradient in expected[2].items():
+        torch.testing.assert_close(found[2][weight], gradient, atol=1e-5 * gradient.abs().max().item() + 1e-5,
+                                   rtol=1e-5, msg=weight)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_in_half_precision_a_packed_model_is_near_fp32(name):
     keys = MODELS[name]
     corpus = corpus_for(keys.get("type"))
     pairs = np.arange(len(corpus))
     expected, _, precise = trained_step(built(keys), gather(corpus, pairs))
-    filled = gather(corpus, pairs, Shape.for_plan(corpus, plan_epoch(corpus, 40, 1, seed=1, epoch=0), LONGEST))
+    filled = gather(corpus, pairs, Shape.for_plan(corpus, plan_epoch(corpus, 40, 1, seed=1, epoch=0)))
     with SimulatedGPU() as gpu:
         found, _, gradients = trained_step(built(keys).to("cuda").to(torch.bfloat16), filled.to(torch.device("cuda")))
-        launched = gpu.record.operators
         layers = 1 if keys.get("type") == "language_model" else 3               # encoder, decoder, cross-attention
-        assert launched["torch_attn._varlen_attn.default"] == layers
-        assert launched["torch_attn._varlen_attn_backward.default"] == layers
+        assert {gpu.record.operators[kernel] for kernel in KERNELS} == {layers}
     assert found == pytest.approx(expected, rel=0.02)
     for weight, gradient in gradients.items():
         assert gradient.isfinite().all(), weight
@@ -157,3 +180,11 @@ def test_a_model_trains_packed_exactly_if_none_of_its_sentences_is_padded(name, 
     assert trains_packed(section, batch.source.device, torch.bfloat16) == (not padded) == (name in PACKED)
     assert not trains_packed(section, batch.source.device, torch.float32)
     assert not trains_packed(section, torch.device("cpu"), torch.bfloat16)
+
+
+@pytest.mark.parametrize(("gigabytes", "chunks"), [(80, 2), (24, 5), (8, 15)])
+def test_chunks_of_the_loss_have_at_most_one_gigabyte_and_a_64th_of_the_memory(gpu, monkeypatch, gigabytes, chunks):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gigabytes * 10**9))
+    weight = torch.zeros(37_000, 1, dtype=torch.bfloat16, device="cuda")
+    rows = _chunks(25_000, weight)
+    assert len(rows) == chunks and (rows[0].start, rows[-1].stop) == (0, 25_000)

@@ -7,7 +7,6 @@ operator passes through `SimulatedGPU`, which
 - lists what makes the host wait for the GPU, with the line of seq2seq that caused it,
 - counts operators, which are about as many kernel launches, and collectives between ranks,
 - runs Triton's kernels in Triton's interpreter, tensors in 16 bits as fp32 that is rounded at the end of the kernel,
-- runs variable-length attention by a reference that checks the kernel's constraints (varlen_reference.py),
 - captures and replays CUDA graphs (graphs.py).
 
 It needs the device guard (device_guard.py), and so a process of its own. It has no streams, races, memory limit, NCCL
@@ -27,22 +26,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import graphs
 import torch
-import torch.nn.attention.varlen  # registers torch.ops.torch_attn
 import torch.nn.functional as F
-import varlen_reference
 from torch import Tensor, nn
 from torch.utils import _foreach_utils
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
-from varlen_reference import Packed
 
 import seq2seq
+from seq2seq.model import loss
 
 try:
     from triton.runtime.interpreter import GridExecutor, InterpretedFunction
@@ -70,8 +68,6 @@ WITHOUT_KERNEL = {
     aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten._unsafe_view.default,
     aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default,
     aten.new_empty_strided.default, aten.set_.source_Tensor}
-VARLEN = torch.ops.torch_attn._varlen_attn.default
-VARLEN_BACKWARD = torch.ops.torch_attn._varlen_attn_backward.default
 
 
 class DeviceMismatch(RuntimeError):
@@ -195,14 +191,17 @@ class SimulatedGPU(TorchDispatchMode):
     def _replacements(self) -> Iterator[tuple[Any, str, Any]]:
         for name, value in {"is_available": True, "device_count": 1, "current_device": 0, "_lazy_init": None,
                             "get_device_capability": self.capability, "get_device_name": "simulated GPU",
-                            "mem_get_info": (MEMORY, MEMORY), "max_memory_allocated": 0, "max_memory_reserved": 0,
-                            "manual_seed_all": None,
+                            "mem_get_info": (MEMORY, MEMORY),
+                            "get_device_properties": SimpleNamespace(total_memory=MEMORY),
+                            "max_memory_allocated": 0, "max_memory_reserved": 0, "manual_seed_all": None,
                             "empty_cache": None, "synchronize": None, "set_device": None,
                             "_exchange_device": 0, "_maybe_exchange_device": 0}.items():
             yield torch.cuda, name, lambda *_, value=value, **__: value
         for name, value in graphs.replacements(self).items():
             yield torch.cuda, name, value
         yield torch.version, "cuda", "13.0"
+        if self.run_kernels:                                                    # one program a row: the slowest to run
+            yield loss, "gradient_function", lambda *_: loss.overwrite_with_gradient
         if InterpretedFunction is not None:
             yield InterpretedFunction, "run", lambda kernel, *args, grid, warmup=False, **named: self.run_triton(
                 kernel, grid, args, named)
@@ -468,21 +467,6 @@ def _by_device(*tensors: Tensor | None) -> tuple[list[GpuTensor], list[Tensor]]:
 # Operators that PyTorch has for CUDA only
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
-            longest_key: int, causal: bool = False, scale: float | None = None, window: Any = None,
-            *rest: Any) -> tuple[Tensor, ...]:
-    assert not any(rest), "varlen_attn: options that the reference does not have"
-    return varlen_reference.forward(Packed.of(query, key, value, query_offsets, key_offsets, longest_query, longest_key,
-                                              causal, scale, window))
-
-
-def _varlen_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor, log_sums: Tensor,
-                     query_offsets: Tensor, key_offsets: Tensor, longest_query: int, longest_key: int, causal: bool,
-                     random: Tensor, scale: float | None = None, window: Any = None) -> tuple[Tensor, ...]:
-    return varlen_reference.backward(gradient, Packed.of(query, key, value, query_offsets, key_offsets, longest_query,
-                                                         longest_key, causal, scale, window))
-
-
 def _gru_cell(entering: Tensor, recurrent: Tensor, state: Tensor, input_bias: Tensor | None = None,
               hidden_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the new state, and what the backward pass needs: reset, update, new, state, recurrent part of new."""
@@ -529,7 +513,6 @@ def _lstm_cell_backward(of_state: Tensor | None, of_cell: Tensor | None, before:
 
 
 OWN_KERNELS: dict[Any, Callable[..., Any]] = {
-    VARLEN: _varlen, VARLEN_BACKWARD: _varlen_backward,
     aten._thnn_fused_gru_cell.default: _gru_cell, aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     aten._thnn_fused_lstm_cell.default: _lstm_cell,
     aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,

@@ -1,9 +1,12 @@
 """A distributed training survives the loss of any process in any phase."""
 
+import faulthandler
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +57,18 @@ def test_the_loss_of_each_of_two_ranks_in_each_phase_changes_no_result(tmp_path)
 def test_the_loss_of_one_of_four_ranks_changes_no_result(tmp_path):
     check(tmp_path, [(4, 0, "validation"), (4, 1, "preparation"), (4, 2, "saving a checkpoint"),
                      (4, 3, "middle of training")])
+
+
+def test_a_lost_rank_is_named_before_nccls_watchdog_can_abort_the_process(tmp_path, capfd):
+    def work(rank):
+        faulthandler.disable()                                                  # pytest's would print stacks
+        with lost_ranks.watch_ranks(rank, 2):
+            threading.Timer(2 if rank == 0 else 0.2, os.abort).start()          # the watchdog of rank 0 is later
+            time.sleep(60)                                                      # waits for its GPU
+
+    assert run_forked_ranks(2, tmp_path / "store", work) == [-signal.SIGABRT] * 2
+    message = capfd.readouterr().err
+    assert "process 1 of this training has ended; process 0 ends, too. Run the same command again" in message
 
 
 @pytest.mark.parametrize(("error", "code"), [(None, 0), (Stopped(15, "saved"), 0), (ValueError("of one rank"), 2)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 import torch
+from torch import Tensor
 
 from seq2seq import console
 from seq2seq.devices import is_out_of_memory
@@ -35,3 +36,12 @@ def usable(device: torch.device) -> bool:
                      "compute the same, more slowly")
         return False
     return True
+
+
+def usable_in_16_bits(tensor: Tensor) -> bool:
+    """Return True if the kernels for bf16 and fp16 run on the device of a tensor, and the tensor has such a dtype.
+
+    They are compiled for compute capability 8.0 and above. Older GPUs have no bf16.
+    """
+    return (tensor.is_cuda and tensor.dtype in (torch.bfloat16, torch.float16)
+            and torch.cuda.get_device_capability(tensor.device) >= (8, 0) and usable(tensor.device))

@@ -1,0 +1,105 @@
+"""The attention of a decoding step in Triton's interpreter, against PyTorch's operators."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from seq2seq.model.kernels import step_attention
+from seq2seq.model.kernels.step_attention import cross_attention, self_attention
+
+LENGTHS = [1, 130, 7, 31, 32, 33, 64, 0]
+
+
+def _launch_cross(beam, heads, size, dtype):
+    query, memory = torch.zeros(2 * beam, heads, size, dtype=dtype), torch.zeros(3, 2, heads, size, dtype=dtype)
+    cross_attention(query, memory, *torch.zeros(2, 2, dtype=torch.int32))
+
+
+def _launch_self(beam, heads, size, dtype):
+    for sentences in (2, 1024):                                                 # programs of 1 and of 4 hypotheses
+        rows = sentences * beam
+        self_attention(torch.zeros(rows, 3, heads, size, dtype=dtype), torch.zeros(rows, 2, heads, size, dtype=dtype),
+                       torch.zeros(1, rows, dtype=torch.int32), torch.zeros(2, dtype=torch.int64), beam)
+
+
+# To compile, see test_kernels.py.
+LAUNCHES = {f"{name} beam {beam} head {size} {dtype}": partial(launch, beam, 8, size, dtype)
+            for name, launch in (("cross", _launch_cross), ("self", _launch_self))
+            for beam, size, dtype in [(4, 64, torch.bfloat16), (5, 32, torch.bfloat16), (4, 128, torch.bfloat16),
+                                      (4, 64, torch.float16), (1, 16, torch.float16), (16, 48, torch.bfloat16),
+                                      (4, 64, torch.float32), (5, 128, torch.float32), (1, 32, torch.float32)]}
+
+
+def draw(*shape, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def attended(query, keys, values):
+    """query: (heads, head_size). keys, values: (n, heads, head_size)."""
+    query, keys, values = (each.double() for each in (query, keys, values))
+    weights = (torch.einsum("hd,nhd->hn", query, keys) / math.sqrt(query.shape[1])).softmax(1)
+    return torch.einsum("hn,nhd->hd", weights, values)
+
+
+def assert_close(found, expected):
+    rtol = 2e-3 if found.dtype == torch.float16 else 1e-5
+    torch.testing.assert_close(found.double(), expected, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize(("beam", "size", "dtype"), [
+    (4, 64, torch.float32), (5, 8, torch.float32), (1, 48, torch.float16), (16, 16, torch.float32),
+    pytest.param(12, 128, torch.float32, marks=pytest.mark.slow)])
+def test_a_beam_attends_to_the_source_of_its_sentence(beam, size, dtype):
+    lengths = torch.tensor(LENGTHS)
+    end = lengths.cumsum(0).int()
+    kept = torch.tensor([6, 0, 7, 1, 3, 4, 5])                                  # as after sentences have left
+    first, end = (end - lengths.int())[kept], end[kept]
+    query, memory = draw(len(kept) * beam, 2, size, dtype=dtype), draw(sum(LENGTHS), 2, 2, size, dtype=dtype)
+    found = cross_attention(query, memory, first, end)
+    expected = torch.stack([attended(one, *memory[begin:stop].unbind(1)) for sentence, begin, stop in zip(
+        query.view(-1, beam, 2, size), first.tolist(), end.tolist(), strict=True) for one in sentence])
+    assert not found[2 * beam : 3 * beam].any(), "a sentence without tokens"
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("min_programs", [1, 1 << 20], ids=["four", "one"])
+@pytest.mark.parametrize(("beam", "size", "position", "window", "dtype"), [
+    (4, 64, 0, None, torch.float32), (4, 32, 40, None, torch.float32), (5, 8, 33, 6, torch.float32),
+    (1, 48, 70, None, torch.float16), (6, 16, 9, 1, torch.float32),
+    pytest.param(12, 128, 130, None, torch.float32, marks=pytest.mark.slow)])
+def test_hypotheses_attend_to_their_ancestors(monkeypatch, beam, size, position, window, dtype, min_programs):
+    monkeypatch.setattr(step_attention, "MIN_PROGRAMS", min_programs)
+    rows, generator = 3 * beam, torch.Generator().manual_seed(1)
+    places = (position + 2) * rows
+    projected, cache = draw(rows, 3, 2, size, dtype=dtype), draw(places, 2, 2, size, dtype=dtype)
+    sentence = torch.arange(rows) // beam * beam
+    parents = sentence + torch.randint(beam, (position, rows), generator=generator)
+    shuffled = torch.randperm(places - rows, generator=generator)[: position * rows].view(position, rows)
+    ancestors = shuffled.gather(1, parents).int() if position else torch.zeros(1, rows, dtype=torch.int32)
+    before, clock = cache.clone(), torch.tensor([position, places - rows])
+    nobodys = torch.ones(places, dtype=torch.bool)
+    nobodys[ancestors[:position].long()] = False
+    cache[nobodys] = math.nan
+    before[places - rows :] = projected[:, 1:]
+    found = self_attention(projected, cache, ancestors, clock, beam, window)
+    assert torch.equal(cache[places - rows :], projected[:, 1:])
+    begin = 0 if window is None else max(0, position - window)
+    expected = torch.stack([attended(projected[row, 0], *torch.cat(
+        [before[ancestors[begin:position, row].long()], projected[row : row + 1, 1:]]).unbind(1))
+        for row in range(rows)])
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("min_programs", [1, 1 << 20], ids=["four", "one"])
+def test_nan_stays_in_its_sentence(monkeypatch, min_programs):
+    monkeypatch.setattr(step_attention, "MIN_PROGRAMS", min_programs)
+    cache, projected, query = draw(12, 2, 2, 16), draw(6, 3, 2, 16), draw(6, 2, 16)
+    cache[3] = math.nan                                                         # of the second sentence
+    found = self_attention(projected, cache, torch.arange(6, dtype=torch.int32)[None], torch.tensor([1, 6]), 3)
+    assert found[:3].isfinite().all() and found[3].isnan().all()
+    memory = draw(5, 2, 2, 16)
+    memory[4] = math.nan
+    found = cross_attention(query, memory, *torch.tensor([[0, 3], [3, 5]], dtype=torch.int32))
+    assert found[:3].isfinite().all() and found[3:].isnan().all()
