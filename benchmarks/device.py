@@ -44,9 +44,10 @@ from benchmarks.measuring import environment
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.data.epoch_plan import batches_in_order, plan_epoch
 from seq2seq.devices import choose_device, describe
-from seq2seq.inference.static import StaticEngine
+from seq2seq.inference.engines import load_engine
 from seq2seq.model import build_model, kernels
 from seq2seq.recipe import ModelSection, TrainingSection
+from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.training.run import make_deterministic
 from seq2seq.training.step import TrainingStep
@@ -286,15 +287,16 @@ def decoding(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
 
     def measure(beam_size: int) -> dict[str, Any]:
         torch.manual_seed(1)
-        model = build_model(section_of(shape), vocab_size, vocab_size).eval().to(bench.device)
-        engine = StaticEngine(model, "bf16" if bench.on_gpu else "fp32", bench.device)
+        model = build_model(section_of(shape), vocab_size, vocab_size).to(bench.device)
+        engine = load_engine(model, "bf16" if bench.on_gpu else "fp32", str(bench.device))
         options = SearchOptions(beam_size, power_length_penalty(1.0), banned_ids=[0, 1])
 
         def translate() -> int:
             tokens = 0
             for chosen in batches_in_order(corpus.source.lengths, bench.batch_tokens * 2 // beam_size):
                 ids, offsets, _ = corpus.source.gather(chosen)
-                found = engine.whole_search(ids, offsets.astype(np.int32), limits[chosen].tolist(), options)
+                found = search(engine, ids, offsets.astype(np.int32), limits[chosen].tolist(), options,
+                               engine.whole_search)
                 tokens += sum(len(hypotheses[0].tokens) + 1 for hypotheses in found)
             return tokens
 

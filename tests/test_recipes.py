@@ -5,6 +5,7 @@ import importlib.util
 import json
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -174,6 +175,31 @@ def test_multi30k_is_written_where_its_recipes_look_for_it(hub, tmp_path, monkey
     assert "train.{de,en}: 3 lines" in capsys.readouterr().out
     for path in (ROOT / "recipes" / "multi30k").glob("*.yaml"):
         load_recipe(path, [f"data.root={output}"], check_files=True)
+
+
+def test_variants_of_multi30k_are_compared_on_validation_text(tmp_path, monkeypatch, capsys):
+    module, recipes = script("multi30k", "compare.py"), {}
+
+    def train(command, **_):
+        path, run = command[command.index("train") + 1], command[command.index("--run-dir") + 1]
+        settings = [value for option, value in zip(command, command[1:], strict=False) if option == "--set"]
+        recipe = recipes[run.name] = load_recipe(path, settings, check_files=False)
+        run.mkdir()
+        (run / "metrics.jsonl").write_text("".join(json.dumps({"kind": kind, "bleu": bleu}) + "\n" for kind, bleu in (
+            ("validation", 40.0 + recipe.seed), ("validation", 7.0), ("other", 99.0))))
+        return SimpleNamespace(returncode=int("dropout" in run.name))
+
+    monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.setattr(module.subprocess, "run", train)
+    assert run(module, monkeypatch, "en_de_best", "--seeds", 1, 3, "--at-once", 2) == 1
+    printed = capsys.readouterr()
+    assert "| 12,000 pieces, SimCut | 41.00 | 43.00 | 42.00 |" in printed.out
+    assert "| 12,000 pieces, dropout 0.3, 60 % of 11,200 steps | nan | nan | nan |" in printed.out
+    assert printed.err.count("failed") == 2
+    first, second = (recipes[f"12_000_pieces_Bi_SimCut_3_{stage}"].training for stage in range(2))
+    assert first.bidirectional_epochs and first.start_from is None and not second.bidirectional_epochs
+    assert Path(second.start_from) == tmp_path / "en_de_best" / "12_000_pieces_Bi_SimCut_3_0"
+    assert first.consistency_cutoff == second.consistency_cutoff == 0.05
 
 
 @pytest.mark.slow
