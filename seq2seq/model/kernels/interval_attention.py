@@ -42,7 +42,7 @@ def find_intervals(own: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], tok
         tokens: number of tokens on the own side.
         before, after: how far the interval extends before and after the token's own position; None: no limit.
     """
-    sentences, intervals = len(own[0]), own[0].new_empty(2, tokens)
+    sentences, intervals = len(own[0]), own[0].new_empty(2, tokens, dtype=torch.int32)
     assert len(other[0]) == sentences, "both sides must have the same sentences"
     if tokens:
         with torch.cuda.device_of(intervals):                                   # Triton launches on the current device
