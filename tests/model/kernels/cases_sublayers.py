@@ -19,7 +19,7 @@ from seq2seq.model.kernels.row_sums import column_sums, linear
 from seq2seq.model.transformer import ACTIVATIONS
 
 # Rows and widths. Some widths are no power of two. 11 is no multiple of 8: a group of 8 elements and a rest of 3.
-SHAPES = [(1, 300), (7, 11), (37, 96), (65, 512),
+SHAPES = [(1, 300), (7, 11), (37, 96), (9, 512),
           *(pytest.param(*shape, marks=pytest.mark.slow) for shape in [(257, 300), (257, 512), (2, 1024), (64, 2048)])]
 SEED, NUMBER = 2**62 + 12345, 41
 
@@ -273,15 +273,15 @@ def test_masks_are_those_of_the_random_numbers(width, probability, seed, number)
 
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.5])
 def test_the_share_of_dropped_elements_is_the_probability(probability):
-    found = mask(65, 512, probability)
+    found = mask(33, 512, probability)
     deviation = (probability * (1 - probability) / found.numel())**0.5
     assert abs((found == 0).double().mean() - probability) < 4 * deviation
     assert abs(found.double().mean() - 1) < 4 * deviation / (1 - probability)
 
 
 def test_masks_of_other_seeds_numbers_rows_and_columns_are_independent():
-    one = mask(65, 512, 0.3)
-    others = [mask(65, 512, 0.3, seed=SEED + 1), mask(65, 512, 0.3, number=NUMBER + 1), one.roll(1, 0),
+    one = mask(33, 512, 0.3)
+    others = [mask(33, 512, 0.3, seed=SEED + 1), mask(33, 512, 0.3, number=NUMBER + 1), one.roll(1, 0),
               one.roll(1, 1), one.roll(8, 1)]
     for other in others:
         correlation = torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]
