@@ -134,14 +134,14 @@ class Storage:
     def add_places(self, cuda_graphs: CudaGraphs) -> None:
         """Double the number of places. The graphs use the addresses of the old tensors, so they are deleted."""
         tokens, sentences, places = self.sizes
-        self.sizes = tokens, sentences, 2 * places
-        for name, dim in (("cache", 1), ("ancestors", 0), ("history", 0)):
-            old = getattr(self, name)
-            larger = old.new_empty(*old.shape[:dim], 2 * places, *old.shape[dim + 1 :])
-            larger.narrow(dim, 0, places).copy_(old)
-            setattr(self, name, larger)
+        # If the memory does not suffice, this raises an error and changes nothing.
+        cache = self.cache.new_empty(len(self.cache), 2 * places, *self.cache.shape[2:])
+        ancestors, history = (table.new_empty(2 * places) for table in (self.ancestors, self.history))
         if self.graphs:
             cuda_graphs.delete(self.graphs)
+        cache[:, :places], ancestors[:places], history[:places] = self.cache, self.ancestors, self.history
+        self.cache, self.ancestors, self.history = cache, ancestors, history
+        self.sizes = tokens, sentences, 2 * places
 
     def finished(self, sentences: int, length: int, chosen: Tensor | None) -> list[list[Hypothesis]]:
         """Return the finished hypotheses of sentences in the order in which they ended. This waits for the GPU once.

@@ -100,6 +100,19 @@ def test_a_search_that_needs_more_places_copies_the_cache(monkeypatch, beam_size
     assert any(grown), "with graphs that are captured again"
 
 
+def test_a_cache_that_cannot_grow_stays_as_it_is(gpu):
+    class Full(torch.Tensor):
+        def new_empty(self, *_):
+            raise torch.OutOfMemoryError("full")
+
+    engine = on_gpu(random_model(1))
+    storage = engine._storage_for(options_of(2), 1, 1, 8)
+    cache, storage.history = storage.cache, torch.zeros(8).as_subclass(Full)
+    with pytest.raises(torch.OutOfMemoryError):
+        storage.add_places(engine.cuda_graphs)
+    assert storage.cache is cache and storage.sizes == (1, 1, 8)
+
+
 @pytest.mark.slow
 def test_searches_with_other_options_have_another_storage(gpu):
     model = random_model(3)
