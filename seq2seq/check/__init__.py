@@ -15,7 +15,13 @@ from seq2seq.check.blocking_problems import (
     load_or_make_tokenizers,
 )
 from seq2seq.check.corpus_statistics import Sample
-from seq2seq.check.cost import estimate_disk, estimate_model, estimate_training, estimate_vocabulary
+from seq2seq.check.cost import (
+    estimate_disk,
+    estimate_gpus,
+    estimate_model,
+    estimate_training,
+    estimate_vocabulary,
+)
 from seq2seq.check.measure import measure
 from seq2seq.check.pair_checks import CorpusChecker
 from seq2seq.check.print_report import show_report
@@ -119,6 +125,7 @@ def check_recipe(recipe: Recipe, run: Path, measured: bool = False) -> Report:
         elif tokenizers is not None:
             try:
                 estimate_training(text, [reader.lengths for reader in train_readers], report)
+                estimate_gpus(recipe, report)
                 add_epoch_warnings(recipe.training, report.training, report.warnings)
             except CorpusError as error:
                 problems.append(str(error))

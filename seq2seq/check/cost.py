@@ -17,6 +17,18 @@ from seq2seq.recipe import Recipe
 from seq2seq.tokenizers.tokenizer import Tokenizers
 from seq2seq.training.loop import KEPT_TO_RESUME
 
+GPU_MODEL_PARAMETERS = 10_000_000
+"""Minimum number of parameters for an estimate of the time on GPUs: smaller models are quick on a CPU, too."""
+GPU_FLOPS = 200e12
+"""Floating-point operations a second of a training in bf16 on an H100. An H200 reached 245e12: the base model with
+attention by intervals, 684,000 target tokens a second. An H100 computes as fast, but its memory is 30 % slower, which
+is taken to cost 18 % of the speed."""
+GPU_SECONDS_A_LAYER = 0.9e-3
+"""Minimum time per layer of a step on a GPU, however few tokens it has: on an H200, steps of 2,048 target tokens took
+10.4 ms with 6 + 6 layers of width 512."""
+GPU_SUM_BYTES_A_SECOND = 250e9
+"""Bytes of the gradient that eight GPUs of a machine sum per second."""
+
 
 def estimate_vocabulary(recipe: Recipe, tokenizers: Tokenizers | None, characters: dict[str, set[str]],
                         report: Report) -> None:
@@ -73,7 +85,13 @@ def estimate_model(recipe: Recipe, report: Report) -> None:
     # Bytes per parameter: 16 for the fp32 weight, its gradient and Adam's two moments; 4 for the exponential moving
     # average of the weight; 4 for the copies of weight and gradient in bf16 or fp16.
     bytes_each = 16 + (4 if recipe.training.ema_decay else 0) + (4 if precision != "fp32" else 0)
+    # Each weight takes part in one multiplication for each token that passes through its layer.
+    layers = list(model.named_parameters(remove_duplicate=False))
+    encoder = sum(weight.numel() for name, weight in layers if name.startswith("encoder."))
+    decoder = sum(weight.numel() for name, weight in layers if name.startswith(("decoder.", "layers.")))
     report.model = {"type": recipe.model.type, "parameters": parameters, "of_embeddings": embeddings,
+                    "weights_per_source_token": encoder,
+                    "weights_per_target_token": decoder + sizes[-1] * recipe.model.d_model,
                     "bytes_of_bundle": 4 * parameters, "bytes_in_training": bytes_each * parameters}
 
 
@@ -105,6 +123,31 @@ def estimate_training(text: TrainingText, lengths: Sequence[Mapping[str, Sequenc
         epochs = in_both / max(1, doubled) + (section.max_steps - in_both) / max(1, steps)
     report.training = {**{f"{side}_tokens": count for side, count in tokens.items()}, "steps_per_epoch": steps,
                        "max_steps": section.max_steps, "epochs": epochs}
+
+
+def estimate_gpus(recipe: Recipe, report: Report) -> None:
+    """Add the estimated time of the training on one and on eight H100 to the report, if this machine has no GPU.
+
+    A weight costs six floating-point operations per token: two forward, four backward. Recurrent models and small ones
+    get no estimate.
+    """
+    model, training, section = report.model, report.training, recipe.training
+    if (report.machine["device"] != "cpu" or model["parameters"] < GPU_MODEL_PARAMETERS
+            or recipe.model.type not in ("transformer", "language_model")):
+        return
+    tokens = {side: training.get(f"{side}_tokens", 0) / training["steps_per_epoch"]
+              for side in ("source", "target", "text")}
+    passes = 2 if section.consistency else 1
+    operations = 6 * passes * (model["weights_per_source_token"] * tokens["source"]
+                               + model["weights_per_target_token"] * (tokens["target"] + tokens["text"]))
+    layers = recipe.model.decoder_layers + (recipe.model.encoder_layers if recipe.task.has_source else 0)
+
+    def hours(gpus: int) -> float:
+        summing = 4 * model["parameters"] / GPU_SUM_BYTES_A_SECOND if gpus > 1 else 0
+        computing = max(operations / gpus / GPU_FLOPS, GPU_SECONDS_A_LAYER * layers)
+        return (computing + summing) * section.max_steps / 3600
+
+    report.estimated = {"operations_a_step": operations, "hours_on_one_h100": hours(1), "hours_on_eight_h100": hours(8)}
 
 
 def _side_without_ids(lengths: np.ndarray) -> EncodedSide:

@@ -134,6 +134,10 @@ def _cost(report: Report) -> Iterator[tuple[str, str]]:
                        f"(all sides together){peak}")
     elif training:
         yield "time", "not measured"
+    if estimated := report.estimated:
+        yield "on GPUs", (f"{_duration(estimated['hours_on_one_h100'])} on one H100, "
+                          f"{_duration(estimated['hours_on_eight_h100'])} on eight, without validation (estimated from "
+                          f"{estimated['operations_a_step'] / 1e12:,.2g} TFLOP per step, not measured)")
     if report.disk:
         yield "disk", f"about {_size(report.disk['needed'])} needed, {_size(report.disk['free'])} free"
     yield "machine", f"{machine['device']} ({machine['processor']}), precision {machine['precision']}"

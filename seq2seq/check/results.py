@@ -129,6 +129,8 @@ class Report:
     machine: dict[str, Any] = field(default_factory=dict)
     disk: dict[str, Any] = field(default_factory=dict)
     measured: dict[str, Any] = field(default_factory=dict)
+    estimated: dict[str, Any] = field(default_factory=dict)
+    """Time of the training on GPUs that this machine does not have."""
     warnings: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 

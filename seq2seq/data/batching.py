@@ -54,6 +54,7 @@ class Batch:
         IGNORE_INDEX in the tail.
     target_offsets, target_positions, longest_target: as for the source.
     target_count: number of target tokens in the loss.
+    filled: False if there is no tail.
     copies: number of equal parts that the tensors of tokens consist of. The offsets are those of one part, and each
         part has its own tail.
     """
@@ -68,6 +69,7 @@ class Batch:
     target_positions: Tensor
     longest_target: int
     target_count: int
+    filled: bool = False
     copies: int = 1
 
     def to(self, device: torch.device) -> Batch:
@@ -168,7 +170,8 @@ class Shape:
     @staticmethod
     def of(corpus: EncodedCorpus, pairs: np.ndarray) -> Shape:
         """Return the size of the batch of `pairs`."""
-        return Shape(*(int(side.lengths_of(pairs).sum()) for side in (corpus.source, corpus.target)), len(pairs))
+        source, target = (int(side.lengths_of(pairs).sum()) for side in (corpus.source, corpus.target))
+        return Shape(source, target, len(pairs))
 
     @staticmethod
     def for_plan(corpus: EncodedCorpus, plan: Iterable[Iterable[np.ndarray]]) -> Shape:
@@ -229,17 +232,17 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
     """
     import torch
 
-    size = Shape.of(corpus, indices)
-    fill = fill or size
-    if not size.fits_into(fill):
-        raise ValueError(f"a batch of {size} cannot be filled up to {fill}")
+    own = Shape.of(corpus, indices)
+    size = fill or own
+    if not own.fits_into(size):
+        raise ValueError(f"a batch of {own} cannot be filled up to {size}")
     source, source_offsets, source_positions = corpus.source.gather(indices)
     target, target_offsets, target_positions = corpus.target.gather(indices)
     target_input = np.empty_like(target)
     target_input[1:] = target[:-1]
     target_input[target_offsets[:-1]] = START_ID
 
-    def filled(array: np.ndarray, value: int, length: int) -> Tensor:
+    def extend(array: np.ndarray, value: int, length: int) -> Tensor:
         return torch.from_numpy(np.concatenate([array, np.full(length - len(array), value, array.dtype)]))
 
     def longest(offsets: np.ndarray) -> int:
@@ -247,15 +250,14 @@ def gather(corpus: EncodedCorpus, indices: np.ndarray, fill: Shape | None = None
         return max(found, min(_round_up(found, LENGTH_MULTIPLE), max_length))
 
     def filled_offsets(offsets: np.ndarray) -> Tensor:
-        return filled(offsets.astype(np.int32), offsets[-1], fill.sentences + 1)
+        return extend(offsets.astype(np.int32), offsets[-1], size.sentences + 1)
 
     return Batch(
-        filled(source, END_ID, fill.source_tokens), filled_offsets(source_offsets),
-        filled(source_positions, 0, fill.source_tokens), longest(source_offsets),
-        filled(target_input, END_ID, fill.target_tokens), filled(target, IGNORE_INDEX, fill.target_tokens),
-        filled_offsets(target_offsets), filled(target_positions, 0, fill.target_tokens), longest(target_offsets),
-        size.target_tokens,
-    )
+        extend(source, END_ID, size.source_tokens), filled_offsets(source_offsets),
+        extend(source_positions, 0, size.source_tokens), longest(source_offsets),
+        extend(target_input, END_ID, size.target_tokens), extend(target, IGNORE_INDEX, size.target_tokens),
+        filled_offsets(target_offsets), extend(target_positions, 0, size.target_tokens), longest(target_offsets),
+        own.target_tokens, fill is not None)
 
 
 def split_by_length(corpus: EncodedCorpus, pairs: np.ndarray) -> list[np.ndarray]:

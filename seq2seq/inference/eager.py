@@ -83,8 +83,8 @@ class EagerEngine:
     def _search_on_device(self, source: np.ndarray, source_offsets: np.ndarray, max_lengths: Sequence[int],
                           options: SearchOptions) -> list[list[Hypothesis]]:
         state = self.model.start(*self.on_device(source, source_offsets))
-        run = StepwiseRun(self._step, state, max_lengths, options, torch.from_numpy(options.banned).to(self.device))
-        return decode(run, max_lengths)
+        banned = copy_to_device(torch.from_numpy(options.banned), self.device)
+        return decode(StepwiseRun(self._step, state, max_lengths, options, banned), max_lengths)
 
     def on_device(self, source: np.ndarray, source_offsets: np.ndarray) -> tuple[Tensor, Tensor, int]:
         """Return the first arguments of `model.interface.Stepwise.start`."""

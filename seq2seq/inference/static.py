@@ -200,9 +200,10 @@ class StaticEngine(EagerEngine):
         """See `engines.Engine.batch_tokens`: as many as fit into four fifths of the memory that is free now."""
         model, size = self.transformer, self.transformer.target_embedding.element_size()
         vectors = 2 * len(model.decoder) * model.d_model * size                 # keys and values of a token
-        # A batch has two rows per token at most, in the shortest sentences, with logits that are copied in part. The
-        # cache has two or three target tokens per source token, and its copy, when it grows, half as many.
-        per_token = 2 * (len(self.output_weight) * size + 4 * model.d_model * size) + 5 * vectors
+        # A beam search has up to one row per token: in sentences of one token and `</s>`. Its logits and hidden states
+        # count twice. The hypotheses of a batch have about twice as many tokens as `batch_tokens`. Their cache may be
+        # rounded up to twice its size, and exists twice while it grows.
+        per_token = 2 * size * (len(self.output_weight) + 4 * model.d_model) + 8 * vectors
         free = torch.cuda.mem_get_info(self.device)[0] + (
             torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
         return int(max(1024, min(MAX_BATCH_TOKENS, 0.8 * free / per_token)))

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.model.kernels import usable_in_16_bits
-from seq2seq.model.layers import LAYER_GAIN, Projected, linear
+from seq2seq.model.layers import LAYER_GAIN, Projected, TokenLinear, linear
 from seq2seq.model.packing import Sentences, pack, unpack
 
 # Up to this value of sentences * heads, PyTorch's fused CPU kernel is faster than matrix products in decoding steps.
@@ -243,7 +243,7 @@ class SelfAttention(nn.Module):
                  window: int | None = None) -> None:
         super().__init__()
         self.num_heads, self.window = num_heads, window
-        self.query_key_value = linear(d_model, 3 * d_model, fused=3, gain=LAYER_GAIN)
+        self.query_key_value = linear(d_model, 3 * d_model, fused=3, gain=LAYER_GAIN, kind=TokenLinear)
         self.weighing = weighing(num_heads, d_model // num_heads)
         self.output = linear(d_model, d_model, gain=LAYER_GAIN)
 
@@ -292,8 +292,8 @@ class CrossAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int, weighing: MakeWeighing = ScaledDotProduct) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.query = linear(d_model, d_model, gain=LAYER_GAIN)
-        self.key_value = linear(d_model, 2 * d_model, fused=2, gain=LAYER_GAIN)
+        self.query = linear(d_model, d_model, gain=LAYER_GAIN, kind=TokenLinear)
+        self.key_value = linear(d_model, 2 * d_model, fused=2, gain=LAYER_GAIN, kind=TokenLinear)
         self.weighing = weighing(num_heads, d_model // num_heads)
         self.output = linear(d_model, d_model, gain=LAYER_GAIN)
 

@@ -48,8 +48,8 @@ class Segments:
         current = counts.cumsum(0) - 1
         distance = 1 + torch.arange(int(counts.max()) - 1, device=source.device)
         has_context = distance < counts[:, None]
-        return Segments(Sentences.from_offsets(offsets, int(offsets.diff().max()), len(source)), current,
-                        (current[:, None] - distance).clamp(min=0), has_context)
+        segments = Sentences.from_offsets(offsets, int(offsets.diff().max()), len(source), sentences.filled)
+        return Segments(segments, current, (current[:, None] - distance).clamp(min=0), has_context)
 
     @property
     def current_sentences(self) -> Sentences:

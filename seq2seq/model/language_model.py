@@ -58,8 +58,7 @@ class LanguageModel(nn.Module):
     def forward(self, batch: Batch) -> Logits:
         """Return the logits, (target_tokens, vocab_size). See `interface.Seq2Seq`."""
         check_length(batch.longest_target, self.max_positions)
-        sentences = Sentences.of_batch(batch.target_offsets, batch.target_positions, batch.longest_target,
-                                       batch.copies)
+        sentences = Sentences.of_batch(batch, batch.target_offsets, batch.target_positions, batch.longest_target)
         stream = embed(self.embedding, self.positions, batch.target_input, sentences.positions, self.scale,
                        self.dropout)
         for layer in self.layers:

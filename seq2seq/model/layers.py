@@ -17,8 +17,11 @@ from seq2seq.model.kernels import usable_in_16_bits
 LAYER_GAIN = 2**-0.5
 
 
-class Linear(nn.Linear):
-    """Linear layer. A kernel computes the gradient of its bias on a GPU in 16 bits."""
+class TokenLinear(nn.Linear):
+    """Linear layer for all tokens of a batch. On a GPU in 16 bits, a kernel computes the gradient of its bias.
+
+    The layers of recurrent models have few rows in a call, for which PyTorch's operators have fewer kernels.
+    """
 
     def forward(self, rows: Tensor) -> Tensor:
         """(…, inputs) -> (…, outputs)"""
@@ -48,13 +51,14 @@ class Projected(NamedTuple):
         return self.product if self.bias is None else self.product + self.bias
 
 
-def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0) -> Linear:
+def linear(inputs: int, outputs: int, *, fused: int = 1, gain: float = 1.0, kind: type[nn.Linear] = nn.Linear
+           ) -> nn.Linear:
     """Return a linear layer with bias 0 and Glorot-uniform weights (Glorot and Bengio 2010, equation 16).
 
     fused: number of matrices stacked in the weight. Each matrix is initialised like the weight of a separate layer.
-    gain: factor by which the bounds of the uniform distribution are multiplied.
+    gain: factor by which the bounds of the uniform distribution are multiplied. kind: class of the layer.
     """
-    layer = Linear(inputs, outputs)
+    layer = kind(inputs, outputs)
     for matrix in layer.weight.detach().chunk(fused):
         nn.init.xavier_uniform_(matrix, gain)
     nn.init.zeros_(layer.bias)

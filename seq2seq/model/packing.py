@@ -7,7 +7,7 @@ at which each sentence begins. Recurrent layers need padding, and so does attent
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -29,33 +29,36 @@ class Sentences:
     begins, lengths: (sentences,) int32, index of the first token and number of tokens of each sentence.
     positions: (tokens,) int64, position of each token in its sentence, from 0; 0 in the tail.
     longest: at least the number of tokens of the longest sentence. As an int, it is read without waiting for the GPU.
+    filled: False if there is certainly no tail.
     """
 
     begins: Tensor
     lengths: Tensor
     positions: Tensor
     longest: int
+    filled: bool
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
-    def of_batch(offsets: Tensor, positions: Tensor, longest: int, copies: int) -> Sentences:
-        """Return the sentences of one side of a `Batch`."""
+    def of_batch(batch: Batch, offsets: Tensor, positions: Tensor, longest: int) -> Sentences:
+        """Return the sentences of the side of a batch that has these offsets and positions."""
         begins, lengths = offsets[:-1], offsets.diff()
-        if copies > 1:
-            tokens = len(positions) // copies                                   # of each copy, its tail included
-            begins = torch.cat([begins + number * tokens for number in range(copies)])
-            lengths = lengths.repeat(copies)
-        return Sentences(begins, lengths, positions, longest)
+        if batch.copies > 1:
+            tokens = len(positions) // batch.copies                             # of each copy, its tail included
+            begins = torch.cat([begins + number * tokens for number in range(batch.copies)])
+            lengths = lengths.repeat(batch.copies)
+        return Sentences(begins, lengths, positions, longest, batch.filled)
 
     @staticmethod
-    def from_offsets(offsets: Tensor, longest: int, tokens: int | None = None) -> Sentences:
+    def from_offsets(offsets: Tensor, longest: int, tokens: int | None = None, filled: bool = False) -> Sentences:
         """Return the sentences with these offsets, (sentences + 1,) int32. tokens: number of tokens, the tail included;
-        None: read it from the offsets, without a tail."""
+        None: read it from the offsets. filled: True if there may be a tail."""
         tokens = int(offsets[-1]) if tokens is None else tokens
-        sentences = Sentences(offsets[:-1], offsets.diff(), offsets.new_empty(tokens), longest)
-        begin_of_token = sentences.begins.index_select(0, sentences.sentence)
-        positions = (sentences._arange(tokens) - begin_of_token).masked_fill(sentences.in_tail, 0)
-        return replace(sentences, positions=positions)
+        sentences = Sentences(offsets[:-1], offsets.diff(), offsets.new_empty(tokens), longest, filled)
+        positions = sentences._arange(tokens) - sentences.begins.index_select(0, sentences.sentence)
+        positions = positions.masked_fill(sentences.in_tail, 0) if filled else positions
+        object.__setattr__(sentences, "positions", positions)                   # the only change of a new object
+        return sentences
 
     def __len__(self) -> int:
         return len(self.begins)
@@ -101,8 +104,10 @@ class Sentences:
         ).flatten())
 
     def pack_indices(self, parts: int, heads: int) -> Tensor:
-        """Return the gather indices of `pack`, (tokens * parts * heads,) int64. They invert `unpack_indices`; those of the
-        tail are valid, too."""
+        """Return the gather indices of `pack`, (tokens * parts * heads,) int64.
+
+        They invert `unpack_indices`. Those of the tail are the first position of some sentence.
+        """
         def indices() -> Tensor:
             part, head = self._arange(parts * heads) // heads, self._arange(parts * heads) % heads
             rows = (part * len(self) + self.sentence[:, None]) * heads + head   # (tokens, parts * heads)
@@ -131,8 +136,8 @@ def source_and_target(batch: Batch, max_positions: int) -> tuple[Sentences, Sent
         ValueError: a sentence is longer than `max_positions`.
     """
     check_length(max(batch.longest_source, batch.longest_target), max_positions)
-    return (Sentences.of_batch(batch.source_offsets, batch.source_positions, batch.longest_source, batch.copies),
-            Sentences.of_batch(batch.target_offsets, batch.target_positions, batch.longest_target, batch.copies))
+    return (Sentences.of_batch(batch, batch.source_offsets, batch.source_positions, batch.longest_source),
+            Sentences.of_batch(batch, batch.target_offsets, batch.target_positions, batch.longest_target))
 
 
 def check_length(length: int, max_positions: int) -> None:
@@ -154,6 +159,8 @@ def _gather_padded(flat: Tensor, sentences: Sentences) -> Tensor:
 def _gather_tokens(padded: Tensor, sentences: Sentences) -> Tensor:
     parts, _, heads, _, size = padded.shape
     flat = padded.reshape(-1, size).index_select(0, sentences.pack_indices(parts, heads)).view(-1, parts, heads, size)
+    if not sentences.filled:
+        return flat
     # The gather has filled the tail with rows of another sentence.
     if flat.is_cuda:
         return flat.masked_fill_(sentences.in_tail[:, None, None, None], 0)     # does not wait for the size of the tail

@@ -57,7 +57,7 @@ class TrainingStep:
             seed: seed of the dropout masks.
             max_length: maximum number of tokens of a sentence, `</s>` included.
             shape: shape that all batches are filled up to, so that a GPU can compute their gradients by one CUDA graph;
-                None: each batch is filled up to its own rounded shape.
+                None: on a CPU, each batch is filled up to its own rounded shape; on a GPU, it is not.
             guided: loss of the alignment head; None: no such loss. noise: noise in the input tokens; None: no noise.
             group: ranks that compute the micro-batches of a step together.
         """
@@ -159,7 +159,7 @@ class TrainingStep:
         shape = self._fixed_shape()
         try:
             torch.manual_seed(derived_seed(self.seed, "dropout", *path))
-            fill = shape or Shape.of(corpus, pairs).rounded()
+            fill = shape or (Shape.of(corpus, pairs).rounded() if self.device.type == "cpu" else None)
             batch = gather(corpus, pairs, fill, self.max_length).to(self.device)
             if self.noise is not None:
                 batch = self.noise.apply(batch)

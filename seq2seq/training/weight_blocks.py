@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 128
-"""Each weight begins at a multiple of this number of elements of a buffer, 256 bytes in 16 bits, as matrix products want.
+"""Each weight begins at a multiple of this number of elements of a buffer: 256 bytes in 16 bits, for matrix products.
 The gaps between the weights are 0."""
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from seq2seq.check import Report, check_recipe, percentiles, show_report
+from seq2seq.check.cost import estimate_gpus
 from seq2seq.check.results import Finding
 from seq2seq.check.warnings import add_epoch_warnings
 from seq2seq.cli import main
@@ -370,6 +371,32 @@ def test_the_report_as_json_has_all_numbers(directory, capsys):
     assert values["training"]["steps_per_epoch"] == checked().training["steps_per_epoch"]
     assert values["measured"]["seconds_a_step"] > 0
     assert values["machine"]["precision"] == "fp32"
+
+
+def test_the_time_of_the_base_model_on_gpus_is_estimated_from_its_weights(directory):
+    base = [f"model.{key}={value}" for key, value in {
+        "d_model": 512, "num_heads": 8, "feed_forward": 2048, "encoder_layers": 6, "decoder_layers": 6}.items()]
+    report = checked(*base, "training.max_steps=3600", "training.batch_tokens=25")
+    model = report.model
+    # Vaswani et al. 2017: d_model 512, feed-forward 2,048; weights, biases, gains of 6 layers.
+    assert model["weights_per_source_token"] == 6 * (4 * 512 * 513 + 512 * 2048 * 2 + 2560 + 4 * 512)
+    few = report.estimated
+    assert few["hours_on_eight_h100"] > few["hours_on_one_h100"] == pytest.approx(12 * 0.9e-3)     # short kernels
+    steps = report.training["steps_per_epoch"]
+    assert few["operations_a_step"] == pytest.approx(6 / steps * (
+        model["weights_per_source_token"] * report.training["source_tokens"]
+        + model["weights_per_target_token"] * report.training["target_tokens"]))
+    twice = checked(*base, "training.max_steps=3600", "training.batch_tokens=25", "training.consistency=5").estimated
+    assert twice["operations_a_step"] == 2 * few["operations_a_step"]
+    report.training |= {"source_tokens": 25_000 * steps, "target_tokens": 25_000 * steps}
+    estimate_gpus(load_recipe("recipe.yaml", [*base, "training.max_steps=3600"]), report)
+    # On an H200, 684,000 target tokens a second with a vocabulary of 32,000.
+    assert 0.03 < report.estimated["hours_on_one_h100"] < 0.05
+    assert report.estimated["hours_on_eight_h100"] == pytest.approx(12 * 0.9e-3, rel=0.1)
+
+
+def test_a_small_model_has_no_estimate_of_its_time_on_gpus(directory):
+    assert not checked().estimated
 
 
 def test_the_report_for_a_person_names_what_matters(directory, capsys):

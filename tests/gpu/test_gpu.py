@@ -3,6 +3,7 @@
 Without a GPU they are skipped; tests/simulated_gpu runs them on a simulated one, without real kernels and streams.
 """
 
+import copy
 import os
 import subprocess
 import sys
@@ -16,13 +17,15 @@ from lookup import on_host
 from trainings import train_steps
 
 import seq2seq
-from seq2seq.data.batching import IGNORE_INDEX
+from seq2seq.data.batching import IGNORE_INDEX, EncodedCorpus, EncodedSide, gather
 from seq2seq.inference.cuda_graphs import CudaGraphs
 from seq2seq.inference.eager import EagerEngine
 from seq2seq.inference.engines import load_engine
+from seq2seq.model import build_model, layers, transformer
 from seq2seq.model import loss as loss_module
 from seq2seq.model.interface import Logits
 from seq2seq.model.transformer import Transformer
+from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.storage.checkpoints import newest_checkpoint
@@ -110,6 +113,42 @@ def test_the_loss_kernel_keeps_nan(value):
     kernel.overwrite_with_gradient(logits, targets, targets.squeeze(1) == 0, 0.1, True, *outputs)
     assert logits.isnan().all(1).tolist() == logits.isnan().any(1).tolist() == [False, True, False]
     assert outputs[1].isnan().squeeze(1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_kernels_of_sublayers_are_as_exact_as_the_operators_of_pytorch(monkeypatch, norm, activation):
+    pytest.importorskip("triton")
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("the kernels need compute capability 8.0 or above")
+    side = EncodedSide.from_lists(np.random.default_rng(1).integers(4, 99, (11, 19)).tolist())
+    batch = gather(EncodedCorpus(side, side), np.arange(11)).to(torch.device("cuda"))
+    torch.manual_seed(1)
+    model = build_model(ModelSection(encoder_layers=2, decoder_layers=2, d_model=96, num_heads=3, feed_forward=200,
+                                     dropout=0.0, norm=norm, activation=activation), 99, 99).to("cuda")
+
+    def gradient(dtype):
+        copied = copy.deepcopy(model).to(dtype)
+        copied(batch).dense().float().square().sum().backward()
+        return torch.cat([weight.grad.flatten().float() for weight in copied.parameters()])
+
+    expected, found = gradient(torch.float32), gradient(torch.bfloat16)
+    for module in (layers, transformer):
+        monkeypatch.setattr(module, "usable_in_16_bits", lambda tensor: False)
+    error, error_of_operators = ((each - expected).norm() / expected.norm()
+                                 for each in (found, gradient(torch.bfloat16)))
+    assert 0 < error < 1.2 * error_of_operators + 1e-3 and not torch.equal(error, error_of_operators)
+
+
+def test_the_backward_pass_drops_what_the_forward_pass_has_dropped():
+    kernel = pytest.importorskip("seq2seq.model.kernels.residual_norm", exc_type=ImportError)
+    ones, zeros = (torch.full((300, 304), value, dtype=torch.bfloat16, device="cuda") for value in (1, 0))
+    ones.requires_grad_()
+    seed = torch.tensor([7], device="cuda")
+    stream, _ = kernel.residual_norm(zeros, ones, None, ones[0], zeros[0], 1e-5, True, 0.25, seed, 3)
+    stream.sum().backward()
+    assert torch.equal(ones.grad, stream) and stream.unique().tolist() == [0, pytest.approx(4 / 3, rel=0.01)]
+    assert (stream == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)
 
 
 @pytest.mark.parametrize("options", [

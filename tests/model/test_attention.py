@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from seq2seq.model import weighing_of
 from seq2seq.model.attention import (
+    PACKED_HEAD_SIZES,
     CrossAttention,
     ScaledDotProduct,
     SelfAttention,
@@ -25,10 +26,12 @@ HEADS, HEAD_SIZE = 3, 5
 D_MODEL = HEADS * HEAD_SIZE
 SCALED_DOT = ScaledDotProduct(HEADS, HEAD_SIZE)
 QUERY_LENGTHS, KEY_LENGTHS = (2, 7, 1, 3), (5, 3, 2, 11)
+LONG_QUERIES, LONG_KEYS = (2, 257, 1, 63, 130), (64, 101, 2, 255, 7)            # of several blocks
 
 
-def sentences_of(lengths):
-    return Sentences.from_offsets(torch.tensor([0, *lengths]).cumsum(0).to(torch.int32), max(lengths))
+def sentences_of(lengths, tail=0, device="cpu"):
+    offsets = torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32)
+    return Sentences.from_offsets(offsets, max(lengths), sum(lengths) + tail, tail > 0)
 
 
 def random_heads(lengths, seed, **options):
@@ -105,25 +108,26 @@ def test_the_gradient_of_the_plain_body_is_the_derivative():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0),
-                    reason="the packed body needs CUDA of compute capability 8.0 or above")
-@pytest.mark.parametrize("causal", [True, False])
-def test_packed_and_padded_bodies_agree(causal):
-    key_lengths = QUERY_LENGTHS if causal else KEY_LENGTHS
-    sides = [Sentences.from_offsets(sentences_of(lengths).offsets.cuda(), max(lengths))
-             for lengths in (QUERY_LENGTHS, key_lengths)]
-    inputs = []
-    for seed, lengths in enumerate((QUERY_LENGTHS, key_lengths, key_lengths)):
-        # The kernel wants heads of a multiple of 8.
-        heads = torch.randn(sum(lengths), HEADS, 16, generator=torch.Generator().manual_seed(seed))
-        inputs.append(heads.cuda().bfloat16().requires_grad_())
-    assert runs_packed(inputs[0])
-    packed = attend_to(*inputs, *sides, causal=causal)
-    padded = _padded_attention((inputs[0][:, None], torch.stack(inputs[1:], 1)), *sides, SCALED_DOT, causal, None)
+                    reason="attention by intervals needs CUDA of compute capability 8.0 or above")
+@pytest.mark.parametrize("head_size", PACKED_HEAD_SIZES)
+@pytest.mark.parametrize(("causal", "window", "cross"), [(False, None, False), (True, None, False), (False, 2, False),
+                                                         (True, 3, False), (False, None, True)])
+def test_attention_by_intervals_agrees_with_padded_attention(causal, window, cross, head_size):
+    sides = [sentences_of(lengths, tail, "cuda")
+             for lengths, tail in ((LONG_QUERIES, 70), (LONG_KEYS, 3))][: 1 + cross] * (2 - cross)
+    inputs = [torch.randn(len(side.positions), parts, HEADS, head_size, device="cuda", dtype=torch.bfloat16,
+                          requires_grad=True) for side, parts in zip(sides, (1, 2) if cross else (3,), strict=False)]
+    assert runs_packed(inputs[0][:, 0])
+    packed, again = (attention(tuple(inputs), *sides, SCALED_DOT, causal, window) for _ in range(2))
+    padded = _padded_attention(tuple(inputs), *sides, SCALED_DOT, causal, window)
     arriving = torch.randn_like(packed)
     torch.testing.assert_close(packed, padded, rtol=0, atol=0.03)
-    for ours, theirs in zip(torch.autograd.grad(packed, inputs, arriving),
-                            torch.autograd.grad(padded, inputs, arriving), strict=True):
+    gradients = [torch.autograd.grad(attended, inputs, arriving) for attended in (packed, padded, again)]
+    for ours, theirs, same in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.06)
+        assert torch.equal(ours, same)
+    assert torch.equal(packed, again) and not packed[sum(LONG_QUERIES) :].any()
+    assert not any(gradient[-3:].any() for gradient in gradients[0])
 
 
 def test_projections_of_attention_are_drawn_from_the_range_that_pytorch_and_fairseq_use():

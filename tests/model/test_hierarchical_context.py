@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.data.batching import EncodedCorpus, EncodedSide, Shape, gather
 from seq2seq.inference.int8 import NativeEngine
 from seq2seq.model import build_model
 from seq2seq.model.attention_weights import attention_maps
 from seq2seq.model.hierarchical_context import Segments
+from seq2seq.model.loss import training_loss
 from seq2seq.model.packing import Sentences
 from seq2seq.model.transformer import Transformer
 from seq2seq.recipe import ModelSection
@@ -33,9 +34,9 @@ def model():
     return built
 
 
-def batch_of(sources=SOURCES, targets=TARGETS):
+def batch_of(sources=SOURCES, targets=TARGETS, fill=None):
     corpus = EncodedCorpus(EncodedSide.from_lists(sources), EncodedSide.from_lists(targets))
-    return gather(corpus, np.arange(len(sources)))
+    return gather(corpus, np.arange(len(sources)), fill)
 
 
 def sentences_of(batch):
@@ -50,6 +51,15 @@ def test_sources_are_divided_after_each_separator():
     assert segments.context[segments.has_context].tolist() == [1, 0, 4, 6]
     assert segments.has_context.tolist() == [[True, True], [False, False], [True, False], [True, False]]
     assert segments.current_sentences.begins.tolist() == [0, 3, 7, 12]
+
+
+def test_filling_a_batch_changes_nothing(model):
+    outcomes = []
+    for fill in (None, Shape(41, 23, 7)):
+        batch = batch_of(fill=fill)
+        total = training_loss(model(batch), batch.target_output, batch.target_count).total
+        outcomes.append([total.detach(), *torch.autograd.grad(total, list(model.parameters()))])
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=0, atol=1e-11)
 
 
 def attend(query, keys, values, heads):

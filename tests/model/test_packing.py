@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import hypothesis
 import pytest
 import torch
@@ -11,7 +13,7 @@ FEATURES = 7
 
 def sentences_of(lengths, tail=0):
     offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    return Sentences.from_offsets(offsets, max(lengths), sum(lengths) + tail)
+    return Sentences.from_offsets(offsets, max(lengths), sum(lengths) + tail, tail > 0)
 
 
 def places(lengths):
@@ -34,7 +36,8 @@ def test_the_tail_is_in_no_sentence(empty):
 
 def test_each_copy_of_a_batch_has_its_own_tail():
     offsets = torch.tensor([0, 3, 5, 5], dtype=torch.int32)
-    sentences = Sentences.of_batch(offsets, torch.tensor([0, 1, 2, 0, 1, 0, 0]).repeat(2), 3, copies=2)
+    batch = SimpleNamespace(filled=True, copies=2)
+    sentences = Sentences.of_batch(batch, offsets, torch.tensor([0, 1, 2, 0, 1, 0, 0]).repeat(2), 3)
     assert (sentences.begins.tolist(), sentences.lengths.tolist()) == ([0, 3, 5, 7, 10, 12], [3, 2, 0] * 2)
     assert sentences.tail.tolist() == [5, 6, 12, 13]
     flat = torch.arange(1.0, 15)[:, None]

@@ -316,7 +316,7 @@ def test_the_encoder_reads_scaled_embeddings_plus_positions(make_model, scale):
     batch = pairs_of(([3, 5], [4]), ([7], [4]))
     memory = model.start(batch.source, batch.source_offsets, batch.longest_source)
     assert memory.source_bias[:, 0, 0].tolist() == [[0, 0, 0], [0, 0, -math.inf]]
-    encoded, _ = model.encode(batch.source, Sentences(batch.source_offsets, batch.source_positions, 3))
+    encoded, _ = model.encode(batch.source, Sentences.from_offsets(batch.source_offsets, 3))
     expected = model.source_embedding[[3, 5, END_ID, 7, END_ID]] * (math.sqrt(14) if scale else 1)
     expected = expected + sinusoids(3, 14)[[0, 1, 2, 0, 1]].double()
     torch.testing.assert_close(encoded, expected, **ROUNDING)

@@ -4,6 +4,7 @@ At each wait the GPU is idle until the host has read a result and launched the n
 kernel launches. Whoever lowers a number lowers it in the tables, too.
 """
 
+import importlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,15 +14,18 @@ import torch.distributed as dist
 from simulation import GPU, SimulatedGPU
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from seq2seq.check import check_recipe
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.inference.device_search import StepwiseRun
-from seq2seq.model import build_model, kernels
+from seq2seq.model import build_model, build_transformer, kernels
 from seq2seq.recipe import ModelSection, TrainingSection
+from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup
 from seq2seq.training.run import start_training, train
 from seq2seq.training.step import TrainingStep
 from seq2seq.translation.translator import Translator
 
+measure = importlib.import_module("seq2seq.check.measure")                      # not the function of this name
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 
@@ -50,11 +54,13 @@ TRAINING_STEP = {
 # of gradients. The number is the same for every number of layers.
 MICRO_BATCH_OPERATORS = 18
 # Kernels of a step of the base model in bf16, which a CUDA graph launches at once, by norm.
-BASE_STEP = {"post": 553, "pre": 553}
-# By beam size, and with or without static KV caches and CUDA graphs: the mean of a search of 8 steps, its start
+BASE_STEP = {"post": 553, "pre": 557}
+# By beam size, and with or without kernels for the search and CUDA graphs: the mean of a search of 8 steps, its start
 # included. The launch of a graph counts as one operator.
-SEARCH_STEP = {(1, False): Cost(1 / 8, 95), (4, False): Cost(1 / 8, 96),
-               (1, True): Cost(1 / 8, 9.75), (4, True): Cost(1 / 8, 9.75)}
+SEARCH_STEP = {(1, False): Cost(1 / 8, 87.5), (4, False): Cost(1 / 8, 90.2),
+               (1, True): Cost(1 / 8, 6.2), (4, True): Cost(1 / 8, 6.3)}
+# By number of decoder layers: kernels of a step, without a graph.
+STEP_KERNELS = {1: 24, 6: 99}
 
 
 def assert_within(found, bound, steps=1):
@@ -143,3 +149,29 @@ def test_a_search_step(toy_recipe, tmp_path, monkeypatch, beam_size, static):
     assert steps == [(_StaticRun if static else StepwiseRun, length) for length in range(1, 9)]
     assert gpu.record.operators["graph"] == (8 if static else 0)
     assert_within(gpu.record, SEARCH_STEP[beam_size, static], len(steps))
+
+
+def test_check_measures_replays_of_the_graph_of_the_training(toy_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "SECONDS", 0)
+    recipe = toy_recipe("training.precision=bf16", *SHAPE)
+    with SimulatedGPU(run_kernels=False) as gpu:
+        report = check_recipe(recipe, tmp_path / "run", measured=True)
+    assert report.measured["steps"] == measure.MIN_REPORTED * measure.STEPS_ON_GPU
+    assert gpu.record.operators["graph"] == measure.MIN_STEPS * measure.STEPS_ON_GPU - 1     # the first step is direct
+    assert not report.estimated
+
+
+@pytest.mark.usefixtures("search_kernels")
+@pytest.mark.parametrize("layers", STEP_KERNELS)
+def test_kernels_of_a_search_step(layers):
+    from seq2seq.inference.static import StaticEngine
+
+    with SimulatedGPU(run_kernels=False) as gpu, torch.inference_mode():
+        model = build_transformer(source_vocab_size=32_000, target_vocab_size=32_000, d_model=512, encoder_layers=1,
+                                  decoder_layers=layers, num_heads=8, feed_forward=2048)
+        engine = StaticEngine(model.to("cuda"), "bf16", torch.device("cuda"))
+        storage = engine._storage_for(SearchOptions(4, power_length_penalty(1.0)), 9, 2, 64)
+        storage.start(torch.tensor([0, 4, 9], dtype=torch.int32).to("cuda"), [5, 5], 2)
+        gpu.record.clear()
+        engine.advance(storage, 2)
+    assert gpu.record.totals["operators"] <= STEP_KERNELS[layers], gpu.record.operators

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from random_models import GERMAN, PAIRS, recipe_text, save_random_model, trained_tokenizers
 from simulation import SimulatedGPU
 
@@ -68,6 +69,29 @@ def assert_same(found, expected):
 def test_an_option_finds_what_it_finds_on_the_cpu(models, name):
     assert_same(*on_both(lambda device: Translator.load(models / "first", device, "fp32").translate(
         GERMAN, **OPTIONS[name])))
+
+
+@pytest.mark.usefixtures("search_kernels")
+@pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 3, "n_best": 2, "patience": 1.5}], ids=str)
+def test_the_search_with_kernels_finds_what_the_cpu_finds(models, options):
+    assert_same(*on_both(lambda device: Translator.load(models / "first", device, "fp32").translate(
+        GERMAN[:3], **options, max_length=7)))
+
+
+@pytest.mark.usefixtures("search_kernels")
+def test_batches_on_a_gpu_are_larger_if_its_memory_suffices(models, monkeypatch):
+    def batch_tokens(device, *others, **options):
+        translator = Translator.load(models / "first", device, "fp32", ensemble=others)
+        setup = translator._search_setup(options)
+        return translator._batch_tokens(setup.parts(Source(GERMAN[0], number=0), GERMAN[:1]), setup)
+
+    assert batch_tokens("cpu") == 8192
+    with SimulatedGPU():
+        assert batch_tokens("cuda") == 65_536 and batch_tokens("cuda", batch_tokens=77) == 77
+        assert batch_tokens("cuda", sampling=True) == batch_tokens("cuda", models / "second") == 8192
+        # Twice 304 logits and 4 vectors of 16 numbers, and 8 times the keys and values of 2 layers, of 4 bytes each.
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (20_000_000, 2**30))
+        assert batch_tokens("cuda") == 16_000_000 // (4 * (2 * (304 + 4 * 16) + 8 * 2 * 2 * 16))
 
 
 def test_constraints_of_a_line(models):

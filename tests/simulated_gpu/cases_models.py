@@ -32,6 +32,7 @@ MODELS = {
     "transformer-additive": {**TRANSFORMER, "score": "additive"},
     "transformer-bilinear": {**TRANSFORMER, "score": "bilinear"},
     "transformer-relu": {**TRANSFORMER, "normalize": "relu"},
+    "transformer-heads-of-8": {**TRANSFORMER, "num_heads": 4},
     "transformer-window": {**TRANSFORMER, "window": 2},
     "transformer-hard": {**TRANSFORMER, "selection": "hard"},
     "transformer-copy": {**TRANSFORMER, "copy": True},

@@ -30,7 +30,7 @@ def library(tmp_path_factory):
     return path
 
 
-def run_cases(library, marked, folder, files=FILES):
+def run_cases(library, marked, folder, files):
     """Run the cases in an environment that torchrun and pytest-xdist have left no variable in."""
     around = {key: value for key, value in os.environ.items()
               if not key.startswith(("PYTEST_", "RANK", "WORLD_SIZE", "LOCAL_"))}
@@ -48,5 +48,6 @@ def test_quick_cases_of_training_pass(library, tmp_path):
 
 
 @pytest.mark.slow
-def test_all_cases_pass(library, tmp_path):
-    run_cases(library, "", tmp_path)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_all_cases_pass(library, tmp_path, path):
+    run_cases(library, "", tmp_path, [path])

@@ -24,7 +24,7 @@ from torch import Tensor
 # the backward pass (131 to 250).
 BLOCK, STAGES = 64, 2
 WARPS = {16: 4, 32: 4, 64: 4, 128: 8}                   # by head size; with 4, the registers do not suffice for 128
-INTERVAL_BLOCK = 128                                                            # tokens per program of `_find_intervals`
+SEARCH_BLOCK = 128                                                              # tokens per program
 NO_LIMIT = 2**30                                                                # distance that no sentence exceeds
 # The interval of a query without keys, [NO_FIRST, 0), also leaves the bounds of its block as they are.
 NO_FIRST = tl.constexpr(2**31 - 1)
@@ -46,9 +46,9 @@ def find_intervals(own: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], tok
     assert len(other[0]) == sentences, "both sides must have the same sentences"
     if tokens:
         with torch.cuda.device_of(intervals):                                   # Triton launches on the current device
-            _find_intervals[(triton.cdiv(tokens, INTERVAL_BLOCK),)](
+            _find_intervals[(triton.cdiv(tokens, SEARCH_BLOCK),)](
                 *own, *other, intervals, tokens, sentences, sentences.bit_length(),
-                NO_LIMIT if before is None else before, NO_LIMIT if after is None else after, BLOCK=INTERVAL_BLOCK)
+                NO_LIMIT if before is None else before, NO_LIMIT if after is None else after, BLOCK=SEARCH_BLOCK)
     return intervals
 
 
@@ -109,7 +109,7 @@ def _scale(size: int) -> float:
     return size**-0.5 / math.log(2)
 
 
-@triton.jit(do_not_specialize=["tokens", "sentences", "steps", "before", "after"])
+@triton.jit(do_not_specialize=["tokens", "sentences", "steps", "before", "after"])  # type: ignore[untyped-decorator]
 def _find_intervals(own_begins: tl.tensor, own_lengths: tl.tensor, begins: tl.tensor, lengths: tl.tensor,
                     intervals: tl.tensor, tokens: tl.tensor, sentences: tl.tensor, steps: tl.tensor, before: tl.tensor,
                     after: tl.tensor, BLOCK: tl.constexpr) -> None:
@@ -142,10 +142,12 @@ def _rows(begin: tl.tensor, stride: tl.tensor, BLOCK: tl.constexpr, SIZE: tl.con
     return (begin + tl.arange(0, BLOCK)[:, None]) * stride + tl.arange(0, SIZE)[None, :]
 
 
-@triton.jit(do_not_specialize=["queries"])
-def _attention_forward(query: tl.tensor, key: tl.tensor, value: tl.tensor, keys_of: tl.tensor, out: tl.tensor,
-             log_sums: tl.tensor, queries: tl.tensor, query_stride: tl.tensor, key_stride: tl.tensor, scale: tl.tensor,
-             SIZE: tl.constexpr, BLOCK: tl.constexpr) -> None:
+@triton.jit(do_not_specialize=["queries"])  # type: ignore[untyped-decorator]
+def _attention_forward(
+    query: tl.tensor, key: tl.tensor, value: tl.tensor, keys_of: tl.tensor, out: tl.tensor, log_sums: tl.tensor,
+    queries: tl.tensor, query_stride: tl.tensor, key_stride: tl.tensor, scale: tl.tensor, SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
     """Compute the output and the logarithm (to base 2) of the sum of exponentials of a block of queries of a head."""
     own = tl.program_id(0) * BLOCK
     row = own + tl.arange(0, BLOCK)
@@ -177,11 +179,12 @@ def _attention_forward(query: tl.tensor, key: tl.tensor, value: tl.tensor, keys_
     tl.store(log_sums + tl.program_id(1) * queries + row, greatest + tl.log2(total), exists)
 
 
-@triton.jit(do_not_specialize=["queries"])
-def _attention_backward_of_queries(query: tl.tensor, key: tl.tensor, value: tl.tensor, keys_of: tl.tensor, out: tl.tensor,
-                         log_sums: tl.tensor, gradient: tl.tensor, products: tl.tensor, of_query: tl.tensor,
-                         queries: tl.tensor, query_stride: tl.tensor, key_stride: tl.tensor, scale: tl.tensor,
-                         SIZE: tl.constexpr, BLOCK: tl.constexpr) -> None:
+@triton.jit(do_not_specialize=["queries"])  # type: ignore[untyped-decorator]
+def _attention_backward_of_queries(
+    query: tl.tensor, key: tl.tensor, value: tl.tensor, keys_of: tl.tensor, out: tl.tensor, log_sums: tl.tensor,
+    gradient: tl.tensor, products: tl.tensor, of_query: tl.tensor, queries: tl.tensor, query_stride: tl.tensor,
+    key_stride: tl.tensor, scale: tl.tensor, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:
     """Compute dq of a block of queries of a head, and store the products do_q o_q for `_attention_backward_of_keys`."""
     own = tl.program_id(0) * BLOCK
     row = own + tl.arange(0, BLOCK)
@@ -213,11 +216,12 @@ def _attention_backward_of_queries(query: tl.tensor, key: tl.tensor, value: tl.t
     tl.store(out, summed.to(of_query.dtype.element_ty), exists[:, None])
 
 
-@triton.jit(do_not_specialize=["queries", "keys"])
-def _attention_backward_of_keys(query: tl.tensor, key: tl.tensor, value: tl.tensor, queries_of: tl.tensor, log_sums: tl.tensor,
-                      gradient: tl.tensor, products: tl.tensor, of_key: tl.tensor, of_value: tl.tensor,
-                      queries: tl.tensor, keys: tl.tensor, query_stride: tl.tensor, key_stride: tl.tensor,
-                      scale: tl.tensor, SIZE: tl.constexpr, BLOCK: tl.constexpr) -> None:
+@triton.jit(do_not_specialize=["queries", "keys"])  # type: ignore[untyped-decorator]
+def _attention_backward_of_keys(
+    query: tl.tensor, key: tl.tensor, value: tl.tensor, queries_of: tl.tensor, log_sums: tl.tensor, gradient: tl.tensor,
+    products: tl.tensor, of_key: tl.tensor, of_value: tl.tensor, queries: tl.tensor, keys: tl.tensor,
+    query_stride: tl.tensor, key_stride: tl.tensor, scale: tl.tensor, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:
     """Compute dk and dv of a block of keys of a head."""
     own = tl.program_id(0) * BLOCK
     column = own + tl.arange(0, BLOCK)

@@ -41,7 +41,7 @@ LAUNCHES = {f"attention {dtype} {size}": partial(_launch, dtype, size)
 
 def sentences_of(lengths, tail):
     offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    return Sentences.from_offsets(offsets, max(1, *lengths), sum(lengths) + tail)
+    return Sentences.from_offsets(offsets, max(1, *lengths), sum(lengths) + tail, tail > 0)
 
 
 def sides_of(kind, lengths, tail=0):
@@ -91,7 +91,8 @@ def check(kind, lengths, tail=0, size=16, dtype=torch.float32):
     sides = sides_of(kind, lengths, tail)
     stacks, seen = random_stacks(sides, size, dtype), seen_pairs(sides, causal, window)
     arriving = torch.randn(len(sides[0].positions), HEADS, size, generator=torch.Generator().manual_seed(2))
-    found = outputs_and_gradients(lambda stacks: attend(stacks, *intervals_of(*sides, causal, window)), stacks, arriving)
+    intervals = intervals_of(*sides, causal, window)
+    found = outputs_and_gradients(lambda stacks: attend(stacks, *intervals), stacks, arriving)
     precise = tuple(stack.detach().double().requires_grad_() for stack in stacks)
     expected = outputs_and_gradients(lambda stacks: dense(stacks, seen), precise, arriving)
     tolerances = [1e-6, *[5e-6] * len(stacks)] if dtype == torch.float32 else [4e-3] * 3
