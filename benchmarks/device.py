@@ -50,7 +50,7 @@ from seq2seq.recipe import ModelSection, TrainingSection
 from seq2seq.search.beam import search
 from seq2seq.search.options import SearchOptions, power_length_penalty
 from seq2seq.training.run import make_deterministic
-from seq2seq.training.step import TrainingStep
+from seq2seq.training.step import TrainingStep, gradient_of
 
 MAX_LENGTH = 251
 TEXTS = {"captions": 14, "news": 30}
@@ -346,8 +346,10 @@ def checks(bench: Bench) -> Iterator[tuple[str, Callable[[], object]]]:
         gradients = []
         for dtype in (torch.float32, torch.bfloat16):
             steps = Steps(bench, shape, "captions", bench.tokens[0], dtype, dropout=0.0, graphs=False)
-            _, gradient = steps.training.accumulate(steps.corpus, [((0,), steps.plan[0][0])], 1)
-            gradients.append(gradient.double().cpu())
+            loss, _ = steps.training.loss(gather(steps.corpus, steps.plan[0][0]).to(bench.device))
+            loss.backward()
+            gradients.append(torch.cat([gradient_of(weight).double().cpu().flatten()
+                                        for weight in steps.training.compute_model.parameters()]))
         return float((gradients[1] - gradients[0]).norm() / gradients[0].norm())
 
     yield "two trainings have the same weights", same_weights
