@@ -116,7 +116,7 @@ class Steps:
         self.bench, self.number = bench, 0
         self.corpus = bench.corpus(kind, 4 * tokens // (12 if kind == "captions" else 24))
         self.plan = list(plan_epoch(self.corpus, tokens, accumulation, 1, 0))[:-1]
-        shape = Shape.for_plan(self.corpus, self.plan) if bench.on_gpu else None
+        shape = Shape.for_plan(self.corpus, self.plan, MAX_LENGTH) if bench.on_gpu else None
         section = TrainingSection(label_smoothing=0.1, optimizer="adam", betas=(0.9, 0.98), epsilon=1e-9,
                                   gradient_clip=0.0)
         self.training = TrainingStep(bench.model().train(), section, dtype, seed=1, max_length=MAX_LENGTH, shape=shape)
