@@ -162,7 +162,7 @@ class Steps:
         self.number = 0
         self.corpus = bench.corpus(text, 5 * tokens // TEXTS[text], vocab_size)
         self.plan = list(plan_epoch(self.corpus, tokens, 1, 1, 0))[:-1]
-        fixed = Shape.for_plan(self.corpus, self.plan) if graphs and bench.on_gpu else None
+        fixed = Shape.for_plan(self.corpus, self.plan, MAX_LENGTH) if graphs and bench.on_gpu else None
         torch.manual_seed(1)
         model = build_model(section_of(shape, dropout), vocab_size, vocab_size).to(bench.device).train()
         section = TrainingSection(label_smoothing=0.1, gradient_clip=0.0)

@@ -174,20 +174,21 @@ class Shape:
         return Shape(source, target, len(pairs))
 
     @staticmethod
-    def for_plan(corpus: EncodedCorpus, plan: Iterable[Iterable[np.ndarray]]) -> Shape:
+    def for_plan(corpus: EncodedCorpus, plan: Iterable[Iterable[np.ndarray]], max_length: int) -> Shape:
         """Return one shape for all micro-batches of a training, a little larger than those of the first epoch.
 
         If a later epoch has a larger micro-batch, `split_to_shape` splits it.
 
-        plan: micro-batches of each step of the first epoch.
+        plan: micro-batches of each step of the first epoch. max_length: maximum number of tokens of a sentence. Every
+        single pair fits into the shape.
         """
         sizes = [astuple(Shape.of(corpus, pairs)) for step in plan for pairs in step]
-        largest = np.max([(0, 0, 0), *sizes], 0)                                # the first epoch may draw no pair
-        return Shape(*(math.ceil(room * int(size)) for room, size in
-                       zip((TOKEN_ROOM, TOKEN_ROOM, SENTENCE_ROOM), largest, strict=True)))
+        source, target, sentences = np.max([(max_length, max_length, 1), *sizes], 0).tolist()
+        return Shape(math.ceil(TOKEN_ROOM * source), math.ceil(TOKEN_ROOM * target),
+                     math.ceil(SENTENCE_ROOM * sentences))
 
     def rounded(self) -> Shape:
-        """Return the next larger shape of those that all batches without a common shape are filled up to."""
+        """Return the shape with all sizes rounded up, so that few different shapes occur."""
         return Shape(_round_up(self.source_tokens, TOKEN_MULTIPLE), _round_up(self.target_tokens, TOKEN_MULTIPLE),
                      _round_up(self.sentences, SENTENCE_MULTIPLE))
 

@@ -133,7 +133,7 @@ def intervals_of(query_sentences: Sentences, key_sentences: Sentences, causal: b
         return (find_intervals(queries, keys, len(query_sentences.positions), before, after),
                 find_intervals(keys, queries, len(key_sentences.positions), after, before))
 
-    # `None`, because sentences in their own cache would keep the memory of all masks until a garbage collection.
+    # Not the sentences themselves as a key of their own cache: the cycle would keep it until a garbage collection.
     others = None if key_sentences is query_sentences else key_sentences
     return query_sentences.cached(("intervals", others, causal, window), compute)
 

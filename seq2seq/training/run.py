@@ -225,7 +225,7 @@ def start_training(recipe: Recipe, run: Path, group: ProcessGroup = SINGLE_PROCE
     if trains_packed(recipe.model, device, dtype):
         corpus, plan = plan_training(recipe, prepared.corpus, epoch=0)
         of_rank = (dict(group.micro_batches(step)).values() for step in plan)
-        shape = Shape.for_plan(corpus, of_rank)
+        shape = Shape.for_plan(corpus, of_rank, max_length)
     guided = GuidedAlignment.for_training(prepared, tokenizers, section.guided_alignment, group.main_rank_first)
     step = TrainingStep(model, section, dtype, seed=recipe.seed, max_length=max_length, shape=shape, guided=guided,
                         noise=TokenNoise.for_training(recipe, tokenizers), group=group)

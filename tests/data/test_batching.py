@@ -316,7 +316,7 @@ def test_a_fixed_shape_fits_the_micro_batches_of_other_epochs_with_little_to_fil
     sources = (targets * random.normal(0.95, 0.15, len(targets))).astype(int).clip(2, 257)
     corpus = EncodedCorpus(*(EncodedSide(np.full(side.sum(), 7), np.concatenate([[0], side.cumsum()]))
                              for side in (sources, targets)))
-    shape = Shape.for_plan(corpus, plan_epoch(corpus, 4001, 2, seed=1, epoch=0))
+    shape = Shape.for_plan(corpus, plan_epoch(corpus, 4001, 2, seed=1, epoch=0), 257)
     plan = [part for epoch in (1, 2, 3) for step in plan_epoch(corpus, 4001, 2, 1, epoch) for part in step]
     assert sum(len(list(split_to_shape(corpus, part, shape))) > 1 for part in plan) <= len(plan) / 100
     # The last step of an epoch is a partial one.
@@ -324,12 +324,18 @@ def test_a_fixed_shape_fits_the_micro_batches_of_other_epochs_with_little_to_fil
     assert (filled.mean(0) > 0.9 * np.array([shape.source_tokens, shape.target_tokens])).all()
 
 
+def test_a_pair_that_grows_in_a_later_epoch_fits_the_fixed_shape(make_corpus):
+    shape = Shape.for_plan(make_corpus([3, 5], [7, 2]), [[np.array([0])], [np.array([1])]], max_length=41)
+    grown = make_corpus([41, 40], [40, 41])
+    assert [part.tolist() for part in split_to_shape(grown, np.arange(2), shape)] == [[0], [1]]
+
+
 @given(st.lists(st.tuples(st.integers(2, 19), st.integers(2, 19)), min_size=1, max_size=60),
        st.integers(2, 200), st.integers(1, 5))
 def test_each_micro_batch_fits_its_fixed_shape_or_its_halves_do(lengths, batch_tokens, accumulation):
     corpus = EncodedCorpus(*(EncodedSide.from_lists([[7] * (length - 1) for length in side])
                              for side in zip(*lengths, strict=True)))
-    shape = Shape.for_plan(corpus, plan_epoch(corpus, batch_tokens, accumulation, seed=1, epoch=0))
+    shape = Shape.for_plan(corpus, plan_epoch(corpus, batch_tokens, accumulation, seed=1, epoch=0), 19)
     for epoch in (0, 1):
         for step in plan_epoch(corpus, batch_tokens, accumulation, 1, epoch):
             parts = [part for pairs in step for part in split_to_shape(corpus, pairs, shape)]

@@ -157,7 +157,7 @@ def test_in_half_precision_a_packed_model_is_near_fp32(name):
     corpus = corpus_for(keys.get("type"))
     pairs = np.arange(len(corpus))
     expected, _, precise = trained_step(built(keys), gather(corpus, pairs))
-    filled = gather(corpus, pairs, Shape.for_plan(corpus, plan_epoch(corpus, 40, 1, seed=1, epoch=0)))
+    filled = gather(corpus, pairs, Shape.for_plan(corpus, plan_epoch(corpus, 40, 1, seed=1, epoch=0), LONGEST))
     with SimulatedGPU() as gpu:
         found, _, gradients = trained_step(built(keys).to("cuda").to(torch.bfloat16), filled.to(torch.device("cuda")))
         layers = 1 if keys.get("type") == "language_model" else 3               # encoder, decoder, cross-attention
