@@ -20,7 +20,7 @@ from seq2seq.model.transformer import ACTIVATIONS
 
 # Rows and widths. Some widths are no power of two. 11 is no multiple of 8: a group of 8 elements and a rest of 3.
 SHAPES = [(1, 300), (7, 11), (37, 96), (9, 512),
-          *(pytest.param(*shape, marks=pytest.mark.slow) for shape in [(257, 300), (257, 512), (2, 1024), (64, 2048)])]
+          *(pytest.param(*shape, marks=pytest.mark.slow) for shape in [(257, 300), (3, 1024), (5, 2048)])]
 SEED, NUMBER = 2**62 + 12345, 41
 
 every_shape = pytest.mark.parametrize(("rows", "width"), SHAPES)
