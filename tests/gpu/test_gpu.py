@@ -302,7 +302,7 @@ def test_the_search_on_the_gpu_finds_what_the_search_on_the_host_finds(beam_size
     with torch.no_grad():
         model.output_weight[END_ID] *= 1.5
     generator = np.random.default_rng(beam_size)
-    sentences, longest = (3, 11) if "TRITON_INTERPRET" in os.environ else (30, 40)  # the simulated GPU is slow
+    sentences, longest = (2, 7) if "TRITON_INTERPRET" in os.environ else (30, 40)  # the simulated GPU is slow
     lengths = generator.integers(1, 12, sentences)
     source = generator.integers(3, 90, lengths.sum())
     offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
