@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("without_waits")
 # With a tiny epsilon, Adam turns a gradient that is rounding alone into a whole step.
 TWENTY_STEPS = ("training.max_steps=20", "training.validate_every=20", "training.log_every=10",
                 "training.epsilon=0.001", "data.cleaning.max_pieces=30", "training.batch_tokens=330",
-                "model.d_model=32")
+                "model.num_heads=1")
 
 
 def losses(recipe, run):

@@ -29,7 +29,7 @@ measure = importlib.import_module("seq2seq.check.measure")                      
 pytestmark = pytest.mark.usefixtures("quick_tensorboard")
 
 
-SHAPE = "data.cleaning.max_pieces=30", "training.batch_tokens=330", "model.d_model=32"
+SHAPE = "data.cleaning.max_pieces=30", "training.batch_tokens=330", "model.num_heads=1"
 
 
 @dataclass(frozen=True)
