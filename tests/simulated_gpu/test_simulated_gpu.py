@@ -37,7 +37,7 @@ def run_cases(library, marked, folder, files):
     path = [str(HERE), str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "pytest", "-p", "device_guard", "-p", "no:cacheprovider", "-p", "no:xdist",
                "-m", marked, "--basetemp", folder / "cases", "--tb", "short", *files]
-    done = subprocess.run(list(map(str, command)), cwd=HERE.parents[1], capture_output=True, text=True, timeout=1200,
+    done = subprocess.run(list(map(str, command)), cwd=HERE.parents[1], capture_output=True, text=True, timeout=3600,
                           env={**around, LIBRARY: str(library), "PYTHONPATH": os.pathsep.join(path),
                                "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
