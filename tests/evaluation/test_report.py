@@ -183,7 +183,7 @@ def folder(tmp_path_factory):
 
 def test_runs_are_reported_with_curves_settings_and_robustness(folder, tmp_path):
     command = ["report", str(folder / "run"), str(folder / "other" / "best"), "--output", str(tmp_path / "r.html")]
-    assert main([*command, "--robustness", "--threads", "1"]) == 0
+    assert main([*command, "--robustness", "--threads", "1", "--precision", "fp32"]) == 0
     text = (tmp_path / "r.html").read_text()
     found = Page(text)
     assert found.values["systems"] == ["run", "other"] and text.count("<svg") == 1      # a bundle has no log

@@ -1,6 +1,7 @@
 """Attention by intervals in Triton's interpreter, on the CPU, against dense attention.
 
-test_kernels.py runs these cases in a process of its own: TRITON_INTERPRET=1 must be set before Triton is imported.
+test_triton_kernels.py runs these cases in a process of its own: TRITON_INTERPRET=1 must be set before Triton is
+imported.
 """
 
 import math
@@ -34,7 +35,7 @@ def _launch(dtype, size):
         attend(stacks, intervals, intervals).sum().backward()
 
 
-# To compile, see test_kernels.py.
+# To compile, see test_triton_kernels.py.
 LAUNCHES = {f"attention {dtype} {size}": partial(_launch, dtype, size)
             for dtype in (torch.bfloat16, torch.float16) for size in (16, 32, 64, 128)}
 

@@ -1,6 +1,7 @@
 """The Triton kernel of the loss in Triton's interpreter, on the CPU, against PyTorch's operators.
 
-test_kernels.py runs these cases in a process of its own: TRITON_INTERPRET=1 must be set before Triton is imported.
+test_triton_kernels.py runs these cases in a process of its own: TRITON_INTERPRET=1 must be set before Triton is
+imported.
 """
 
 import math
@@ -31,7 +32,7 @@ def _launch(dtype):
                                             differentiate, *outputs)
 
 
-# To compile, see test_kernels.py.
+# To compile, see test_triton_kernels.py.
 LAUNCHES = {f"loss {dtype}": partial(_launch, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

@@ -34,7 +34,7 @@ def _launch(beam, vocab_size, stride, dtype):
     advance(beams, found, beam)
 
 
-# To compile, see test_kernels.py.
+# To compile, see test_triton_kernels.py.
 LAUNCHES = {f"select beam {beam} of {vocab_size} {dtype}": partial(_launch, beam, vocab_size, stride, dtype)
             for beam, vocab_size, stride, dtype in [
                 (1, 32_000, 32_000, torch.bfloat16), (4, 32_000, 32_000, torch.bfloat16),

@@ -24,7 +24,7 @@ def _launch_self(beam, heads, size, dtype):
                        torch.zeros(1, rows, dtype=torch.int32), torch.zeros(2, dtype=torch.int64), beam)
 
 
-# To compile, see test_kernels.py.
+# To compile, see test_triton_kernels.py.
 LAUNCHES = {f"{name} beam {beam} head {size} {dtype}": partial(launch, beam, 8, size, dtype)
             for name, launch in (("cross", _launch_cross), ("self", _launch_self))
             for beam, size, dtype in [(4, 64, torch.bfloat16), (5, 32, torch.bfloat16), (4, 128, torch.bfloat16),

@@ -1,6 +1,7 @@
 """The Triton kernels of the sublayers in Triton's interpreter, on the CPU, against PyTorch's operators and float64.
 
-test_kernels.py runs these cases in a process of its own: TRITON_INTERPRET=1 must be set before Triton is imported.
+test_triton_kernels.py runs these cases in a process of its own: TRITON_INTERPRET=1 must be set before Triton is
+imported.
 """
 
 from functools import partial
@@ -50,7 +51,7 @@ def _launch(dtype, width):
         (first + second).sum().backward()
 
 
-# To compile, see test_kernels.py.
+# To compile, see test_triton_kernels.py.
 LAUNCHES = {f"sublayers {dtype} {width}": partial(_launch, dtype, width)
             for dtype in (torch.bfloat16, torch.float16) for width in (256, 512, 1024)}
 
