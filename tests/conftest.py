@@ -34,9 +34,10 @@ MakeCorpus = Callable[..., EncodedCorpus]
 MakeBatch = Callable[..., Batch]
 
 
-SLOWEST_FIRST = ("test_simulated_gpu.py", "test_exports.py", "test_triton_kernels.py", "test_loop.py", "test_kernels.py",
-                 "test_cli.py", "test_family.py", "test_unfinished_output.py", "test_hostile.py", "test_killing.py",
-                 "test_killed_ranks.py", "test_search_setup.py", "test_check.py", "test_damaged_runs.py")
+SLOWEST_FIRST = ("test_simulated_gpu.py", "test_exports.py", "test_triton_kernels.py", "test_loop.py",
+                 "test_kernels.py", "test_cli.py", "test_family.py", "test_unfinished_output.py", "test_hostile.py",
+                 "test_killing.py", "test_killed_ranks.py", "test_search_setup.py", "test_check.py",
+                 "test_damaged_runs.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
