@@ -175,7 +175,7 @@ def _allowed(token: tl.tensor, is_banned: tl.tensor, must_end: tl.tensor, vocab_
              END: tl.constexpr) -> Any:
     """Return which tokens may come next."""
     exists = token < vocab_size
-    return exists & ((token == END) | (must_end == 0)) & (tl.load(is_banned + token, exists, 1) == 0)
+    return tl.where(must_end == 0, exists, token == END) & (tl.load(is_banned + token, exists, 1) == 0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
