@@ -43,7 +43,7 @@ def kernels_in_fp32(monkeypatch):
 def batch_for(keys):
     corpus = corpus_for(keys.get("type"))
     pairs = np.arange(len(corpus))
-    return gather(corpus, pairs, Shape.rounded(corpus, pairs, LONGEST))
+    return gather(corpus, pairs, Shape.of(corpus, pairs).rounded(), LONGEST)
 
 
 @pytest.mark.parametrize("name", EVERY_MODEL)
@@ -103,7 +103,7 @@ def test_a_seed_gives_the_same_losses_and_gradients_to_the_bit(gpu, norm):
 @pytest.mark.parametrize("together", [False, True])
 def test_the_two_passes_of_consistency_training_have_different_masks(gpu, together):
     model, batch = dropping()
-    first, second = (output.hidden for output in two_passes(model, batch, together))
+    first, second = (output.hidden for output in two_passes(model, batch, batch, together))
     assert not torch.isclose(first, second).all(1).any().item()
 
 
