@@ -295,7 +295,7 @@ class SimulatedGPU(TorchDispatchMode):
         on_gpu, on_cpu = _by_device(*tensors)
         if on_cpu:
             raise DeviceMismatch(f"{kernel.__name__} at {_place()} reads tensors of the CPU")
-        assert all(size > 0 for size in grid), f"{kernel.__name__}: a grid of {grid}"
+        assert grid[0] > 0 and all(0 < size < 2**16 for size in grid[1:]), f"{kernel.__name__}: a grid of {grid}"
         self.count_kernel(kernel.__name__)
         plain, plain_named = [_numbers(each) for each in args], {name: _numbers(each) for name, each in named.items()}
         if self.capture is not None:

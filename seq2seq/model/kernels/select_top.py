@@ -99,7 +99,7 @@ def best_continuations(logits: Tensor, totals: Tensor, banned: Banned, clock: Te
     beam_rows, columns = triton.next_power_of_2(beam), max(triton.next_power_of_2(blocks), places)
     warps = min(max(max(beam_rows * columns, places * BLOCK) // WARP_ELEMENTS, WARPS), MAX_WARPS)
     with torch.cuda.device_of(logits):                                          # Triton launches on the current device
-        _summarise[triton.cdiv(blocks, BLOCKS), rows](
+        _summarise[rows, triton.cdiv(blocks, BLOCKS)](
             logits, maxima, sums, logits.stride(0), vocab_size, blocks, BLOCK=BLOCK, BLOCKS=BLOCKS, num_warps=WARPS)
         _choose[(sentences,)](
             logits, maxima, sums, totals, *banned, limits, clock, best, parents, ids, logits.stride(0), vocab_size,
@@ -157,7 +157,7 @@ def _greatest(keys: tl.tensor, COUNT: tl.constexpr, PLACES: tl.constexpr) -> Any
 def _summarise(logits: tl.tensor, maxima: tl.tensor, sums: tl.tensor, stride: tl.tensor, vocab_size: tl.tensor,
                blocks: tl.tensor, BLOCK: tl.constexpr, BLOCKS: tl.constexpr) -> None:
     """Compute the maximum of some blocks of a row, and the sum of 2^(log2(e) (logit - maximum))."""
-    row, block = tl.program_id(1), tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+    row, block = tl.program_id(0), tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)     # there may be 2^16 rows or more
     token = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     # The bound of the load is the stride, which is a multiple of 16 more often than the vocabulary's size.
     logit = tl.load(logits + row.to(tl.int64) * stride + token, token < stride, -float("inf")).to(tl.float32)

@@ -35,7 +35,7 @@ def cross_attention(query: Tensor, memory: Tensor, first: Tensor, end: Tensor) -
     """
     (rows, heads, size), out, sentences = query.shape, torch.empty_like(query), len(first)
     with torch.cuda.device_of(query):                                           # Triton launches on the current device
-        _attend_to_source[heads, sentences](
+        _attend_to_source[(heads * sentences,)](
             query, memory, first, end, out, _scale(size), BEAM=rows // sentences, HEADS=heads, SIZE=size,
             WIDTH=_width(size), QUERIES=QUERIES, BLOCK=BLOCK, **_warps(query))
     return out
@@ -56,7 +56,7 @@ def self_attention(projected: Tensor, cache: Tensor, ancestors: Tensor, clock: T
     out = projected.new_empty(rows, heads, size)
     group = GROUP if beam > 1 and heads * rows // beam * triton.cdiv(beam, GROUP) >= MIN_PROGRAMS else 1
     with torch.cuda.device_of(projected):
-        _attend_to_past[heads, rows // beam, triton.cdiv(beam, group)](
+        _attend_to_past[heads * rows // beam, triton.cdiv(beam, group)](
             projected, cache, ancestors, clock, out, rows, 1 << 30 if window is None else window, _scale(size),
             BEAM=beam, HEADS=heads, SIZE=size, WIDTH=_width(size), QUERIES=QUERIES, GROUP=group, BLOCK=BLOCK,
             **_warps(projected))
@@ -97,8 +97,9 @@ def _add_keys(q: tl.tensor, k: tl.tensor, v: tl.tensor, seen: tl.tensor, greates
 def _attend_to_source(query: tl.tensor, memory: tl.tensor, first: tl.tensor, end: tl.tensor, out: tl.tensor,
                       scale: tl.tensor, BEAM: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
                       WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """Attend with a head and all hypotheses of a sentence. Program ids: head, sentence."""
-    head, sentence = tl.program_id(0) * SIZE, tl.program_id(1)
+    """Attend with a head and all hypotheses of a sentence. Program id: sentence * HEADS + head."""
+    # Only the first dimension of a grid may exceed 65,535.
+    head, sentence = tl.program_id(0) % HEADS * SIZE, tl.program_id(0) // HEADS
     feature, hypothesis = tl.arange(0, WIDTH)[None, :], tl.arange(0, QUERIES)[:, None]
     exists, place = (hypothesis < BEAM) & (feature < SIZE), (sentence * BEAM + hypothesis) * (HEADS * SIZE) + feature
     q = tl.load(query + head + place, exists, 0.0)
@@ -120,13 +121,13 @@ def _attend_to_past(projected: tl.tensor, cache: tl.tensor, ancestors: tl.tensor
                     rows: tl.tensor, window: tl.tensor, scale: tl.tensor, BEAM: tl.constexpr, HEADS: tl.constexpr,
                     SIZE: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, GROUP: tl.constexpr,
                     BLOCK: tl.constexpr) -> None:
-    """Attend with a head and up to GROUP hypotheses of a sentence. Program ids: head, sentence, part of the beam.
+    """Attend with a head and up to GROUP hypotheses of a sentence. Program ids: as above, and the part of the beam.
 
     A block has the keys of BLOCK // GROUP positions of GROUP hypotheses. Each hypothesis attends to its own ones.
     """
-    head, feature, query = tl.program_id(0) * SIZE, tl.arange(0, WIDTH)[None, :], tl.arange(0, QUERIES)
-    begin_row, position = tl.program_id(1) * BEAM, tl.load(clock).to(tl.int32)
-    begin_group = tl.program_id(2) * GROUP
+    feature, query, begin_group = tl.arange(0, WIDTH)[None, :], tl.arange(0, QUERIES), tl.program_id(1) * GROUP
+    head, begin_row = tl.program_id(0) % HEADS * SIZE, tl.program_id(0) // HEADS * BEAM
+    position = tl.load(clock).to(tl.int32)
     hypothesis = begin_group + query
     exists = ((query < GROUP) & (hypothesis < BEAM))[:, None] & (feature < SIZE)
     row = (begin_row + hypothesis)[:, None]

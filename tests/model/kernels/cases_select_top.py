@@ -27,9 +27,9 @@ def beams_of(limits, beam, positions, finished_per_sentence, totals=None):
                  torch.zeros(sentences, places), torch.zeros(sentences, places, dtype=torch.int32))
 
 
-def _launch(beam, vocab_size, stride, dtype):
-    beams, banned = beams_of([1] * 16, beam, 1, beam), Banned.of([0, 1], vocab_size, torch.device("cpu"))
-    logits = torch.zeros(16 * beam, stride, dtype=dtype)[:, :vocab_size]
+def _launch(beam, vocab_size, stride, dtype, sentences=16):
+    beams, banned = beams_of([1] * sentences, beam, 1, beam), Banned.of([0, 1], vocab_size, torch.device("cpu"))
+    logits = torch.zeros(sentences * beam, stride, dtype=dtype)[:, :vocab_size]
     found = best_continuations(logits, beams.totals, banned, beams.clock, beams.limits, 2 * beam)
     advance(beams, found, beam)
 
@@ -40,6 +40,8 @@ LAUNCHES = {f"select beam {beam} of {vocab_size} {dtype}": partial(_launch, beam
                 (1, 32_000, 32_000, torch.bfloat16), (4, 32_000, 32_000, torch.bfloat16),
                 (4, 31_999, 32_000, torch.float32), (5, 8_003, 8_003, torch.float16),
                 (12, 32_000, 32_000, torch.bfloat16), (16, 64_000, 64_000, torch.bfloat16)]}
+# More sentences than a grid has programs in all dimensions but the first.
+LAUNCHES |= {"select, many sentences": partial(_launch, 1, 100, 112, torch.bfloat16, 70_000)}
 
 
 def sorted_continuations(logits, totals, banned, must_end):

@@ -12,13 +12,13 @@ from seq2seq.model.kernels.step_attention import cross_attention, self_attention
 LENGTHS = [1, 130, 7, 31, 32, 33, 64, 0]
 
 
-def _launch_cross(beam, heads, size, dtype):
-    query, memory = torch.zeros(2 * beam, heads, size, dtype=dtype), torch.zeros(3, 2, heads, size, dtype=dtype)
-    cross_attention(query, memory, *torch.zeros(2, 2, dtype=torch.int32))
+def _launch_cross(beam, heads, size, dtype, sentences=2):
+    query, memory = torch.zeros(sentences * beam, heads, size, dtype=dtype), torch.zeros(3, 2, heads, size, dtype=dtype)
+    cross_attention(query, memory, *torch.zeros(2, sentences, dtype=torch.int32))
 
 
-def _launch_self(beam, heads, size, dtype):
-    for sentences in (2, 1024):                                                 # programs of 1 and of 4 hypotheses
+def _launch_self(beam, heads, size, dtype, numbers=(2, 1024)):                  # programs of 1 and of 4 hypotheses
+    for sentences in numbers:
         rows = sentences * beam
         self_attention(torch.zeros(rows, 3, heads, size, dtype=dtype), torch.zeros(rows, 2, heads, size, dtype=dtype),
                        torch.zeros(1, rows, dtype=torch.int32), torch.zeros(2, dtype=torch.int64), beam)
@@ -30,6 +30,9 @@ LAUNCHES = {f"{name} beam {beam} head {size} {dtype}": partial(launch, beam, 8, 
             for beam, size, dtype in [(4, 64, torch.bfloat16), (5, 32, torch.bfloat16), (4, 128, torch.bfloat16),
                                       (4, 64, torch.float16), (1, 16, torch.float16), (16, 48, torch.bfloat16),
                                       (4, 64, torch.float32), (5, 128, torch.float32), (1, 32, torch.float32)]}
+# More sentences than a grid has programs in all dimensions but the first.
+LAUNCHES |= {"cross, many sentences": partial(_launch_cross, 1, 2, 16, torch.bfloat16, 70_000),
+             "self, many sentences": partial(_launch_self, 1, 2, 16, torch.bfloat16, [70_000])}
 
 
 def draw(*shape, dtype=torch.float32):

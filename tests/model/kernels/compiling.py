@@ -42,7 +42,7 @@ def compiling(capability: int) -> Iterator[list[Binary]]:
     found: set[Any] = set()
 
     def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool = False, **named: Any) -> None:
-        assert all(size > 0 for size in grid), grid
+        assert grid[0] > 0 and all(0 < size < 2**16 for size in grid[1:]), f"CUDA has no grid of {grid}"
         options = {name: named.pop(name) for name in OPTIONS if name in named}
         values = dict(zip(kernel.arg_names, arguments, strict=False)) | named
         source, key = _source(kernel, values)
