@@ -104,6 +104,16 @@ def test_a_training_equals_the_cpus(toy_recipe, tmp_path, monkeypatch, name):
     assert_same_training(tmp_path / "gpu", tmp_path / "cpu", 0.05 if "muon" in name else 1e-4)
 
 
+def test_heads_of_a_size_without_kernels_are_reported(toy_recipe, tmp_path, capsys):
+    pytest.importorskip("triton")
+    with SimulatedGPU():
+        for d_model in (16, 32):
+            recipe = toy_recipe("training.precision=bf16", f"model.d_model={d_model}")
+            training = start_training(recipe, tmp_path / str(d_model))
+            assert (training.step.shape is None) == (d_model == 16)
+    assert capsys.readouterr().err.count("heads of 8 features") == 1
+
+
 @pytest.mark.slow
 def test_a_pointer_network_trains_as_on_the_cpu(tmp_path):
     lists = [[number * step % 11 for number in range(1, 3 + step)] for step in range(2, 7)]

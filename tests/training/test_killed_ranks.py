@@ -78,7 +78,7 @@ def test_the_main_rank_may_save_after_others_have_finished_or_stopped(tmp_path, 
     def work(rank):
         with suppress(Stopped), lost_ranks.watch_ranks(rank, 2):
             if rank == 0:
-                time.sleep(1)                                                   # saves
+                time.sleep(20 if code else 1)                                   # saves; 20: until the watcher ends it
             if error:
                 raise error
 
