@@ -3,8 +3,7 @@
 att(q) = sum_n softmax_n(q k_n / sqrt(head_size)) v_n
 
 Cross-attention reads the keys and values of a source sentence once for all hypotheses of its beam. Self-attention finds
-the keys and values of a hypothesis in the KV cache by `ancestors`, so reordering a beam moves neither. The softmax is
-computed block by block: the maximum so far, and the sums that belong to it, are corrected when the maximum rises.
+the keys and values of a hypothesis in the KV cache by `ancestors`, so reordering a beam moves neither.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from seq2seq.model.kernels.softmax import LOWEST, add_keys
 
 MAX_HEAD_SIZE = 128
 # Number of keys in a block. A single warp needs no barriers between warps. In fp32, which has no tensor cores here, the
@@ -78,22 +79,6 @@ def _warps(tensor: Tensor) -> dict[str, Any]:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_keys(q: tl.tensor, k: tl.tensor, v: tl.tensor, seen: tl.tensor, greatest: tl.tensor, total: tl.tensor,
-              summed: tl.tensor, scale: tl.tensor) -> Any:
-    """Continue a softmax with a block of keys. seen: which of them each query may attend to, (queries, keys).
-
-    greatest, total: maximum of the scores so far, and the sum of 2^(score - greatest), (queries,). summed: the sum of
-    the values with these weights, (queries, features).
-    """
-    score = tl.where(seen, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, -1e30)
-    larger = tl.maximum(greatest, tl.max(score, 1))
-    weight = tl.where(seen, tl.exp2(score - larger[:, None]), 0.0)
-    shrink = tl.exp2(greatest - larger)
-    summed = summed * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
-    return larger, total * shrink + tl.sum(weight, 1), summed
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _attend_to_source(query: tl.tensor, memory: tl.tensor, first: tl.tensor, end: tl.tensor, out: tl.tensor,
                       scale: tl.tensor, BEAM: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
                       WIDTH: tl.constexpr, QUERIES: tl.constexpr, BLOCK: tl.constexpr) -> None:
@@ -103,14 +88,14 @@ def _attend_to_source(query: tl.tensor, memory: tl.tensor, first: tl.tensor, end
     feature, hypothesis = tl.arange(0, WIDTH)[None, :], tl.arange(0, QUERIES)[:, None]
     exists, place = (hypothesis < BEAM) & (feature < SIZE), (sentence * BEAM + hypothesis) * (HEADS * SIZE) + feature
     q = tl.load(query + head + place, exists, 0.0)
-    greatest, total = tl.full([QUERIES], -1e30, tl.float32), tl.zeros([QUERIES], tl.float32)
+    greatest, total = tl.full([QUERIES], LOWEST, tl.float32), tl.zeros([QUERIES], tl.float32)
     summed, last = tl.zeros([QUERIES, WIDTH], tl.float32), tl.load(end + sentence)
     for begin in range(tl.load(first + sentence), last, BLOCK):
         token = begin + tl.arange(0, BLOCK)
         key = memory + head + token[:, None].to(tl.int64) * (2 * HEADS * SIZE) + feature
         is_key = (token < last)[:, None] & (feature < SIZE)
         k, v = tl.load(key, is_key, 0.0), tl.load(key + HEADS * SIZE, is_key, 0.0)
-        greatest, total, summed = _add_keys(q, k, v, (token < last)[None, :], greatest, total, summed, scale)
+        greatest, total, summed = add_keys(q, k, v, (token < last)[None, :], greatest, total, summed, scale)
     attended = summed / tl.where(total == 0, 1.0, total)[:, None]               # NaN stays NaN
     tl.store(out + head + place, attended.to(out.dtype.element_ty), exists)
 
@@ -149,5 +134,5 @@ def _attend_to_past(projected: tl.tensor, cache: tl.tensor, ancestors: tl.tensor
         is_key = seen[:, None] & (feature < SIZE)
         k, v = tl.load(key, is_key, 0.0), tl.load(key + HEADS * SIZE, is_key, 0.0)
         own = seen[None, :] & (other[None, :] == hypothesis[:, None])
-        greatest, total, summed = _add_keys(q, k, v, own, greatest, total, summed, scale)
+        greatest, total, summed = add_keys(q, k, v, own, greatest, total, summed, scale)
     tl.store(out + head + row * (HEADS * SIZE) + feature, (summed / total[:, None]).to(out.dtype.element_ty), exists)

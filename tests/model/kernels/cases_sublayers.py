@@ -98,6 +98,17 @@ def assert_exact(found, expected, tolerance=1e-6):
         torch.testing.assert_close(one.double(), other.double(), rtol=tolerance, atol=tolerance * scale)
 
 
+def assert_kernel_is_exact(kernel, reference, inputs, given):
+    """Compare results with the reference in fp32 and float64, gradients with float64; two runs are equal to the bit."""
+    found, found_gradients = gradients(kernel, inputs, given)
+    expected, expected_gradients = gradients(reference, inputs, given, torch.float64)
+    assert_exact(found, reference(*inputs))
+    assert_exact(found, expected)
+    assert_exact(found_gradients, expected_gradients, 1e-5)
+    again, again_gradients = gradients(kernel, inputs, given)
+    assert all(map(torch.equal, (*again, *again_gradients), (*found, *found_gradients)))
+
+
 def sublayer(pre_norm, mask):
     """Return the function that residual_norm computes, by PyTorch's operators."""
     def function(x, y, shift, gain, bias):
@@ -125,13 +136,7 @@ def test_residual_dropout_and_norm(monkeypatch, rows, width, probability, pre_no
     def kernel(*inputs):
         return residual_norm(*inputs, 1e-5, pre_norm, probability, seed, NUMBER)
 
-    found, found_gradients = gradients(kernel, inputs, given)
-    expected, expected_gradients = gradients(reference, inputs, given, torch.float64)
-    assert_exact(found, reference(*inputs))
-    assert_exact(found, expected)
-    assert_exact(found_gradients, expected_gradients, 1e-5)
-    again, again_gradients = gradients(kernel, inputs, given)
-    assert all(map(torch.equal, (*again, *again_gradients), (*found, *found_gradients)))
+    assert_kernel_is_exact(kernel, reference, inputs, given)
 
 
 @both_norms
@@ -174,13 +179,7 @@ def test_the_first_layer_of_the_feed_forward_sublayer(monkeypatch, rows, width, 
     inputs, given = random((rows, 5), (width, 5), (width,)), random((rows, width), seed=2)
     kernel = lambda rows, weight, bias: (activated(rows, weight, bias, activation),)            # noqa: E731
     reference = lambda rows, weight, bias: (ACTIVATIONS[activation](rows @ weight.T + bias),)   # noqa: E731
-    found, found_gradients = gradients(kernel, inputs, given)
-    expected, expected_gradients = gradients(reference, inputs, given, torch.float64)
-    assert_exact(found, reference(*inputs))
-    assert_exact(found, expected)
-    assert_exact(found_gradients, expected_gradients, 1e-5)
-    again, again_gradients = gradients(kernel, inputs, given)
-    assert all(map(torch.equal, (*again, *again_gradients), (*found, *found_gradients)))
+    assert_kernel_is_exact(kernel, reference, inputs, given)
 
 
 @every_activation
