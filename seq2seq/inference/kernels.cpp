@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -1703,6 +1705,36 @@ struct OutputLayer {
     }
 };
 
+// Lets the thread that called `search` do other work between two steps, and ends the search if that work says so. The
+// other threads of the search continue meanwhile. wanted, give_way: arguments of `search`.
+class Pause {
+    const int32_t* wanted;
+    bool (*give_way)();
+    const std::thread::id caller = std::this_thread::get_id();
+    std::atomic<bool> ended{false};
+    std::atomic<int> searching{0};
+
+    bool is_caller() const { return std::this_thread::get_id() == caller; }
+
+public:
+    Pause(const int32_t* wanted, bool (*give_way)()) : wanted(wanted), give_way(give_way) {}
+
+    // Every thread of the search calls this function before each step. If it returns true, the search ends.
+    bool ends() {
+        if (wanted && is_caller() && __atomic_load_n(wanted, __ATOMIC_RELAXED) && !give_way()) ended = true;
+        return ended;
+    }
+
+    void begin() { ++searching; }
+
+    // The calling thread still gives way while it waits for the other threads.
+    void end() {
+        --searching;
+        while (wanted && is_caller() && searching && !ends())
+            std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+};
+
 // Maximum size of a thread's KV cache in bytes. If the cache of a single sentence is larger, it is allocated anyway.
 constexpr long MAX_CACHE_BYTES = 256 << 20;
 
@@ -1710,7 +1742,7 @@ constexpr long MAX_CACHE_BYTES = 256 << 20;
 // are searched together. The next sentence immediately replaces a finished one, to keep the number of rows large. With
 // shortlists, sentences are replaced when a quarter of them is finished, because the output layer is then made anew.
 template <class NextSentence>
-void search_batch(const Search& search, long max_sentences, NextSentence next_sentence) {
+void search_batch(const Search& search, long max_sentences, Pause& pause, NextSentence next_sentence) {
     const long d_model = search.decoder.d_model, candidates = 2 * search.beam;
     const long layers = search.decoder.number_of_layers, slot_rows = search.longest * search.beam;
     const long slot_bytes = layers * slot_rows * 2 * d_model * sizeof(Stored);
@@ -1735,7 +1767,7 @@ void search_batch(const Search& search, long max_sentences, NextSentence next_se
             searched.push_back({number, slots.back(), 0, 1});
             now.add(START, 0.0f);
         }
-        if (searched.empty()) return;
+        if (pause.ends() || searched.empty()) return;
         if (search.shortlist && searched.size() > before) output.select(searched);
         long row = 0;
         for (const Sentence& one : searched)
@@ -2003,11 +2035,16 @@ void cross_attention(const Stack* decoder, const int64_t* tokens, const int32_t*
 // it, in order of preference; those of token t begin at shortlist + shortlist_offsets[t] and end where those of t + 1
 // begin. A translation has only words among the first `words_per_token` of each of its tokens, among all of `</s>`, which
 // closes every sentence, and `</s>`. A null pointer: all words.
+//
+// wanted, give_way: if another thread sets *wanted to a value other than 0, `search` calls give_way after the current
+// step. The function may call the functions of this file. If it returns false, the search ends, and the outputs are not
+// valid. A null pointer `wanted`: the search is never interrupted.
 void search(const Stack* decoder, const Stored* memory, long memory_stride, const int32_t* first,
             const int32_t* count, const int64_t* limits, long sentences, long beam, long finished_per_group,
             const int64_t* banned, long number_banned, long max_finished, long longest, int64_t* finished,
             float* totals, int32_t* lengths, int32_t* tokens, const int64_t* source, const int32_t* shortlist,
-            const int32_t* shortlist_offsets, long words_per_token, int threads) {
+            const int32_t* shortlist_offsets, long words_per_token, const int32_t* wanted, bool (*give_way)(),
+            int threads) {
     const Search search = {*decoder, memory,        memory_stride, first,   count,    limits, sentences, beam,
                            finished_per_group, banned, number_banned, max_finished, longest, finished, totals,
                            lengths,  tokens,        source,  shortlist, shortlist_offsets, words_per_token};
@@ -2015,11 +2052,16 @@ void search(const Stack* decoder, const Stored* memory, long memory_stride, cons
     const long parts = sentences * beam > MAX_SERIAL_ROWS ? std::min<long>(threads, sentences) : 1;
     const long max_sentences = std::clamp((sentences + parts - 1) / parts, 1L, std::max(1L, MAX_BLOCK_ROWS / beam));
     std::atomic<long> next{0};
+    Pause pause(wanted, give_way);
 #pragma omp parallel num_threads(int(parts)) if (parts > 1)
-    search_batch(search, max_sentences, [&] {
-        const long number = next++;
-        return number < sentences ? number : -1;
-    });
+    {
+        pause.begin();
+        search_batch(search, max_sentences, pause, [&] {
+            const long number = next++;
+            return number < sentences ? number : -1;
+        });
+        pause.end();
+    }
 }
 
 }  // extern "C"

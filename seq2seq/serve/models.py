@@ -17,6 +17,7 @@ from seq2seq.documents.translate_document import model_recipe
 from seq2seq.errors import UserError
 from seq2seq.languages import canonical
 from seq2seq.recipe import DecodingSection
+from seq2seq.search.options import Pause
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.storage.checkpoints import resolve_model_path
@@ -25,6 +26,12 @@ from seq2seq.tokenizers.source import as_source
 from seq2seq.translation.translator import Translator
 
 Fingerprint = tuple[int, int, int]
+
+TEST_LINE = "A test."
+"""Line that a model must be able to translate before it is served."""
+BATCH_TOKENS = 4096
+"""`decoding.batch_tokens` of a server. More would not make the scheduler's batches faster, and other requests would
+wait longer for the next step of a larger batch."""
 
 
 @dataclass(frozen=True)
@@ -114,20 +121,21 @@ class Models:
         """Precisions of the models."""
         return {translator.precision for one in self._loaded for translator in one.translators.values()}
 
-    def translate(self, group: Group, sentences: list[Any]) -> list[Any]:
+    def translate(self, group: Group, sentences: list[Any], pause: Pause | None = None) -> list[Any]:
         """Translate or align the sentences of a batch with the model of the group's direction.
 
         Return the translations of each sentence, best first, or the attention between the units of each pair (see
         `alignment.align.unit_weights`). With sampling, the translation of a sentence does not depend on the other
         sentences of the batch.
 
+        pause: see `Translator`.
         Raises:
             SlowdownError: the direction is no longer served, because its model was replaced.
         """
         model = self._by_direction.get((group.source, group.target))
         if model is None:
             raise SlowdownError("the models are being replaced. Try again")
-        translator = model.translators[group.source, group.target]
+        translator = replace(model.translators[group.source, group.target], pause=pause)
 
         def align(pairs: Sequence[tuple[str, str]]) -> list[np.ndarray | None]:
             return unit_weights(translator, pairs, model.aligner)
@@ -183,6 +191,10 @@ class Models:
         if not (translator.task.has_source and translator.task.target_is_text):
             raise UserError(f"{path} is not a translation model, so it cannot be served.")
         recipe = model_recipe(path)
+        try:
+            translator.translate([TEST_LINE], **_decoding(translator.decoding, self.machine, RequestOptions()))
+        except Exception as error:                                              # whatever the model's files have caused
+            raise UserError(f"{path} cannot translate the line '{TEST_LINE}': {error}") from error
         several = len(recipe.directions) > 1
         by_direction = [translator.towards(each) for each in recipe.directions] if several else [translator]
         translators = {(canonical(source), canonical(target)): each
@@ -227,7 +239,7 @@ def _decoding(section: DecodingSection, machine: MachineOptions, options: Reques
         beam_size = max(beam_size, n_best, section.mbr)
         beam_size = -(-beam_size // section.diverse_groups) * section.diverse_groups
     return {"beam_size": beam_size, "n_best": n_best, "safety_net": safety_net,
-            "word_confidence": options.word_confidence}
+            "word_confidence": options.word_confidence, "batch_tokens": BATCH_TOKENS}
 
 
 def named_files(values: Sequence[str]) -> dict[str, Path]:

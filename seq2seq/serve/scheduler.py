@@ -1,24 +1,32 @@
-"""Scheduler of the sentences of all requests: one model thread, dynamic batches, short requests first.
+"""Scheduler of the sentences of all requests: one model thread, dynamic batches, and no request that holds another.
 
 Whenever the model thread is free, it takes waiting sentences, up to a maximum number of tokens, and translates them in
 one batch. There is no timer, so a request never waits for other requests to arrive.
 
-Requests are ordered by `tokens + AGEING_TOKENS_PER_SECOND * arrival time`, lowest first. So a short request overtakes a
-long one, but only if it arrives less than `tokens of the long one / AGEING_TOKENS_PER_SECOND` seconds later. The order
-of two requests never changes, so a heap can hold them.
+Requests are ordered by `tokens + AGEING_TOKENS_PER_SECOND * time`, lowest first. So a short request overtakes a long
+one, but only if it arrives less than `tokens of the long one / AGEING_TOKENS_PER_SECOND` seconds later. The time is
+the arrival, plus the seconds by which the client's virtual clock is ahead of time (L. Zhang 1990, "Virtual Clock").
+Model time that a client uses puts its clock forward, so that clients with much work come after those with little.
+
+Sentences of a request are never in one batch with those of a request that is far larger (`is_far_larger`). If the batch
+of a far larger request is being translated, smaller requests are translated between the steps of its search
+(`search.options.Pause`). There, a batch whose clients have all gone ends, and so does one whose request has used too
+much model time.
 """
 
 from __future__ import annotations
 
-import heapq
+import math
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
+from seq2seq.search.options import Pause
 from seq2seq.serve.errors import ApiError, SlowdownError
 from seq2seq.tokenizers.source import Source
 from seq2seq.tokenizers.vocabulary import as_line
@@ -27,6 +35,17 @@ AGEING_TOKENS_PER_SECOND = 500
 """Number of tokens by which a request may exceed one that arrives a second later, and still come first."""
 BYTES_PER_TOKEN = 4
 """Approximate number of UTF-8 bytes of a subword. For an exact count, each sentence would be tokenized twice."""
+MAX_SENTENCE_TOKENS = 5_000
+"""Maximum number of tokens (`estimate_tokens`) of a sentence. No sentence of a text is as long; it could hold memory
+and model for minutes."""
+CLOCK_RATE = 4
+"""Seconds by which a second of model time puts a client's virtual clock forward."""
+MAX_AHEAD = 60
+"""Maximum number of seconds by which a client's virtual clock is ahead of time."""
+MAX_CLIENTS = 50_000
+"""Maximum number of clients with a virtual clock. If there are more, clocks that are not ahead are forgotten."""
+UNDISTURBED_SHARE = 0.25
+"""After other requests have interrupted a batch for a time, it is not interrupted again for this share of the time."""
 
 
 Item = str | Source | tuple[str, str]
@@ -34,9 +53,10 @@ Item = str | Source | tuple[str, str]
 
 
 class Translate(Protocol):
-    """Function that translates or aligns one batch of items of the same group. It is called in the model thread."""
+    """Function that translates or aligns one batch of items of the same group. It is called in the model thread, also
+    while `pause` interrupts another call of it."""
 
-    def __call__(self, group: Any, sentences: list[Any]) -> list[Any]: ...
+    def __call__(self, group: Any, sentences: list[Any], pause: Pause) -> list[Any]: ...
 
 
 def estimate_tokens(sentence: Item) -> int:
@@ -45,22 +65,35 @@ def estimate_tokens(sentence: Item) -> int:
     return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 2
 
 
-@dataclass(order=True)
+def is_far_larger(tokens: int, than: int) -> bool:
+    """Return True if a request of so many tokens must not hold one of `than` tokens."""
+    return tokens > 4 * than + 64
+
+
+class _Abandoned(BaseException):
+    """Nobody waits for the results of a batch any more. It is not an Exception, because no sentence has failed."""
+
+
+@dataclass(eq=False)
 class _Request:
     """Request with sentences that wait or are being translated.
 
-    priority: lowest first; see the module's docstring. number: position in the order of arrival; it decides between
-    equal priorities. begun: number of sentences that batches have taken. missing: number of sentences without a result.
+    size: number of tokens of all sentences. number: position in the order of arrival. begun: number of sentences that
+    batches have taken. missing: number of sentences without a result. seconds: model time it has used.
     """
 
-    priority: float
+    group: Hashable
+    client: str
+    arrival: float
     number: int
-    sentences: list[Item] = field(compare=False)
-    tokens: list[int] = field(compare=False)
-    future: Future[list[Any]] = field(compare=False)
-    results: list[Any] = field(compare=False)
-    missing: int = field(compare=False)
-    begun: int = field(default=0, compare=False)
+    size: int
+    sentences: list[Item]
+    tokens: list[int]
+    future: Future[list[Any]]
+    results: list[Any]
+    missing: int
+    begun: int = 0
+    seconds: float = 0.0
 
     @property
     def waiting(self) -> int:
@@ -72,6 +105,27 @@ _Taken = tuple[_Request, int, Item]
 """Item that a batch has taken: its request, its index in the request, and the item itself."""
 
 
+@dataclass
+class _Batch:
+    """Batch in the model thread. tokens: number of tokens by request. began: time of its beginning, put forward by the
+    time in which others interrupted it. undisturbed_until: time until which no other batch interrupts it."""
+
+    taken: list[_Taken]
+    tokens: dict[_Request, int]
+    began: float
+    undisturbed_until: float = -math.inf
+
+    @property
+    def largest(self) -> int:
+        """Number of tokens of its largest request."""
+        return max(request.size for request in self.tokens)
+
+    def seconds(self, now: float) -> dict[_Request, float]:
+        """Return the model time of each request in this batch."""
+        total = sum(self.tokens.values())
+        return {request: (now - self.began) * tokens / total for request, tokens in self.tokens.items()}
+
+
 class Scheduler:
     """Queue of sentences, and the model thread, which translates them.
 
@@ -79,21 +133,28 @@ class Scheduler:
     """
 
     def __init__(self, translate: Translate, batch_tokens: int = 1024, max_waiting: int = 10_000,
+                 max_seconds: float = math.inf,
                  report: Callable[[int, float], None] = lambda sentences, seconds: None,
+                 charge: Callable[[str, float], None] = lambda client, seconds: None,
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Start the model thread.
 
         Args:
             batch_tokens: maximum number of tokens (`estimate_tokens`) of a batch. A longer sentence has its own batch.
             max_waiting: maximum number of sentences that wait. A request that would exceed this number is refused.
-            report: function that is called after each batch with its number of sentences and its duration.
+            max_seconds: maximum model time of a request.
+            report: function that is called after each batch with its number of sentences and its model time.
+            charge: function that is called after each batch with each of its clients and the client's model time.
         """
-        self.max_waiting, self._batch_tokens = max_waiting, batch_tokens
-        self._translate, self._report, self._clock = translate, report, clock
-        self._waiting: dict[Hashable, list[_Request]] = defaultdict(list)           # heap of each group
+        self.max_waiting, self.max_seconds, self._batch_tokens = max_waiting, max_seconds, batch_tokens
+        self._translate, self._report, self._charge, self._clock = translate, report, charge, clock
+        self._waiting: list[_Request] = []
+        self._running: list[_Batch] = []                                    # each one interrupts the one before it
+        self._clocks: dict[str, float] = {}
         self._count = self._number = 0
         self._closing = False
-        self._condition = threading.Condition()
+        self._condition = threading.Condition(threading.RLock())
+        self._pause = Pause(np.zeros(1, np.int32), self._give_way)
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
 
@@ -108,46 +169,64 @@ class Scheduler:
         return self._thread.is_alive()
 
     def submit(self, group: Hashable, sentences: Sequence[Item], arrival: float | None = None, admitted: bool = False,
-               ) -> Future[list[Any]]:
+               client: str = "") -> Future[list[Any]]:
         """Queue the sentences of a request, and return a future for the list of their results, in the same order.
 
-        If the future is cancelled, the sentences that no batch has taken are removed from the queue.
+        If the future is cancelled, the sentences that no batch has taken are removed from the queue, and a batch with
+        only such sentences ends.
 
         Args:
             group: model and options of the request. `translate` gets it as its first argument.
             arrival: time of the request's arrival by the scheduler's clock; None means now. All steps of a request,
                 such as the models of a pivot translation, have the same arrival.
             admitted: True for the later steps of an accepted request. They are accepted even if the queue is full.
+            client: name of the client whose virtual clock counts.
         Raises:
             SlowdownError: too many sentences wait.
-            ApiError: the request has more than `max_waiting` sentences, or the server is stopping.
+            ApiError: the request has more than `max_waiting` sentences, or a sentence of more than MAX_SENTENCE_TOKENS,
+                or the server is stopping.
         """
         future: Future[list[Any]] = Future()
         if not sentences:
             future.set_result([])
             return future
         tokens = [estimate_tokens(sentence) for sentence in sentences]
+        if not admitted and max(tokens) > MAX_SENTENCE_TOKENS:
+            raise ApiError(413, f"Invalid request: a sentence has about {max(tokens):,} tokens, this server accepts at "
+                                f"most {MAX_SENTENCE_TOKENS:,}. Divide the text into sentences or lines")
         with self._condition:
             if self._closing:
-                raise ApiError(503, "The server is stopping")
+                raise _stopping()
             if not admitted:
                 self._require_room(len(sentences))
-            priority = sum(tokens) + AGEING_TOKENS_PER_SECOND * (self._clock() if arrival is None else arrival)
             self._number += 1
-            request = _Request(priority, self._number, list(sentences), tokens, future, [None] * len(sentences),
-                               len(sentences))
-            heapq.heappush(self._waiting[group], request)
+            request = _Request(group, client, self._clock() if arrival is None else arrival, self._number, sum(tokens),
+                               list(sentences), tokens, future, [None] * len(sentences), len(sentences))
+            self._waiting.append(request)
             self._count += len(sentences)
-            self._condition.notify()
+            self._wake()
         future.add_done_callback(lambda done: self._drop(request) if done.cancelled() else None)
         return future
 
+    def look(self) -> None:
+        """Compare the model time of the running requests with `max_seconds` after the current step. The server calls
+        this method every few seconds."""
+        self._wake()
+
     def close(self) -> None:
-        """Refuse further requests, translate all sentences that wait, and end the model thread."""
+        """Refuse further requests, answer all others with an error, and end the model thread."""
         with self._condition:
             self._closing = True
-            self._condition.notify()
+            for request in self._waiting:
+                self._fail(request, _stopping())
+            self._wake()
         self._thread.join()
+
+    def _wake(self) -> None:
+        """Let the model thread look at the queue, now or after the current step."""
+        with self._condition:
+            self._pause.wanted[0] = 1
+            self._condition.notify()
 
     def _require_room(self, sentences: int) -> None:
         if sentences > self.max_waiting:
@@ -161,44 +240,96 @@ class Scheduler:
         with self._condition:
             self._count -= request.waiting
             request.sentences, request.tokens, request.begun = [], [], 0
+            self._wake()
 
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not (taken := self._next_batch()):
+                while (batch := self._next_batch()) is None:
                     if self._closing:
                         return
                     self._condition.wait()
-            group, batch = taken
-            began = self._clock()
-            self._finish(group, batch)
-            self._report(len(batch), self._clock() - began)
+            self._work(batch)
 
-    def _next_batch(self) -> tuple[Hashable, list[_Taken]] | None:
-        """Return the group of the request that comes first, and the group's next batch; None if no sentence waits."""
-        for group in list(self._waiting):
-            heap = self._waiting[group]
-            while heap and not heap[0].waiting:
-                heapq.heappop(heap)
-            if not heap:
-                del self._waiting[group]
-        if not self._waiting:
+    def _give_way(self) -> None:
+        """Do what is waiting between two steps of the running batch. See `Pause.give_way`.
+
+        Raises:
+            _Abandoned: nobody waits for the results of the batch any more.
+        """
+        running = self._running[-1]
+        while True:
+            now = self._clock()
+            for request, seconds in running.seconds(now).items():
+                if self._closing:
+                    self._fail(request, _stopping())
+                elif request.seconds + seconds > self.max_seconds:
+                    self._fail(request, ApiError(413, "Invalid request: the translation takes more than "
+                                                      f"{self.max_seconds:g} seconds. Send smaller requests"))
+            if all(request.future.done() for request in running.tokens):
+                raise _Abandoned
+            if now < running.undisturbed_until:                                 # `wanted` stays 1
+                return
+            with self._condition:
+                if (batch := self._next_batch()) is None:
+                    self._pause.wanted[0] = 0
+                    return
+            self._work(batch)
+            seconds_of_others = self._clock() - now
+            running.began += seconds_of_others
+            running.undisturbed_until = self._clock() + UNDISTURBED_SHARE * seconds_of_others
+
+    def _next_batch(self) -> _Batch | None:
+        """Take the next batch from the queue, of requests that the running batch must not hold; None if there is none.
+
+        The batch has sentences of the request that comes first, and of others of its group and of similar size."""
+        self._waiting = [request for request in self._waiting if request.waiting]
+        allowed = self._waiting if not self._running else [
+            request for request in self._waiting if is_far_larger(self._running[-1].largest, request.size)]
+        if not allowed:
             return None
-        group = min(self._waiting, key=lambda group: self._waiting[group][0])
-        heap, tokens = self._waiting[group], 0
-        batch: list[_Taken] = []
-        while heap:
-            request = heap[0]
+        now = self._clock()
+        first, *others = sorted(allowed, key=lambda request: self._priority(request, now))
+        taken: list[_Taken] = []
+        tokens: dict[_Request, int] = {}
+        total = 0
+        for request in (first, *others):
+            if request.group != first.group or is_far_larger(request.size, first.size) or is_far_larger(
+                    first.size, request.size):
+                continue
             while request.waiting:
                 size = request.tokens[request.begun]
-                if batch and tokens + size > self._batch_tokens:
-                    return group, batch
-                batch.append((request, request.begun, request.sentences[request.begun]))
-                tokens += size
+                if taken and total + size > self._batch_tokens:
+                    return _Batch(taken, tokens, now)
+                taken.append((request, request.begun, request.sentences[request.begun]))
+                tokens[request] = tokens.get(request, 0) + size
+                total += size
                 request.begun += 1
                 self._count -= 1
-            heapq.heappop(heap)
-        return group, batch
+        return _Batch(taken, tokens, now)
+
+    def _priority(self, request: _Request, now: float) -> tuple[float, int]:
+        ahead = max(0.0, self._clocks.get(request.client, now) - now)
+        return request.size + AGEING_TOKENS_PER_SECOND * (request.arrival + ahead), request.number
+
+    def _work(self, batch: _Batch) -> None:
+        """Translate a batch, and count its model time."""
+        self._running.append(batch)
+        try:
+            self._finish(next(iter(batch.tokens)).group, batch.taken)
+        except _Abandoned:
+            pass
+        finally:
+            self._running.pop()
+        now = self._clock()
+        for request, seconds in batch.seconds(now).items():
+            request.seconds += seconds
+            clock = CLOCK_RATE * seconds + max(now, self._clocks.get(request.client, now))
+            self._clocks[request.client] = min(clock, now + MAX_AHEAD)
+            self._charge(request.client, seconds)
+        if len(self._clocks) > MAX_CLIENTS:
+            self._clocks = {client: ahead for client, ahead in self._clocks.items() if ahead > now}
+        self._report(len(batch.taken), now - batch.began)
 
     def _finish(self, group: Hashable, batch: list[_Taken]) -> None:
         """Translate a batch and store its results. If the translation fails, translate each half of the batch
@@ -207,7 +338,7 @@ class Scheduler:
         if not live:
             return
         try:
-            results = self._translate(group, [sentence for _, _, sentence in live])
+            results = self._translate(group, [sentence for _, _, sentence in live], self._pause)
         except Exception as error:
             if len(live) == 1:
                 self._fail(live[0][0], error)
@@ -219,10 +350,19 @@ class Scheduler:
         for (request, index, _), result in zip(live, results, strict=True):
             request.results[index] = result
             request.missing -= 1
-            if not request.missing and request.future.set_running_or_notify_cancel():
+            if not request.missing and _is_awaited(request.future):
                 request.future.set_result(request.results)
 
     def _fail(self, request: _Request, error: Exception) -> None:
         self._drop(request)
-        if request.future.set_running_or_notify_cancel():
+        if _is_awaited(request.future):
             request.future.set_exception(error)
+
+
+def _is_awaited(future: Future[Any]) -> bool:
+    """Return False if a future is cancelled or has a result. If it is not, it cannot be cancelled any more."""
+    return not future.done() and future.set_running_or_notify_cancel()
+
+
+def _stopping() -> ApiError:
+    return ApiError(503, "The server is stopping")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -23,6 +24,7 @@ from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, RequestOptions
 from seq2seq.serve.scheduler import Scheduler
+from seq2seq.serve.threads import in_thread
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
@@ -36,6 +38,8 @@ MAX_ALTERNATIVES = 10
 THREAD_CHARACTERS = 5_000
 """Texts above this length are divided and joined in another thread, so that other requests do not wait. For shorter
 texts, the switch to the thread and back would take longer than the work."""
+CHARACTERS_PER_TEXT = 50
+"""Number of characters whose division takes as long as what each text of a request costs, even an empty one."""
 T = TypeVar("T")
 
 
@@ -57,16 +61,20 @@ class Translated(Generic[T]):
 
 async def _run(function: Callable[[], T], characters: int, quick: bool = True) -> T:
     """Call a function, in another thread if it may take long. quick: False if even a short text may take long."""
-    return function() if quick and characters <= THREAD_CHARACTERS else await asyncio.to_thread(function)
+    large = characters > THREAD_CHARACTERS
+    return await in_thread(function, large) if large or not quick else function()
 
 
 class Service:
     """Translation service of a server: models, scheduler, language identification and metrics."""
 
-    def __init__(self, models: Models, batch_tokens: int = 1024, max_waiting: int = 10_000) -> None:
-        """batch_tokens, max_waiting: see `Scheduler`."""
+    def __init__(self, models: Models, batch_tokens: int = 1024, max_waiting: int = 10_000,
+                 max_seconds: float = math.inf, charge: Callable[[str, float], None] = lambda client, seconds: None,
+                 ) -> None:
+        """For the arguments, see `Scheduler`."""
         self.models, self.metrics = models, Metrics()
-        self.scheduler = Scheduler(models.translate, batch_tokens, max_waiting, self.metrics.count_batch)
+        self.scheduler = Scheduler(models.translate, batch_tokens, max_waiting, max_seconds, self.metrics.count_batch,
+                                   charge)
         self._detector: Detector | None = None
 
     @property
@@ -76,7 +84,7 @@ class Service:
 
     async def detect(self, text: str) -> list[Detected]:
         """Return the candidates for the language of a text, the most probable first."""
-        return await asyncio.to_thread(self._detect, text)
+        return await in_thread(lambda: self._detect(text), large=False)
 
     def _detect(self, text: str) -> list[Detected]:
         languages = self.directions.languages
@@ -109,7 +117,8 @@ class Service:
         return path
 
     async def translate(self, texts: Sequence[str], source: str, target: str, format: str = "text",
-                        alternatives: int = 0, confidence: bool = False, glossary: str = "") -> list[Translated[str]]:
+                        alternatives: int = 0, confidence: bool = False, glossary: str = "", client: str = "",
+                        ) -> list[Translated[str]]:
         """Translate the texts of a request.
 
         Args:
@@ -117,41 +126,46 @@ class Service:
             format: one of TEXT_FORMATS.
             alternatives: number of further translations of each text.
             confidence: if True, the confidence of each word is returned, too.
-            glossary: name of the glossary to use, or "".
+            glossary: name of the glossary to use, or "". client: name of the client, see `Scheduler.submit`.
         Raises:
-            ApiError: a language, direction or glossary is not served, a text is malformed, or the queue is full.
+            ApiError: a language, direction or glossary is not served, a text is malformed, the translation takes too
+                long, or the queue is full.
         """
         if format not in TEXT_FORMATS:
             raise ApiError(400, f"{format[:30]} format is not supported")
         # The byte order mark says that these bytes are UTF-8, whatever encoding the text itself declares.
         mark = "" if format in ("text", "json") else "\ufeff"
-        contents = [(mark + text.removeprefix(mark)).encode("utf-8", "replace") for text in texts]
+        characters = sum(map(len, texts)) + CHARACTERS_PER_TEXT * len(texts)
+        contents = await _run(
+            lambda: [(mark + text.removeprefix(mark)).encode("utf-8", "replace") for text in texts], characters)
         options = RequestOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
                                 confidence, glossary, format != "text")
-        translated = await self._translate(contents, source, target, format, options)
-        return [Translated([text.decode().removeprefix(mark) for text in one.versions], one.path, one.words,
-                           one.detected, one.report) for one in translated]
+        translated = await self._translate(contents, source, target, format, options, client)
+        return await _run(lambda: [
+            Translated([text.decode().removeprefix(mark) for text in one.versions], one.path, one.words, one.detected,
+                       one.report) for one in translated], characters)
 
     async def translate_document(self, contents: bytes, format: str, name: str, source: str, target: str,
-                                 glossary: str, check: Callable[[str], None]) -> Translated[bytes]:
+                                 glossary: str, check: Callable[[str], None], client: str = "") -> Translated[bytes]:
         """Translate a file.
 
         Args:
             format: see `registry.parse`. name: name of the file, for messages.
             check: function that gets the text of the document, and raises ApiError if this text is too long.
+            client: see `translate`.
         Raises:
             ApiError: see `translate`.
         """
         return (await self._translate([contents], source, target, format, RequestOptions(1, False, glossary, True),
-                                      name, check))[0]
+                                      client, name, check))[0]
 
     async def _translate(self, contents: Sequence[bytes], source: str, target: str, format: str,
-                         options: RequestOptions, name: str = "q", check: Callable[[str], None] = lambda text: None,
-                         ) -> list[Translated[bytes]]:
+                         options: RequestOptions, client: str, name: str = "q",
+                         check: Callable[[str], None] = lambda text: None) -> list[Translated[bytes]]:
         arrival = time.monotonic()
         fixed = None if source.lower() == AUTO else self.path(source, target)
         self.language(target)
-        size = sum(map(len, contents))
+        size = sum(map(len, contents)) + CHARACTERS_PER_TEXT * len(contents)
 
         def parse_all() -> list[DividedDocument]:
             languages = (fixed[0], fixed[-1]) if fixed else ("", self.language(target))
@@ -166,44 +180,49 @@ class Service:
             raise invalid(str(error)) from None
         detected: list[Detected | None] = [None] * len(documents)
         if fixed is None:
-            detected = await asyncio.to_thread(lambda: [self._detect(document.content)[0] for document in documents])
+            detected = await in_thread(lambda: [self._detect(document.content)[0] for document in documents],
+                                       large=len(documents) > 10)
         paths = [fixed or self.path(one.language if one else source, target) for one in detected]
         for path in paths:
             if options.glossary and (options.glossary, path[0], path[-1]) not in self.models.glossaries:
                 raise ApiError(400, f"{options.glossary[:30]} is not a glossary from {path[0]} to {path[-1]}")
-        sentences = [in_context(document.sentences, self.models.context(path)) if len(path) > 1 else []
-                     for document, path in zip(documents, paths, strict=True)]
-        found = await self._translate_sentences(sentences, paths, options, arrival)
+
+        def sentences_by_path() -> tuple[list[list[Source]], dict[tuple[str, ...], list[Source]]]:
+            """Return the sentences of each text, with their contexts, and the distinct sentences of each path."""
+            sentences = [in_context(document.sentences, self.models.context(path)) if len(path) > 1 else []
+                         for document, path in zip(documents, paths, strict=True)]
+            by_path: dict[tuple[str, ...], dict[Source, None]] = {}
+            for sentences_of_text, path in zip(sentences, paths, strict=True):
+                by_path.setdefault(path, {}).update(dict.fromkeys(sentences_of_text))
+            return sentences, {path: list(distinct) for path, distinct in by_path.items()}
+
+        sentences, by_path = await _run(sentences_by_path, size)
+        found = await self._translate_sentences(by_path, options, arrival, client, size)
         self.metrics.count_texts(len(contents), sum(len(document.content) for document in documents))
 
         def finish() -> list[Translated[bytes]]:
             return [_translated(document, [found[path][text] for text in texts], path, options, one,
-                                partial(self._align, path, arrival))
+                                partial(self._align, path, arrival, client))
                     for document, texts, path, one in zip(documents, sentences, paths, detected, strict=True)]
 
         results = await _run(finish, size, quick=format == "text")
         self.metrics.count_faults(sum((Counter(one.report.get("faults")) for one in results), Counter()))
         return results
 
-    def _align(self, path: tuple[str, ...], arrival: float, pairs: Sequence[tuple[str, str]],
+    def _align(self, path: tuple[str, ...], arrival: float, client: str, pairs: Sequence[tuple[str, str]],
                ) -> Sequence[np.ndarray | None]:
         """Wait for the model thread, and return the alignments of pairs (see `DividedDocument.join`). If the path has
         pivot languages, the alignment of each pair is None."""
         if len(path) > 2:
             return [None] * len(pairs)
-        return self.scheduler.submit(Group(path[0], path[1], None), pairs, arrival, admitted=True).result()
+        group = Group(path[0], path[1], None)
+        return self.scheduler.submit(group, pairs, arrival, admitted=True, client=client).result()
 
-    async def _translate_sentences(self, texts: Sequence[Sequence[Source]], paths: Sequence[tuple[str, ...]],
-                                   options: RequestOptions, arrival: float,
+    async def _translate_sentences(self, by_path: Mapping[tuple[str, ...], Sequence[Source]], options: RequestOptions,
+                                   arrival: float, client: str, size: int,
                                    ) -> dict[tuple[str, ...], dict[Source, list[Translation]]]:
-        """Translate each distinct sentence once, and return the translations by language path and sentence.
-
-        texts: sentences of each text, with their contexts if the model uses context.
-        """
-        by_path: dict[tuple[str, ...], dict[Source, None]] = {}
-        for sentences_of_text, path in zip(texts, paths, strict=True):
-            by_path.setdefault(path, {}).update(dict.fromkeys(sentences_of_text))
-        tasks = [asyncio.ensure_future(self._follow(path, list(sentences), options, arrival))
+        """Return the translations by language path and sentence. by_path: distinct sentences of each path."""
+        tasks = [asyncio.ensure_future(self._follow(path, sentences, options, arrival, client, size))
                  for path, sentences in by_path.items()]
         try:
             results = await asyncio.gather(*tasks)
@@ -214,14 +233,15 @@ class Service:
                 for (path, sentences), result in zip(by_path.items(), results, strict=True)}
 
     async def _follow(self, path: tuple[str, ...], sentences: Sequence[str | Source], options: RequestOptions,
-                      arrival: float) -> list[list[Translation]]:
+                      arrival: float, client: str, size: int) -> list[list[Translation]]:
         """Translate sentences by the models along a path. Only the last model gives n-best lists and confidence."""
         n_best: list[list[Translation]] = []
         lost: list[tuple[str, ...]] = [()] * len(sentences)
         for hop in range(len(path) - 1):
             last = hop == len(path) - 2
             group = Group(path[hop], path[hop + 1], options if last else RequestOptions())
-            future = self.scheduler.submit(group, sentences, arrival, admitted=hop > 0)
+            future = await _run(
+                partial(self.scheduler.submit, group, sentences, arrival, admitted=hop > 0, client=client), size)
             try:
                 found = await asyncio.wrap_future(future)
             except (CorpusError, RequestError):

@@ -25,6 +25,7 @@ from seq2seq.recipe import DecodingOptions, DecodingSection, Languages, Recipe, 
 from seq2seq.recipe.directions import direction_into
 from seq2seq.recipe.task import TRANSLATION
 from seq2seq.search.beam import NoHypothesis, search
+from seq2seq.search.options import Pause
 from seq2seq.storage.checkpoints import stored_characters
 from seq2seq.tokenizers.context import parse_context, shortened
 from seq2seq.tokenizers.language_token import Directions
@@ -92,7 +93,7 @@ class Translator:
     of previous sentences that the model reads with each line (`data.context`). engine: model that runs the search.
     other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
     fusion. directory: path from which the model was loaded; None: it was not loaded from a file. characters: characters
-    of the training sources; None: not known.
+    of the training sources; None: not known. pause: see `SearchOptions`; it is also asked between two batches.
     """
 
     tokenizers: Tokenizers
@@ -107,6 +108,7 @@ class Translator:
     language_model: Engine | None = None
     directory: Path | None = None
     characters: frozenset[str] | None = None
+    pause: Pause | None = None
 
     @property
     def languages(self) -> Languages:
@@ -280,6 +282,8 @@ class Translator:
             return translations
         batch_tokens = self._batch_tokens(parts, setup) * 2 // max(2, setup.beam_size)
         for indices in batches_in_order(sources.lengths, batch_tokens):
+            if self.pause is not None:
+                self.pause.check()
             ids, offsets, _ = sources.gather(indices)
             in_batch = self._search_batch([parts[index] for index in indices], ids, offsets, setup)
             for index, n_best in zip(indices, in_batch, strict=True):
@@ -303,7 +307,7 @@ class Translator:
         whole_search = self.engine.whole_search if searched is self.engine else None
         source_offsets = offsets.astype(np.int32)
         max_lengths = setup.max_lengths(parts, np.diff(offsets), searched.max_positions)
-        options = setup.search_options(parts, fusion=self.language_model is not None)
+        options = replace(setup.search_options(parts, fusion=self.language_model is not None), pause=self.pause)
         try:
             hypotheses = search(searched, ids, source_offsets, max_lengths, options, whole_search)
         except NoHypothesis as error:

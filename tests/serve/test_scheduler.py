@@ -1,4 +1,5 @@
-"""The scheduler: batches without waiting, short requests first without starving long ones, bounds, cancellation."""
+"""The scheduler: batches without waiting, short requests first without starving long ones, bounds, cancellation, and
+batches between the steps of far larger ones."""
 
 import threading
 import time
@@ -11,13 +12,19 @@ from seq2seq.serve.scheduler import AGEING_TOKENS_PER_SECOND, Scheduler, estimat
 
 
 class Model:
-    """Translator of batches that waits at a gate and records what it gets."""
+    """Translator of batches that waits at a gate and records what it gets. A step lasts a millisecond.
+
+    steps: number of steps of each batch that contains the sentence `steps`.
+    """
 
     def __init__(self):
-        self.gate, self.batches = threading.Event(), []
+        self.gate, self.batches, self.steps = threading.Event(), [], 0
 
-    def __call__(self, group, sentences):
+    def __call__(self, group, sentences, pause):
         self.batches.append((group, sentences))
+        for _ in range(self.steps if any("steps" in sentence for sentence in sentences) else 0):
+            time.sleep(0.001)
+            pause.check()
         assert self.gate.wait(20)
         if any("bad" in sentence for sentence in sentences):
             raise ValueError("bad sentence")
@@ -54,7 +61,7 @@ def sentences(model):
 
 
 def test_a_lone_sentence_does_not_wait():
-    scheduler = Scheduler(lambda group, batch: [sentence.upper() for sentence in batch])
+    scheduler = Scheduler(lambda group, batch, pause: [sentence.upper() for sentence in batch])
     began = time.monotonic()
     assert scheduler.submit("a", ["one"]).result(20) == ["ONE"]
     assert time.monotonic() - began < 0.5
@@ -154,21 +161,142 @@ def test_a_request_without_sentences_is_done_at_once(start):
     assert scheduler.submit("a", []).result(0) == []
 
 
-def test_closing_finishes_what_waits_and_refuses_the_rest(start):
-    scheduler, model, _, release = start(batch_tokens=1)
+def test_closing_refuses_what_waits_and_ends_the_running_batch():
+    model = Model()
+    model.steps = 10**6
+    scheduler = Scheduler(model, batch_tokens=1)
+    running = scheduler.submit("a", ["steps"])
+    wait_until(lambda: model.batches)
     waiting = [scheduler.submit("a", [str(n)]) for n in range(5)]
-    closing = threading.Thread(target=scheduler.close)
-    closing.start()
-    wait_until(lambda: scheduler._closing)
-    with pytest.raises(ApiError):
+    scheduler.close()
+    assert not scheduler.alive and len(model.batches) == 1
+    for future in (running, *waiting):
+        assert future.exception(0).status == 503
+    with pytest.raises(ApiError) as refused:
         scheduler.submit("a", ["late"])
-    assert release(*waiting) == [[str(n)] for n in range(5)]
-    closing.join(20)
+    assert refused.value.status == 503
+
+
+@pytest.fixture
+def slow():
+    """Scheduler, and its model, which is busy with a large request, `slow.large`, for a long time."""
+    model = Model()
+    model.gate.set()
+    model.steps = 10**6
+    scheduler = Scheduler(model, max_seconds=1000)
+    scheduler.large = scheduler.submit("large", ["steps" * 100])
+    wait_until(lambda: model.batches)
+    yield scheduler, model
+    scheduler.close()
     assert not scheduler.alive
 
 
+def test_smaller_requests_do_not_wait_for_a_far_larger_one(slow):
+    scheduler, model = slow
+    for text in ("one", "two", "three"):
+        assert scheduler.submit("small", [text]).result(20) == [text.upper()]
+    assert not scheduler.large.done()
+    model.steps = 0
+    assert scheduler.submit("small", ["steps" * 10]).result(20)
+
+
+def test_requests_of_similar_size_do_not_interrupt_each_other(slow):
+    scheduler, model = slow
+    other = scheduler.submit("large", ["steps" * 90])
+    small = scheduler.submit("small", ["one"])
+    assert small.result(20) == ["ONE"] and not other.done()
+    assert scheduler.large.cancel()
+    wait_until(lambda: ("large", ["steps" * 90]) in model.batches)
+
+
+def test_a_far_larger_request_shares_no_batch_with_a_small_one(start):
+    scheduler, model, _, release = start()
+    release(scheduler.submit("a", ["x" * 2000]), scheduler.submit("a", ["one"]), scheduler.submit("a", ["two"]))
+    assert sentences(model) == [["one", "two"], ["x" * 2000]]
+
+
+def test_a_batch_ends_when_its_clients_have_gone(slow):
+    scheduler, model = slow
+    assert scheduler.large.cancel()
+    wait_until(lambda: not scheduler._running)
+    assert scheduler.submit("a", ["x" * 900]).result(20) == ["X" * 900]
+
+
+def test_a_batch_continues_while_one_of_its_clients_waits():
+    model = Model()
+    model.gate.set()
+    model.steps = 300
+    scheduler = Scheduler(model)
+    with scheduler._condition:                                                  # both get into one batch
+        gone, stays = scheduler.submit("a", ["steps"]), scheduler.submit("a", ["steps 2"])
+    wait_until(lambda: model.batches)
+    assert gone.cancel()
+    assert stays.result(20) == ["STEPS 2"]
+    scheduler.close()
+
+
+def test_interrupted_batches_get_time_of_their_own():
+    model = Model()
+    model.gate.set()
+    model.steps = 200
+    scheduler = Scheduler(model)
+    large = scheduler.submit("large", ["steps" * 100])
+    small = 0
+    while not large.done():
+        assert scheduler.submit("small", ["one"]).result(20) == ["ONE"]
+        small += 1
+    assert large.result(0) == ["STEPS" * 100] and small > 10
+    scheduler.close()
+
+
+def test_a_request_that_uses_too_much_model_time_is_refused():
+    model, charged = Model(), []
+    model.gate.set()
+    model.steps = 10**6
+    scheduler = Scheduler(model, max_seconds=0.05, charge=lambda client, seconds: charged.append((client, seconds)))
+    future = scheduler.submit("a", ["steps"], client="key a")
+    while not future.done():
+        scheduler.look()
+        time.sleep(0.01)
+    assert future.exception(0).status == 413 and "more than 0.05 seconds" in future.exception(0).message
+    wait_until(lambda: charged)
+    assert [client for client, _ in charged] == ["key a"] and 0.05 < charged[0][1] < 20
+    assert scheduler.submit("a", ["next"]).result(20) == ["NEXT"]
+    scheduler.close()
+
+
+def test_model_time_of_interruptions_is_not_charged_to_the_interrupted_request(slow):
+    scheduler, model = slow
+    charged = []
+    scheduler._charge = lambda client, seconds: charged.append((client, seconds))
+    model.steps = 10**6
+    inner = scheduler.submit("b", ["steps"], client="inner")
+    wait_until(lambda: len(scheduler._running) == 2)
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() > began + 0.2)
+    assert inner.cancel()
+    wait_until(lambda: charged)
+    assert charged[0][0] == "inner" and charged[0][1] > 0.2
+    outer, = scheduler._running
+    assert sum(outer.seconds(time.monotonic()).values()) < time.monotonic() - outer.began + 0.01
+
+
+def test_clients_with_little_use_come_before_those_with_much(start):
+    scheduler, model, now, release = start(batch_tokens=1)
+    scheduler._clocks["busy"] = 1.0
+    release(*(scheduler.submit("a", [name], client=name) for name in ("busy", "idle")))
+    assert sentences(model) == [["idle"], ["busy"]]
+
+
+def test_a_sentence_that_no_text_has_is_refused(start):
+    scheduler, *_ = start()
+    with pytest.raises(ApiError) as refused:
+        scheduler.submit("a", ["short", "<!D" * 20_000])
+    assert refused.value.status == 413 and "about 15,002 tokens" in refused.value.message
+
+
 def test_results_are_right_when_many_threads_submit_and_cancel():
-    scheduler = Scheduler(lambda group, batch: [sentence.upper() for sentence in batch], batch_tokens=20,
+    scheduler = Scheduler(lambda group, batch, pause: [sentence.upper() for sentence in batch], batch_tokens=20,
                           max_waiting=10_000)
     failures = []
 
