@@ -93,7 +93,8 @@ def _search_each(attempts: Sequence[Sequence[Input]], search: Callable[[Sequence
 
 
 def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
-                 languages: Languages, search: Search) -> list[list[PartTranslation]]:
+                 languages: Languages, search: Search, give_way: Callable[[], None] = lambda: None,
+                 ) -> list[list[PartTranslation]]:
     """Check the translations of each part for faults. If the best translation of a part has faults, retry.
 
     Samples and MBR translations are checked but not retried, because a retry would return neither the requested sample
@@ -101,17 +102,18 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
 
     Args:
         translations: translations of each part, best first. setup: setup of the search that produced the translations.
+        give_way: function that is called before each check.
     Returns:
         The translations of each part, with their faults. If a translation of the retry has fewer faults and is probable
         enough, it comes first.
     """
-    checked = _with_faults(languages, parts, translations)
+    checked = _with_faults(languages, parts, translations, give_way)
     if setup.decoding.sampling or setup.decoding.mbr:
         return checked
 
     def choose(parts: Sequence[Part], before: Sequence[list[PartTranslation]], found: Sequence[list[PartTranslation]],
                ) -> list[list[PartTranslation]]:
-        return list(map(_with_better_first, before, _with_faults(languages, parts, found)))
+        return list(map(_with_better_first, before, _with_faults(languages, parts, found, give_way)))
 
     def search_with(setup: SearchSetup) -> Callable[[Sequence[Part]], list[list[PartTranslation]]]:
         return lambda parts: search(parts, setup)
@@ -170,11 +172,14 @@ def retry_sentences(lines: Sequence[DividedLine], parts: Sequence[Part], transla
 
 
 def _with_faults(languages: Languages, parts: Sequence[Part], translations: Sequence[list[PartTranslation]],
-                 ) -> list[list[PartTranslation]]:
+                 give_way: Callable[[], None]) -> list[list[PartTranslation]]:
     """Return the translations of each part with their faults."""
     source, target = languages.source or "", languages.target
-    return [[replace(one, faults=faults(part.source.text, one.text, source, target)) for one in n_best]
-            for part, n_best in zip(parts, translations, strict=True)]
+    checked = []
+    for part, n_best in zip(parts, translations, strict=True):
+        give_way()
+        checked.append([replace(one, faults=faults(part.source.text, one.text, source, target)) for one in n_best])
+    return checked
 
 
 def _changed_keys(decoding: DecodingSection, fault_names: Sequence[str]) -> tuple[tuple[str, Any], ...]:

@@ -93,7 +93,8 @@ class Translator:
     of previous sentences that the model reads with each line (`data.context`). engine: model that runs the search.
     other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
     fusion. directory: path from which the model was loaded; None: it was not loaded from a file. characters: characters
-    of the training sources; None: not known. pause: see `SearchOptions`; it is also asked between two batches.
+    of the training sources; None: not known. pause: see `SearchOptions`; also asked between batches and checks for
+    faults.
     """
 
     tokenizers: Tokenizers
@@ -233,7 +234,8 @@ class Translator:
         report = line_progress([len(line.texts) for line in divided], progress)
         translations = self.search_parts(parts, setup, report)
         if setup.decoding.safety_net and self.task.target_is_text:
-            retried = partial(retry_faulty, setup=setup, languages=self.languages, search=self.search_parts)
+            retried = partial(retry_faulty, setup=setup, languages=self.languages, search=self.search_parts,
+                              give_way=self._give_way)
             translations = retried(parts, translations)
             if not setup.decoding.sampling and not setup.decoding.mbr:
                 divided, translations = retry_sentences(
@@ -282,14 +284,17 @@ class Translator:
             return translations
         batch_tokens = self._batch_tokens(parts, setup) * 2 // max(2, setup.beam_size)
         for indices in batches_in_order(sources.lengths, batch_tokens):
-            if self.pause is not None:
-                self.pause.check()
+            self._give_way()
             ids, offsets, _ = sources.gather(indices)
             in_batch = self._search_batch([parts[index] for index in indices], ids, offsets, setup)
             for index, n_best in zip(indices, in_batch, strict=True):
                 translations[index] = n_best
             progress(indices)
         return translations
+
+    def _give_way(self) -> None:
+        if self.pause is not None:
+            self.pause.check()
 
     def _batch_tokens(self, parts: Sequence[Part], setup: SearchSetup) -> int:
         """Return the number for `decoding.batch_tokens`. Only for its own search, an engine knows the memory."""
