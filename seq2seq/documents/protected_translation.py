@@ -65,7 +65,8 @@ class ProtectedTranslator:
 
     terms_inline: True if the model was trained with terms in its source text (`data.augmentation.terms`). align:
     function that aligns sentences with their translations; None: placeholders are placed by position, and terms stay
-    where the search put them. retries: True to translate again if terms are lost; False to only report it.
+    where the search put them. retries: True to translate again if placeholders or terms are lost; False to only report
+    it.
     """
 
     translator: Translator | TranslatorPool
@@ -103,8 +104,17 @@ class ProtectedTranslator:
 
     def _checked(self, lines: Sequence[_Line], block: Sequence[list[Translation]], decoding: DecodingOptions,
                  ) -> list[list[Translation]]:
-        """Return the translations of a block after the retries."""
+        """Return the translations of a block after the retries, with what is wrong with them."""
         results = [self._kept(line, n_best) for line, n_best in zip(lines, block, strict=True)]
+        if self.retries:
+            results = self._retried(lines, results, decoding)
+        net = decoding.get("safety_net", self.translator.decoding.safety_net)
+        return [[self._reported(line, one, all(one is not other for other in first), net) for one in n_best]
+                for line, n_best, first in zip(lines, results, block, strict=True)]
+
+    def _retried(self, lines: Sequence[_Line], results: list[list[Translation]], decoding: DecodingOptions,
+                 ) -> list[list[Translation]]:
+        """Translate lines that lost placeholders or terms again."""
 
         def faulty(wrong: Callable[[_Line, str], object]) -> list[int]:
             return [index for index, line in enumerate(lines) if wrong(line, results[index][0].text)]
@@ -123,16 +133,11 @@ class ProtectedTranslator:
         # Without placeholders, a translation would not contain the forced ones either.
         results = retry(lines, results, faulty(lambda line, text: not line.forced and self._differs(line, text)),
                         [self._request_without_placeholders], search, self._with_tags)
-        if self.retries:
-            without_phrases: DecodingOptions = {**decoding, "require": []}
-            results = retry(lines, results, faulty(self._after_end),
-                            [lambda line, best: replace(line.request, required=())],
-                            lambda requests: self.translator.translate(requests, **without_phrases),
-                            self._with_required)
-            results = retry(lines, results, faulty(self._missing), [self._requiring_request], search, self._with_terms)
-        net = decoding.get("safety_net", self.translator.decoding.safety_net)
-        return [[self._reported(line, one, all(one is not other for other in first), net) for one in n_best]
-                for line, n_best, first in zip(lines, results, block, strict=True)]
+        without_phrases: DecodingOptions = {**decoding, "require": []}
+        results = retry(lines, results, faulty(self._after_end),
+                        [lambda line, best: replace(line.request, required=())],
+                        lambda requests: self.translator.translate(requests, **without_phrases), self._with_required)
+        return retry(lines, results, faulty(self._missing), [self._requiring_request], search, self._with_terms)
 
     def _reported(self, line: _Line, one: Translation, is_new: bool, net: bool | None) -> Translation:
         """Return a translation with what is wrong with its final text. is_new: True if the text may differ from that

@@ -20,6 +20,7 @@ from seq2seq.recipe import DecodingSection
 from seq2seq.search.options import Pause
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
+from seq2seq.serve.scheduler import Again
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
 from seq2seq.tokenizers.source import as_source
@@ -51,11 +52,12 @@ class RequestOptions:
 @dataclass(frozen=True)
 class Group:
     """Direction and options that all items of one batch have in common. options: None if the items are pairs (sentence,
-    translation) that are aligned."""
+    translation) that are aligned. retries: True if faulty translations are searched again at once."""
 
     source: str
     target: str
     options: RequestOptions | None = RequestOptions()
+    retries: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,9 @@ class Models:
         `alignment.align.unit_weights`). With sampling, the translation of a sentence does not depend on the other
         sentences of the batch.
 
+        Faulty translations that would be searched again become `Again` if the group has no retries, so that the other
+        sentences of the batch do not wait for the retry, which takes many times as long.
+
         pause: see `Translator`.
         Raises:
             SlowdownError: the direction is no longer served, because its model was replaced.
@@ -135,12 +140,17 @@ class Models:
         model = self._by_direction.get((group.source, group.target))
         if model is None:
             raise SlowdownError("the models are being replaced. Try again")
-        translator = replace(model.translators[group.source, group.target], pause=pause)
+        options = group.options
+        translator = model.translators[group.source, group.target]
+        # Where terms are in a translation is only known after the retries. Samples and MBR translations have none.
+        retries = group.retries or options is None or bool(
+            options.glossary or translator.decoding.sampling or translator.decoding.mbr)
+        translator = replace(translator, pause=pause, retries=retries)
 
         def align(pairs: Sequence[tuple[str, str]]) -> list[np.ndarray | None]:
             return unit_weights(translator, pairs, model.aligner)
 
-        if (options := group.options) is None:
+        if options is None:
             return align(sentences)
         # A language token in the text of a request is text.
         sources = [replace(as_source(sentence), number=0, language=translator.languages.target)
@@ -149,8 +159,12 @@ class Models:
         if not (decoding["safety_net"] or options.document or options.glossary):
             return translator.translate(sources, **decoding)
         glossary = self.glossaries.get((options.glossary, group.source, group.target))
-        protected = ProtectedTranslator(translator, glossary=glossary, terms_inline=model.terms_inline, align=align)
-        return protected.translate(sources, **decoding)
+        protected = ProtectedTranslator(translator, glossary=glossary, terms_inline=model.terms_inline, align=align,
+                                        retries=retries)
+        found = protected.translate(sources, **decoding)
+        if retries:
+            return found
+        return [Again(replace(group, retries=True)) if n_best[0].faults else n_best for n_best in found]
 
     def context(self, path: Sequence[str]) -> int:
         """Return how many previous sentences the first model of a language path uses as context of each sentence."""

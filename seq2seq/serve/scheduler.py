@@ -11,7 +11,7 @@ Model time that a client uses puts its clock forward, so that clients with much 
 Sentences of a request are never in one batch with those of a request that is far larger (`is_far_larger`). If the batch
 of a far larger request is being translated, smaller requests are translated between the steps of its search
 (`search.options.Pause`). There, a batch whose clients have all gone ends, and so does one whose request has used too
-much model time.
+much model time. A sentence that takes many times as long as others is translated `Again` in another batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,6 +45,8 @@ MAX_AHEAD = 60
 """Maximum number of seconds by which a client's virtual clock is ahead of time."""
 MAX_CLIENTS = 50_000
 """Maximum number of clients with a virtual clock. If there are more, clocks that are not ahead are forgotten."""
+AGAIN_SIZE = 16
+"""Factor by which the number of tokens counts if sentences are translated `Again`."""
 UNDISTURBED_SHARE = 0.25
 """After other requests have interrupted a batch for a time, it is not interrupted again for this share of the time."""
 
@@ -52,9 +55,17 @@ Item = str | Source | tuple[str, str]
 """Sentence to translate, or a pair to align: a sentence and its translation."""
 
 
+@dataclass(frozen=True)
+class Again:
+    """Result of an item that must be translated again, in another group, in which that takes AGAIN_SIZE times as long.
+    """
+
+    group: Hashable
+
+
 class Translate(Protocol):
     """Function that translates or aligns one batch of items of the same group. It is called in the model thread, also
-    while `pause` interrupts another call of it."""
+    while `pause` interrupts another call of it. A result may be `Again`."""
 
     def __call__(self, group: Any, sentences: list[Any], pause: Pause) -> list[Any]: ...
 
@@ -67,7 +78,7 @@ def estimate_tokens(sentence: Item) -> int:
 
 def is_far_larger(tokens: int, than: int) -> bool:
     """Return True if a request of so many tokens must not hold one of `than` tokens."""
-    return tokens > 4 * than + 64
+    return tokens > 2 * than + 32
 
 
 class _Abandoned(BaseException):
@@ -75,25 +86,44 @@ class _Abandoned(BaseException):
 
 
 @dataclass(eq=False)
-class _Request:
-    """Request with sentences that wait or are being translated.
+class _Answer:
+    """Answer to a request. missing: number of sentences without a result. seconds: model time it has used."""
 
-    size: number of tokens of all sentences. number: position in the order of arrival. begun: number of sentences that
-    batches have taken. missing: number of sentences without a result. seconds: model time it has used.
+    client: str
+    future: Future[list[Any]]
+    results: list[Any]
+    missing: int
+    seconds: float = 0.0
+
+    @property
+    def is_awaited(self) -> bool:
+        """False if the client has gone or has its answer."""
+        return not self.future.done()
+
+    def complete(self, finish: Callable[[], None]) -> None:
+        """Call `finish`, which sets the result or the error of the future, unless the client has gone."""
+        if self.is_awaited and self.future.set_running_or_notify_cancel():
+            finish()
+
+
+@dataclass(eq=False)
+class _Request:
+    """Sentences of a request that wait or are being translated: all, or those that are translated `Again`.
+
+    size: number of tokens of all sentences, times AGAIN_SIZE for those that are translated `Again`. number: position in
+    the order of arrival. places: index of each sentence in the answer. begun: number of sentences that batches have
+    taken.
     """
 
+    answer: _Answer
     group: Hashable
-    client: str
     arrival: float
     number: int
     size: int
     sentences: list[Item]
     tokens: list[int]
-    future: Future[list[Any]]
-    results: list[Any]
-    missing: int
+    places: Sequence[int]
     begun: int = 0
-    seconds: float = 0.0
 
     @property
     def waiting(self) -> int:
@@ -101,8 +131,8 @@ class _Request:
         return len(self.sentences) - self.begun
 
 
-_Taken = tuple[_Request, int, Item]
-"""Item that a batch has taken: its request, its index in the request, and the item itself."""
+_Taken = tuple[_Request, int]
+"""Item that a batch has taken: its request and its index in the request's sentences."""
 
 
 @dataclass
@@ -199,13 +229,10 @@ class Scheduler:
                 raise _stopping()
             if not admitted:
                 self._require_room(len(sentences))
-            self._number += 1
-            request = _Request(group, client, self._clock() if arrival is None else arrival, self._number, sum(tokens),
-                               list(sentences), tokens, future, [None] * len(sentences), len(sentences))
-            self._waiting.append(request)
-            self._count += len(sentences)
-            self._wake()
-        future.add_done_callback(lambda done: self._drop(request) if done.cancelled() else None)
+            answer = _Answer(client, future, [None] * len(sentences), len(sentences))
+            self._queue(_Request(answer, group, self._clock() if arrival is None else arrival, 0, sum(tokens),
+                                 list(sentences), tokens, range(len(sentences))))
+        future.add_done_callback(lambda done: self._drop(answer) if done.cancelled() else None)
         return future
 
     def look(self) -> None:
@@ -218,7 +245,7 @@ class Scheduler:
         with self._condition:
             self._closing = True
             for request in self._waiting:
-                self._fail(request, _stopping())
+                self._fail(request.answer, _stopping())
             self._wake()
         self._thread.join()
 
@@ -235,11 +262,19 @@ class Scheduler:
         if self._count + sentences > self.max_waiting:
             raise SlowdownError(f"{self._count:,} sentences are waiting to be translated. Try again later", 5)
 
-    def _drop(self, request: _Request) -> None:
-        """Remove a request's waiting sentences from the queue."""
+    def _queue(self, request: _Request) -> None:
         with self._condition:
-            self._count -= request.waiting
-            request.sentences, request.tokens, request.begun = [], [], 0
+            self._number += 1
+            request.number = self._number
+            self._waiting.append(request)
+            self._count += request.waiting
+            self._wake()
+
+    def _drop(self, answer: _Answer) -> None:
+        """Remove the sentences that wait for this answer from the queue."""
+        with self._condition:
+            self._waiting = [request for request in self._waiting if request.answer is not answer]
+            self._count = sum(request.waiting for request in self._waiting)
             self._wake()
 
     def _run(self) -> None:
@@ -262,11 +297,11 @@ class Scheduler:
             now = self._clock()
             for request, seconds in running.seconds(now).items():
                 if self._closing:
-                    self._fail(request, _stopping())
-                elif request.seconds + seconds > self.max_seconds:
-                    self._fail(request, ApiError(413, "Invalid request: the translation takes more than "
+                    self._fail(request.answer, _stopping())
+                elif request.answer.seconds + seconds > self.max_seconds:
+                    self._fail(request.answer, ApiError(413, "Invalid request: the translation takes more than "
                                                       f"{self.max_seconds:g} seconds. Send smaller requests"))
-            if all(request.future.done() for request in running.tokens):
+            if not any(request.answer.is_awaited for request in running.tokens):
                 raise _Abandoned
             if now < running.undisturbed_until:                                 # `wanted` stays 1
                 return
@@ -301,7 +336,7 @@ class Scheduler:
                 size = request.tokens[request.begun]
                 if taken and total + size > self._batch_tokens:
                     return _Batch(taken, tokens, now)
-                taken.append((request, request.begun, request.sentences[request.begun]))
+                taken.append((request, request.begun))
                 tokens[request] = tokens.get(request, 0) + size
                 total += size
                 request.begun += 1
@@ -309,7 +344,7 @@ class Scheduler:
         return _Batch(taken, tokens, now)
 
     def _priority(self, request: _Request, now: float) -> tuple[float, int]:
-        ahead = max(0.0, self._clocks.get(request.client, now) - now)
+        ahead = max(0.0, self._clocks.get(request.answer.client, now) - now)
         return request.size + AGEING_TOKENS_PER_SECOND * (request.arrival + ahead), request.number
 
     def _work(self, batch: _Batch) -> None:
@@ -323,10 +358,11 @@ class Scheduler:
             self._running.pop()
         now = self._clock()
         for request, seconds in batch.seconds(now).items():
-            request.seconds += seconds
-            clock = CLOCK_RATE * seconds + max(now, self._clocks.get(request.client, now))
-            self._clocks[request.client] = min(clock, now + MAX_AHEAD)
-            self._charge(request.client, seconds)
+            answer = request.answer
+            answer.seconds += seconds
+            clock = CLOCK_RATE * seconds + max(now, self._clocks.get(answer.client, now))
+            self._clocks[answer.client] = min(clock, now + MAX_AHEAD)
+            self._charge(answer.client, seconds)
         if len(self._clocks) > MAX_CLIENTS:
             self._clocks = {client: ahead for client, ahead in self._clocks.items() if ahead > now}
         self._report(len(batch.taken), now - batch.began)
@@ -334,34 +370,38 @@ class Scheduler:
     def _finish(self, group: Hashable, batch: list[_Taken]) -> None:
         """Translate a batch and store its results. If the translation fails, translate each half of the batch
         separately, so that a sentence that cannot be translated makes only its own request fail."""
-        live = [taken for taken in batch if not taken[0].future.done()]
+        live = [(request, index) for request, index in batch if request.answer.is_awaited]
         if not live:
             return
         try:
-            results = self._translate(group, [sentence for _, _, sentence in live], self._pause)
+            results = self._translate(group, [request.sentences[index] for request, index in live], self._pause)
         except Exception as error:
             if len(live) == 1:
-                self._fail(live[0][0], error)
+                self._fail(live[0][0].answer, error)
                 return
             middle = len(live) // 2
             self._finish(group, live[:middle])
             self._finish(group, live[middle:])
             return
-        for (request, index, _), result in zip(live, results, strict=True):
-            request.results[index] = result
-            request.missing -= 1
-            if not request.missing and _is_awaited(request.future):
-                request.future.set_result(request.results)
+        again: dict[tuple[_Request, Hashable], list[int]] = {}
+        for (request, index), result in zip(live, results, strict=True):
+            if isinstance(result, Again):
+                again.setdefault((request, result.group), []).append(index)
+                continue
+            answer = request.answer
+            answer.results[request.places[index]] = result
+            answer.missing -= 1
+            if not answer.missing:
+                answer.complete(partial(answer.future.set_result, answer.results))
+        for (request, other), indices in again.items():
+            tokens = [request.tokens[index] for index in indices]
+            self._queue(replace(request, group=other, size=AGAIN_SIZE * sum(tokens), tokens=tokens, begun=0,
+                                sentences=[request.sentences[index] for index in indices],
+                                places=[request.places[index] for index in indices]))
 
-    def _fail(self, request: _Request, error: Exception) -> None:
-        self._drop(request)
-        if _is_awaited(request.future):
-            request.future.set_exception(error)
-
-
-def _is_awaited(future: Future[Any]) -> bool:
-    """Return False if a future is cancelled or has a result. If it is not, it cannot be cancelled any more."""
-    return not future.done() and future.set_running_or_notify_cancel()
+    def _fail(self, answer: _Answer, error: Exception) -> None:
+        self._drop(answer)
+        answer.complete(partial(answer.future.set_exception, error))
 
 
 def _stopping() -> ApiError:

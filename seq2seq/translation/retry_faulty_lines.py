@@ -93,7 +93,7 @@ def _search_each(attempts: Sequence[Sequence[Input]], search: Callable[[Sequence
 
 
 def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslation]], setup: SearchSetup,
-                 languages: Languages, search: Search, give_way: Callable[[], None] = lambda: None,
+                 languages: Languages, search: Search | None, give_way: Callable[[], None] = lambda: None,
                  ) -> list[list[PartTranslation]]:
     """Check the translations of each part for faults. If the best translation of a part has faults, retry.
 
@@ -102,21 +102,19 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
 
     Args:
         translations: translations of each part, best first. setup: setup of the search that produced the translations.
+        search: search of the retry; None: translations are only checked.
         give_way: function that is called before each check.
     Returns:
         The translations of each part, with their faults. If a translation of the retry has fewer faults and is probable
         enough, it comes first.
     """
     checked = _with_faults(languages, parts, translations, give_way)
-    if setup.decoding.sampling or setup.decoding.mbr:
+    if search is None or setup.decoding.sampling or setup.decoding.mbr:
         return checked
 
     def choose(parts: Sequence[Part], before: Sequence[list[PartTranslation]], found: Sequence[list[PartTranslation]],
                ) -> list[list[PartTranslation]]:
         return list(map(_with_better_first, before, _with_faults(languages, parts, found, give_way)))
-
-    def search_with(setup: SearchSetup) -> Callable[[Sequence[Part]], list[list[PartTranslation]]]:
-        return lambda parts: search(parts, setup)
 
     by_changes = defaultdict(list)                                              # parts to retry, by changed options
     for index, (best, *_) in enumerate(checked):
@@ -126,8 +124,12 @@ def retry_faulty(parts: Sequence[Part], translations: Sequence[list[PartTranslat
         again = SearchSetup(_retry_section(setup.decoding, dict(changes)), setup.tokenizer, languages.target)
         with_lost = partial(_with_lost_phrases, again, languages)
         checked = retry(parts, checked, indices, [with_lost, lambda part, best: part],
-                        search_with(again), choose)
+                        partial(_search_with, search, again), choose)
     return checked
+
+
+def _search_with(search: Search, setup: SearchSetup, parts: Sequence[Part]) -> list[list[PartTranslation]]:
+    return search(parts, setup)
 
 
 def retry_sentences(lines: Sequence[DividedLine], parts: Sequence[Part], translations: Sequence[list[PartTranslation]],

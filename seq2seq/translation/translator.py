@@ -94,7 +94,7 @@ class Translator:
     other_engines: engines of the other models of an ensemble. language_model: engine of the language model for shallow
     fusion. directory: path from which the model was loaded; None: it was not loaded from a file. characters: characters
     of the training sources; None: not known. pause: see `SearchOptions`; also asked between batches and checks for
-    faults.
+    faults. retries: False to check translations for faults, but not to translate faulty ones again.
     """
 
     tokenizers: Tokenizers
@@ -110,6 +110,7 @@ class Translator:
     directory: Path | None = None
     characters: frozenset[str] | None = None
     pause: Pause | None = None
+    retries: bool = True
 
     @property
     def languages(self) -> Languages:
@@ -234,10 +235,10 @@ class Translator:
         report = line_progress([len(line.texts) for line in divided], progress)
         translations = self.search_parts(parts, setup, report)
         if setup.decoding.safety_net and self.task.target_is_text:
-            retried = partial(retry_faulty, setup=setup, languages=self.languages, search=self.search_parts,
-                              give_way=self._give_way)
+            retried = partial(retry_faulty, setup=setup, languages=self.languages, give_way=self._give_way,
+                              search=self.search_parts if self.retries else None)
             translations = retried(parts, translations)
-            if not setup.decoding.sampling and not setup.decoding.mbr:
+            if self.retries and not setup.decoding.sampling and not setup.decoding.mbr:
                 divided, translations = retry_sentences(
                     divided, parts, translations, self.languages,
                     lambda sentences: retried(sentences, self.search_parts(sentences, setup)))

@@ -8,13 +8,14 @@ import pytest
 from served import wait_until
 
 from seq2seq.serve.errors import ApiError, SlowdownError
-from seq2seq.serve.scheduler import AGEING_TOKENS_PER_SECOND, Scheduler, estimate_tokens
+from seq2seq.serve.scheduler import AGEING_TOKENS_PER_SECOND, Again, Scheduler, estimate_tokens
 
 
 class Model:
     """Translator of batches that waits at a gate and records what it gets. A step lasts a millisecond.
 
-    steps: number of steps of each batch that contains the sentence `steps`.
+    Sentences with `slow` are translated in the group `again`. steps: number of steps of each batch that translates a
+    sentence with `steps`.
     """
 
     def __init__(self):
@@ -22,13 +23,15 @@ class Model:
 
     def __call__(self, group, sentences, pause):
         self.batches.append((group, sentences))
-        for _ in range(self.steps if any("steps" in sentence for sentence in sentences) else 0):
+        later = [group != "again" and "slow" in sentence for sentence in sentences]
+        many = any("steps" in sentence and not each for sentence, each in zip(sentences, later, strict=True))
+        for _ in range(self.steps if many else 0):
             time.sleep(0.001)
             pause.check()
         assert self.gate.wait(20)
         if any("bad" in sentence for sentence in sentences):
             raise ValueError("bad sentence")
-        return [sentence.upper() for sentence in sentences]
+        return [Again("again") if each else sentence.upper() for sentence, each in zip(sentences, later, strict=True)]
 
 
 @pytest.fixture
@@ -279,6 +282,36 @@ def test_model_time_of_interruptions_is_not_charged_to_the_interrupted_request(s
     assert charged[0][0] == "inner" and charged[0][1] > 0.2
     outer, = scheduler._running
     assert sum(outer.seconds(time.monotonic()).values()) < time.monotonic() - outer.began + 0.01
+
+
+def test_sentences_that_take_long_are_translated_again_and_hold_no_others(start):
+    scheduler, model, _, release = start()
+    mixed = scheduler.submit("a", ["1", "slow 2", "3", "slow 4"])
+    plain = scheduler.submit("a", ["5"])
+    assert release(mixed, plain) == [["1", "SLOW 2", "3", "SLOW 4"], ["5"]]
+    assert model.batches == [("a", ["5", "1", "slow 2", "3", "slow 4"]), ("again", ["slow 2", "slow 4"])]
+
+
+def test_plain_sentences_come_between_the_steps_of_those_that_are_translated_again():
+    model = Model()
+    model.gate.set()
+    model.steps = 10**6
+    scheduler = Scheduler(model)
+    again = scheduler.submit("a", ["slow 1 steps"])
+    wait_until(lambda: ("again", ["slow 1 steps"]) in model.batches)
+    assert scheduler.submit("a", ["two"]).result(20) == ["TWO"] and not again.done()
+    scheduler.close()
+
+
+def test_a_client_that_goes_leaves_no_sentences_to_translate_again(start):
+    scheduler, model, _, release = start(batch_tokens=1)
+    gone = scheduler.submit("a", ["slow 1", "2"])
+    model.gate.set()
+    wait_until(lambda: ("a", ["2"]) in model.batches)
+    model.gate.clear()
+    gone.cancel()
+    release()
+    assert scheduler.submit("a", ["3"]).result(20) == ["3"] and scheduler.waiting == 0
 
 
 def test_clients_with_little_use_come_before_those_with_much(start):

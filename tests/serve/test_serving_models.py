@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from dataclasses import replace
 
 import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
@@ -11,6 +12,7 @@ from seq2seq.serve.api import Settings
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.models import Group, MachineOptions, Models, RequestOptions
+from seq2seq.serve.scheduler import Again
 from seq2seq.serve.server import application
 from seq2seq.serve.service import Service
 from seq2seq.storage.checkpoints import MODEL
@@ -73,6 +75,21 @@ def test_the_beam_size_of_the_server_replaces_that_of_the_recipe(save):
     assert texts(Models.load([path], MachineOptions(precision="fp32", beam_size=1))) == [
         one.text for translator in Models.load([path], MACHINE)._loaded[0].translators.values()
         for one in translator.translate(["ein Hund läuft"], beam_size=1)[0]]
+
+
+def test_faulty_translations_are_searched_again_in_another_batch(save):
+    """A model with random weights repeats words."""
+    path = save(recipe=recipe_text(283, SIZES, "beam_size: 2, max_length: 20, safety_net: true"))
+    models, lines = Models.load([path], MACHINE), ["ein Hund läuft", "zwei", "drei Katzen schlafen im Haus", "1234"]
+    first = models.translate(TO_ENGLISH, lines)
+    final = models.translate(replace(TO_ENGLISH, retries=True), lines)
+    again = [index for index, found in enumerate(first) if isinstance(found, Again)]
+    assert again and {first[index].group for index in again} == {replace(TO_ENGLISH, retries=True)}
+    assert [found for found in first if not isinstance(found, Again)] == [
+        found for index, found in enumerate(final) if index not in again]
+    service = Service(models)
+    assert service.scheduler.submit(TO_ENGLISH, lines).result(60) == final
+    service.scheduler.close()
 
 
 @pytest.mark.parametrize("machine, expected", [(None, True), (True, True), (False, False)])
