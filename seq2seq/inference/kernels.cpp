@@ -1721,7 +1721,7 @@ public:
 
     // Every thread of the search calls this function before each step. If it returns true, the search ends.
     bool ends() {
-        if (wanted && is_caller() && __atomic_load_n(wanted, __ATOMIC_RELAXED) && !give_way()) ended = true;
+        if (!ended && wanted && is_caller() && __atomic_load_n(wanted, __ATOMIC_RELAXED) && !give_way()) ended = true;
         return ended;
     }
 
