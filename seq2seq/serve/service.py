@@ -109,7 +109,8 @@ class Service:
         return path
 
     async def translate(self, texts: Sequence[str], source: str, target: str, format: str = "text",
-                        alternatives: int = 0, confidence: bool = False, glossary: str = "") -> list[Translated[str]]:
+                        alternatives: int = 0, confidence: bool = False, glossary: str = "", client: str = "",
+                        ) -> list[Translated[str]]:
         """Translate the texts of a request.
 
         Args:
@@ -118,6 +119,7 @@ class Service:
             alternatives: number of further translations of each text.
             confidence: if True, the confidence of each word is returned, too.
             glossary: name of the glossary to use, or "".
+            client: name of the client (see `Limits.identify`).
         Raises:
             ApiError: a language, direction or glossary is not served, a text is malformed, or the queue is full.
         """
@@ -133,7 +135,7 @@ class Service:
                            one.detected, one.report) for one in translated]
 
     async def translate_document(self, contents: bytes, format: str, name: str, source: str, target: str,
-                                 glossary: str, check: Callable[[str], None]) -> Translated[bytes]:
+                                 glossary: str, check: Callable[[str], None], client: str = "") -> Translated[bytes]:
         """Translate a file.
 
         Args:
