@@ -49,8 +49,8 @@ WARNING_SECONDS = 60
 
 
 class Phase(Enum):
-    """What a connection waits for: a request's head, the rest of its body, the application, the client that reads the
-    response, the next request, or the end of the connection."""
+    """Phases of a connection, which waits for a request's head, the rest of its body, the application, the client that
+    reads the response, the next request, or the end of the connection."""
 
     HEAD = 1
     BODY = 2

@@ -141,6 +141,20 @@ def test_a_client_that_does_not_read_its_answer_is_dropped(patient):
         assert len(requests.post(f"{url}/translate", data=body, timeout=20).content) > 7_000_000
 
 
+def test_the_end_of_the_server_does_not_wait_for_a_body_that_drips(monkeypatch, patient):
+    patient("LINGER_SECONDS")
+    monkeypatch.setattr(connections, "STOP_SECONDS", 0.3)
+    with serving() as (url, _, _):
+        drips = [connect(url) for _ in range(3)]
+        for connection, data in zip(drips, (b"", b"POST", HEAD + b"Content-Length: 500\r\n\r\na"), strict=True):
+            connection.sendall(data)
+        time.sleep(0.1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    for connection in drips:
+        connection.close()
+
+
 # Clients that have gone, and requests after requests
 
 
