@@ -46,6 +46,13 @@ def serve(
         rich_help_panel=LIMITS)] = 0,
     max_request_bytes: Annotated[int, typer.Option(
         metavar="N", min=1024, help="Maximum size of a request, including files.", rich_help_panel=LIMITS)] = 8 * 2**20,
+    seconds_per_minute: Annotated[int, typer.Option(
+        metavar="N", min=0, help="Maximum time that the model computes per minute for a key, or for an address without "
+        "a key. 0: unlimited.", rich_help_panel=LIMITS)] = 0,
+    trusted_proxy: Annotated[list[str] | None, typer.Option(
+        metavar="ADDRESS", help="Address or network of a reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are "
+        "believed. Without it, limits by address count all clients of a proxy as one. Can be repeated.",
+        show_default="none", rich_help_panel=LIMITS)] = None,
     max_waiting: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum number of sentences that wait to be translated. Further requests are "
         "refused with status 429.", rich_help_panel=LIMITS)] = 10_000,
@@ -84,7 +91,8 @@ def serve(
     from seq2seq.serve.models import MachineOptions, Models, named_files
     from seq2seq.serve.service import Service
 
-    limits = Limits(read_keys(api_keys) if api_keys else {}, require_key, requests_per_minute)
+    limits = Limits(read_keys(api_keys) if api_keys else {}, require_key, requests_per_minute, seconds_per_minute)
+    proxies = server.proxy_networks(trusted_proxy or [])
     settings = Settings(character_limit, max_request_bytes, suggestions, log_text)
     with server.listen(host, port) as listening:
         machine = MachineOptions(device, precision.value, threads, beam_size, safety_net)
@@ -100,4 +108,4 @@ def serve(
         if host not in LOCAL_ADDRESSES and not (require_key or requests_per_minute):
             console.warn("every machine that reaches this address can use the server without limits. Consider "
                          "--api-keys with --require-key, or --requests-per-minute.")
-        server.serve(app, listening)
+        server.serve(app, listening, proxies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import itertools
 import json
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
@@ -31,14 +32,18 @@ from seq2seq.serve.files import (
     translated_name,
 )
 from seq2seq.serve.limits import Limits
-from seq2seq.serve.parameters import flag, number, read_parameters, text, texts
+from seq2seq.serve.parameters import KEYS, LARGE_BYTES, THREAD_BYTES, flag, number, read_parameters, text, texts
 from seq2seq.serve.service import AUTO, Service, Translated
+from seq2seq.serve.threads import in_thread
 
 logger = logging.getLogger("seq2seq.serve")
 Result = TypeVar("Result")
 
 PATH_HEADER = "X-Translation-Path"
 """Response header that lists the languages of a translation: `de,en,fr` for German to French through English."""
+CLIENT = "seq2seq.client"
+"""Name, in a request's scope, of its client, if the request's head has an API key."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 MAX_SUGGESTION_BYTES = 64 * 2**20
 """Maximum size of the file to which suggestions are appended."""
 
@@ -95,13 +100,13 @@ class Api:
         """Answer POST /translate."""
         parameters = await read_parameters(request)
         q, is_list = texts(parameters, "q")
-        self.admit(request, text(parameters, "api_key", ""), len(q))
+        client = await self.admit(request, parameters, len(q))
         source, target = text(parameters, "source"), text(parameters, "target")
         format = text(parameters, "format", "text")
         alternatives, confidence = number(parameters, "alternatives"), flag(parameters, "confidence")
         self.require_short(q)
         found = await unless_disconnected(request, self.service.translate(
-            q, source, target, format, alternatives, confidence, text(parameters, "glossary", "")))
+            q, source, target, format, alternatives, confidence, text(parameters, "glossary", ""), client))
         self.log_texts(q, found)
         fields: dict[str, list[Any]] = {"translatedText": [one.versions[0] for one in found]}
         if source.lower() == AUTO:
@@ -113,13 +118,13 @@ class Api:
         for name in dict.fromkeys(name for one in found for name in one.report):
             fields[name] = [one.report.get(name, {} if name == "faults" else []) for one in found]
         answer = fields if is_list else {name: values[0] for name, values in fields.items()}
-        return JSONResponse(answer, headers=path_header(found))
+        return await json_response(answer, q, path_header(found))
 
     async def detect(self, request: Request) -> Response:
         """Answer POST /detect."""
         parameters = await read_parameters(request)
         q, _ = texts(parameters, "q")
-        self.admit(request, text(parameters, "api_key", ""))
+        await self.admit(request, parameters)
         self.require_short(q)
         return JSONResponse([one.as_json() for one in await self.service.detect("\n".join(q))])
 
@@ -136,7 +141,7 @@ class Api:
         if not isinstance(file, UploadFile):
             raise invalid("missing file parameter" if file is None else
                           "the file must be sent as multipart/form-data, with a file name")
-        self.admit(request, text(parameters, "api_key", ""))
+        client = await self.admit(request, parameters)
         source, target = text(parameters, "source"), text(parameters, "target")
         name = file.filename or ""
         format = format_of_file(name)
@@ -151,10 +156,10 @@ class Api:
             raise invalid("the source language of a .tmx file cannot be detected. Give it in the parameter source")
         found = await unless_disconnected(request, self.service.translate_document(
             contents, format, safe_name(name), source, target, text(parameters, "glossary", ""),
-            lambda content: self.require_short([content])))
+            lambda content: self.require_short([content]), client))
         if self.settings.log_text:
             logger.info("%s %r", ",".join(found.path), safe_name(name))
-        key = self.files.add(translated_name(name, found.path[-1]), found.versions[0])
+        key = self.files.add(translated_name(name, found.path[-1]), found.versions[0], client)
         url = str(request.url_for("download_file", name=key))
         return JSONResponse({"translatedFileUrl": url, **found.report}, headers=path_header([found]))
 
@@ -168,8 +173,8 @@ class Api:
         key = request.path_params["name"]
         file = self.files.get(key)
         if file is None:
-            raise ApiError(404, "There is no such file. A translated file is deleted after its download, or after "
-                                f"{LIFETIME_SECONDS // 60} minutes")
+            raise ApiError(404, "There is no such file. A translated file is deleted after its download, after "
+                                f"{LIFETIME_SECONDS // 60} minutes, or for newer files if there are too many")
         quoted = "".join(character if character.isascii() else "_" for character in file.name)
         deletion = None if request.method == "HEAD" else BackgroundTask(self.files.delete, key)
         return Response(file.contents, media_type=content_type(file.name), background=deletion,
@@ -179,7 +184,7 @@ class Api:
     async def suggest(self, request: Request) -> Response:
         """Answer POST /suggest: append the suggestion to a file, in JSONL."""
         parameters = await read_parameters(request)
-        self.admit(request, text(parameters, "api_key", ""))
+        await self.admit(request, parameters)
         record = {name: text(parameters, name) for name in ("q", "s", "source", "target")}
         self.require_short([record["q"], record["s"]])
         for name in ("source", "target"):
@@ -187,7 +192,8 @@ class Api:
                 self.service.language(record[name])
         if self.settings.suggestions is None:
             raise ApiError(403, "This server does not accept suggestions")
-        await asyncio.to_thread(self._append_suggestion, json.dumps(record, ensure_ascii=False) + "\n")
+        line = json.dumps(record, ensure_ascii=False) + "\n"
+        await in_thread(lambda: self._append_suggestion(line), large=False)
         return JSONResponse({"success": True})
 
     def _append_suggestion(self, line: str) -> None:
@@ -221,9 +227,18 @@ class Api:
         return PlainTextResponse(self.service.metrics.text(self.service.scheduler.waiting),
                                  media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    def admit(self, request: Request, key: str, cost: int = 1) -> None:
-        """Count a request against the limit of its client; see `Limits.check`."""
-        self.limits.check(key, request.client.host if request.client else "", cost)
+    async def admit(self, request: Request, parameters: Mapping[str, Any], cost: int = 1) -> str:
+        """Count a request against the limits of its client (see `Limits`), and return the client's name.
+
+        cost: see `Limits.check`.
+        """
+        client: str | None = request.scope.get(CLIENT)
+        if client is None:
+            key = next((text(parameters, name) for name in KEYS if parameters.get(name)), "")
+            client = await self.limits.identify(key, request.client.host if request.client else "")
+        self.limits.check(client, cost)
+        self.limits.require_time(client)
+        return client
 
     def require_short(self, q: list[str]) -> None:
         """Raise ApiError if all texts together exceed the character limit."""
@@ -236,6 +251,23 @@ class Api:
         if self.settings.log_text:
             for one, translated in zip(q, found, strict=True):
                 logger.info("%s %r -> %r", ",".join(translated.path), one, translated.versions[0])
+
+
+async def json_response(answer: Any, q: Sequence[str], headers: Mapping[str, str]) -> Response:
+    """Return a response, which is encoded in another thread if the texts `q`, which it answers, are long."""
+
+    def encode() -> bytes:
+        # json.dumps keeps the interpreter's lock until it has encoded the whole value.
+        fragments, encoded = _ENCODER.iterencode(answer), bytearray()
+        while several := "".join(itertools.islice(fragments, 1_000)):
+            encoded += several.encode()
+        return bytes(encoded)
+
+    characters = sum(map(len, q))
+    if characters <= THREAD_BYTES:
+        return JSONResponse(answer, headers=headers)
+    return Response(await in_thread(encode, large=characters > LARGE_BYTES), headers=headers,
+                    media_type="application/json")
 
 
 def path_header(found: Sequence[Translated[Any]]) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -18,16 +19,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
-from seq2seq.console import escape_control_characters
-from seq2seq.serve.api import PATH_HEADER, Api, Settings
+from seq2seq.serve.api import CLIENT, PATH_HEADER, Api, Settings
 from seq2seq.serve.deepl import DeepLApi
 from seq2seq.serve.documentation import documentation_routes
-from seq2seq.serve.errors import ApiError
-from seq2seq.serve.limits import Limits
+from seq2seq.serve.errors import ApiError, SlowdownError
+from seq2seq.serve.limits import Limits, network
+from seq2seq.serve.parameters import key_in_head
 from seq2seq.serve.service import Service
 
 logger = logging.getLogger("seq2seq.serve")
 
+SMALL_BODY = 64 * 2**10
+"""Size of the body up to which a request is never refused for lack of memory."""
+BODY_BYTES, CLIENT_BODY_BYTES = 128 * 2**20, 32 * 2**20
+"""Maximum size of the bodies of all requests in work, and of those of one client."""
+ANSWER_PIECE = 64 * 2**10
+"""Size of the pieces in which an answer is sent, in bytes."""
+MAX_LOGGED = 64
+"""Maximum number of characters of an address or method in the log."""
 UNKNOWN_ENDPOINT = "other"
 """Name under which the metrics count all requests whose path is not an endpoint."""
 FOLDER = Path(__file__).parent / "page"
@@ -63,7 +72,8 @@ def create_app(service: Service, limits: Limits | None = None, settings: Setting
         middleware=[
             Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"],
                        expose_headers=[PATH_HEADER]),
-            Middleware(_Guard, service=service, settings=settings, endpoints={route.path for route in routes}),
+            Middleware(_Guard, service=service, limits=api.limits, settings=settings,
+                       endpoints={route.path for route in routes}),
         ],
         lifespan=lifespan,
         exception_handlers={ApiError: _answer_api_error, HTTPException: _answer_http_error},
@@ -102,30 +112,66 @@ def _answer_http_error(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-class _Guard:
-    """Middleware that limits the size of requests, answers unexpected errors, and counts and logs all requests."""
+class _Memory:
+    """Memory for the bodies of all requests in work. The first SMALL_BODY bytes of each are free, because the number of
+    connections bounds them."""
 
-    def __init__(self, app: ASGIApp, service: Service, settings: Settings, endpoints: set[str]) -> None:
-        self.app, self.service, self.settings, self.endpoints = app, service, settings, endpoints
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    def take(self, client: str, before: int, after: int) -> None:
+        """Note that a client's body has grown.
+
+        Raises:
+            SlowdownError: the bodies of this client or of all clients are too large.
+        """
+        self._taken[client] += max(0, after - SMALL_BODY) - max(0, before - SMALL_BODY)
+        if after > SMALL_BODY and (self._taken[client] > CLIENT_BODY_BYTES or self._taken.total() > BODY_BYTES):
+            raise SlowdownError("too many large requests are in work. Try again later", 5)
+
+    def free(self, client: str, size: int) -> None:
+        """Note that a client's body of this size is not needed any more."""
+        self._taken[client] -= max(0, size - SMALL_BODY)
+        if not self._taken[client]:
+            del self._taken[client]
+
+
+class _Guard:
+    """Middleware that checks the keys in the heads of requests, limits the size of their bodies, answers unexpected
+    errors, sends long answers in pieces, and counts and logs all requests."""
+
+    def __init__(self, app: ASGIApp, service: Service, limits: Limits, settings: Settings, endpoints: set[str]) -> None:
+        self.app, self.service, self.limits, self.settings = app, service, limits, settings
+        self.endpoints, self.memory = endpoints, _Memory()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         began, status, received = time.monotonic(), 0, 0
+        address = (scope.get("client") or ("-",))[0]
+        # All requests whose key is not known yet have one share of the memory, if the server requires a key.
+        holder = "" if self.limits.key_required else network(address)
 
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            # uvicorn waits before a message until the client has read most of the messages before it.
+            body, more = message.get("body", b""), message.get("more_body", False)
+            for place in range(0, max(1, len(body)), ANSWER_PIECE):
+                end = place + ANSWER_PIECE
+                await send({**message, "body": body[place:end], "more_body": more or end < len(body)}
+                           if len(body) > ANSWER_PIECE else message)
 
         async def receiving() -> Message:
             nonlocal received
             message = await receive()
-            received += len(message.get("body", b""))
-            if received > self.settings.max_request_bytes:
+            size = received + len(message.get("body", b""))
+            if size > self.settings.max_request_bytes:
                 raise self._too_large()
+            before, received = received, size
+            self.memory.take(holder, before, size)
             return message
 
         try:
@@ -134,6 +180,8 @@ class _Guard:
                     if name == b"content-length" and value.isdigit() and int(
                             value[:20]) > self.settings.max_request_bytes:
                         raise self._too_large()
+                if scope["method"] == "POST" and self.limits.keys and (key := key_in_head(scope)):
+                    scope[CLIENT] = holder = await self.limits.identify(key, address)
                 await self.app(scope, receiving, sending)
             except ApiError as error:
                 await _answer_api_error(Request(scope), error)(scope, receive, sending)
@@ -143,17 +191,18 @@ class _Guard:
             logger.error("%s", _traceback(error, self.settings.log_text))
             if not status:
                 await JSONResponse({"error": "internal error"}, 500)(scope, receive, sending)
+        finally:
+            self.memory.free(holder, received)
         seconds = time.monotonic() - began
         path = scope["path"] if scope["path"] in self.endpoints else (
             "/download_file" if scope["path"].startswith("/download_file/") else UNKNOWN_ENDPOINT)
         self.service.metrics.count_request(path, status, seconds)
         if path not in ("/health", "/metrics"):
-            logger.info("%s %s %s %d %.0f ms", (scope.get("client") or ("-",))[0], scope["method"],
-                        escape_control_characters(path), status, 1000 * seconds)
+            logger.info("%s %s %s %d %.0f ms", address[:MAX_LOGGED], scope["method"][:MAX_LOGGED], path, status,
+                        1000 * seconds)
 
     def _too_large(self) -> ApiError:
-        return ApiError(413, f"Invalid request: the request is larger than {self.settings.max_request_bytes:,} bytes",
-                        {"Connection": "close"})
+        return ApiError(413, f"Invalid request: the request is larger than {self.settings.max_request_bytes:,} bytes")
 
 
 def _traceback(error: Exception, with_message: bool) -> str:

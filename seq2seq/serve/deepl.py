@@ -7,13 +7,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from seq2seq.languages import language_name
-from seq2seq.serve.api import Api, path_header, unless_disconnected
+from seq2seq.serve.api import Api, json_response, path_header, unless_disconnected
 from seq2seq.serve.errors import ApiError
 from seq2seq.serve.parameters import read_parameters, text, texts
 from seq2seq.serve.service import AUTO
-
-SCHEME = "DeepL-Auth-Key"
-"""Scheme that precedes the API key in the header `Authorization`."""
 
 
 class DeepLApi:
@@ -31,20 +28,20 @@ class DeepLApi:
         """Answer POST /v2/translate."""
         parameters = await read_parameters(request)
         q, _ = texts(parameters, "text")
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        self.api.admit(request, key.strip() if scheme == SCHEME else text(parameters, "auth_key", ""), len(q))
+        client = await self.api.admit(request, parameters, len(q))
         source, target = text(parameters, "source_lang", AUTO), text(parameters, "target_lang")
         markup = text(parameters, "tag_handling", "")
         if markup not in ("", "html", "xml"):
             raise ApiError(400, f"{markup[:30]} format is not supported")
         self.api.require_short(q)
         found = await unless_disconnected(request, self.api.service.translate(
-            q, source, target, "html" if markup else "text", glossary=text(parameters, "glossary_id", "")))
+            q, source, target, "html" if markup else "text", glossary=text(parameters, "glossary_id", ""),
+            client=client))
         self.api.log_texts(q, found)
         translations = [{"detected_source_language": one.path[0].split("-")[0].upper(), "text": one.versions[0],
                          "billed_characters": len(original), **one.report}
                         for original, one in zip(q, found, strict=True)]
-        return JSONResponse({"translations": translations}, headers=path_header(found))
+        return await json_response({"translations": translations}, q, path_header(found))
 
     async def languages(self, request: Request) -> Response:
         """Answer GET /v2/languages."""

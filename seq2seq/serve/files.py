@@ -5,12 +5,13 @@ from __future__ import annotations
 import mimetypes
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from seq2seq.documents import registry
-from seq2seq.serve.errors import SlowdownError
+from seq2seq.serve.errors import ApiError
 
 SUFFIXES = (".txt", *registry.SUFFIXES)
 """Endings of the names of files that can be translated. A file with the name strings.xml can be translated, too."""
@@ -18,37 +19,62 @@ LIFETIME_SECONDS = 1800
 """Time after which a translated file is deleted if nobody has fetched it."""
 MAX_BYTES = 64 * 2**20
 """Maximum size of all translated files together."""
+CLIENT_SHARE = MAX_BYTES // 4
+"""Size of a client's files above which its oldest files are deleted for a new one."""
+FILE_BYTES = 4096
+"""Size that each file counts, in addition to its contents."""
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """Translated file. name: name under which browsers save it, without folders. expires: time of its deletion."""
+    """Translated file. name: name under which browsers save it, without folders. client: name of the client that sent
+    the file. expires: time of its deletion."""
 
     name: str
     contents: bytes
+    client: str
     expires: float
+
+    @property
+    def size(self) -> int:
+        """Number of bytes that the file takes."""
+        return len(self.contents) + FILE_BYTES
 
 
 class FileStore:
     """Translated files in memory. Each has a download name of 256 random bits. No name from a client becomes a path.
-    All methods are called in the event loop."""
+    If there is no room for a new file, older files are deleted: those of its client, if they exceed a client's share,
+    otherwise those of the client whose files are largest. All methods are called in the event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._files: dict[str, StoredFile] = {}
         self._clock = clock
 
-    def add(self, name: str, contents: bytes) -> str:
-        """Store a file and return the name for its download.
+    def add(self, name: str, contents: bytes, client: str) -> str:
+        """Store a file and return the name for its download. client: name of the client that sent the file.
 
         Raises:
-            SlowdownError: too many translated files wait for their download.
+            ApiError: the file is larger than MAX_BYTES.
         """
         self._forget_expired()
-        if sum(len(file.contents) for file in self._files.values()) + len(contents) > MAX_BYTES:
-            raise SlowdownError("too many translated files wait for their download. Try again later", 60)
+        file = StoredFile(name, contents, client, self._clock() + LIFETIME_SECONDS)
+        if file.size > MAX_BYTES:
+            raise ApiError(413, f"The translated file is larger than {MAX_BYTES - FILE_BYTES:,} bytes")
+        sizes: Counter[str] = Counter({client: file.size})
+        for one in self._files.values():
+            sizes[one.client] += one.size
+        while sizes[client] > max(CLIENT_SHARE, file.size):
+            self._delete_oldest(client, sizes)
+        while sizes.total() > MAX_BYTES:
+            holders = {one.client for one in self._files.values()}
+            self._delete_oldest(max(holders, key=lambda one: sizes[one]), sizes)
         key = secrets.token_urlsafe(32) + suffix_of(name)
-        self._files[key] = StoredFile(name, contents, self._clock() + LIFETIME_SECONDS)
+        self._files[key] = file
         return key
+
+    def _delete_oldest(self, client: str, sizes: Counter[str]) -> None:
+        key = next(key for key, file in self._files.items() if file.client == client)
+        sizes[client] -= self._files.pop(key).size
 
     def get(self, key: str) -> StoredFile | None:
         """Return a file that has not expired, or None."""

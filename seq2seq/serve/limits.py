@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import time
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seq2seq.errors import UserError
@@ -15,6 +15,8 @@ from seq2seq.serve.errors import ApiError, SlowdownError
 
 MAX_CLIENTS = 50_000
 """Maximum number of clients whose requests are counted. If there are more, the longest idle client is forgotten."""
+WRONG_KEY_SECONDS, MAX_WRONG_KEYS = 1.0, 10
+"""Time after which a wrong key is answered, and maximum number of wrong keys of a network that wait for it."""
 
 
 def read_keys(path: Path) -> dict[str, int | None]:
@@ -44,57 +46,106 @@ def read_keys(path: Path) -> dict[str, int | None]:
     return keys
 
 
-@dataclass
+class _Buckets:
+    """Token buckets of all clients: what a client may still use grows steadily, up to its limit per minute."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str, limit: float, cost: float = 0) -> float:
+        """Take `cost` from a client's bucket, and return what is left, which may be negative."""
+        now = self._clock()
+        left, since = self._tokens.pop(client, (limit, now))
+        left = min(limit, left + (now - since) * limit / 60) - cost
+        self._tokens[client] = left, now
+        if len(self._tokens) > MAX_CLIENTS:
+            self._tokens.popitem(last=False)
+        return left
+
+
 class Limits:
-    """Rate limits of a server.
+    """Keys and limits of a server. A client is a key, or the network of a request without a key."""
 
-    keys: requests per minute of each API key; None means unlimited. key_required: if True, requests without a key are
-    refused. requests_per_minute: limit for each address that sends no key; 0 means unlimited.
-    """
+    def __init__(self, keys: Mapping[str, int | None] | None = None, key_required: bool = False,
+                 requests_per_minute: int = 0, seconds_per_minute: int = 0,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        """keys: requests per minute of each API key; None means unlimited. key_required: if True, requests without a
+        key are refused. requests_per_minute: limit for each network that sends no key. seconds_per_minute: limit of the
+        model thread's time for each client. 0 means unlimited."""
+        self.keys, self.key_required = dict(keys or {}), key_required
+        self.requests_per_minute, self.seconds_per_minute = requests_per_minute, seconds_per_minute
+        self._requests, self._seconds = _Buckets(clock), _Buckets(clock)
+        self._refused: Counter[str] = Counter()                                     # wrong keys that wait, by network
+        self._accepted: set[tuple[str, str]] = set()                                # keys with their networks
 
-    keys: dict[str, int | None] = field(default_factory=dict)
-    key_required: bool = False
-    requests_per_minute: int = 0
-    clock: Callable[[], float] = time.monotonic
-    _tokens: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+    async def identify(self, key: str, address: str) -> str:
+        """Return the name of a request's client.
 
-    def check(self, key: str, address: str, cost: int = 1) -> None:
-        """Count a request against the limit of its client.
-
-        Token bucket: the number of requests that the client may still send grows steadily, up to the limit per minute.
+        A wrong key is answered after WRONG_KEY_SECONDS. If many requests of a network wait for that, keys that this
+        network has not used before are not even compared, so that nobody can guess keys quickly.
 
         Args:
             key: API key of the request; "" if it has none.
+        Raises:
+            ApiError: the key is unknown, or a required key is missing (status 403).
+            SlowdownError: too many wrong keys come from this network.
+        """
+        name = network(address)
+        if not (key and self.keys):
+            if self.key_required:
+                raise ApiError(403, "This server requires an API key. Ask its operator for one")
+            return f"address {name}"
+        if self._refused[name] >= MAX_WRONG_KEYS and (key, name) not in self._accepted:
+            raise SlowdownError("too many requests have a wrong API key")
+        if any([hmac.compare_digest(known.encode(), key.encode()) for known in self.keys]):
+            if len(self._accepted) >= MAX_CLIENTS:
+                self._accepted.clear()
+            self._accepted.add((key, name))
+            return f"key {key}"
+        self._refused[name] += 1
+        try:
+            await asyncio.sleep(WRONG_KEY_SECONDS)
+        finally:
+            self._refused[name] -= 1
+            if not self._refused[name]:
+                del self._refused[name]
+        raise ApiError(403, "Invalid API key")
+
+    def check(self, client: str, cost: int = 1) -> None:
+        """Count a request against the limit of requests of its client (see `identify`).
+
+        Args:
             cost: number of requests that this request counts as, such as the number of its texts. If the cost is above
                 the limit, the request costs as much as the limit.
         Raises:
-            ApiError: the key is unknown, or a required key is missing (status 403).
             SlowdownError: the client's limit is exceeded.
         """
-        limit: int | None = self.requests_per_minute
-        client = f"address {_network(address)}"
-        if key and self.keys:
-            matching = [known for known in self.keys if hmac.compare_digest(known.encode(), key.encode())]
-            if not matching:
-                raise ApiError(403, "Invalid API key")
-            limit, client = self.keys[matching[0]], f"key {key}"
-        elif self.key_required:
-            raise ApiError(403, "This server requires an API key. Ask its operator for one")
+        kind, _, name = client.partition(" ")
+        limit = self.keys.get(name) if kind == "key" else self.requests_per_minute
         if not limit:
             return
-        now = self.clock()
-        left, since = self._tokens.pop(client, (float(limit), now))
-        left = min(float(limit), left + (now - since) * limit / 60)
         cost = min(cost, limit)
-        allowed = left >= cost
-        self._tokens[client] = (left - cost if allowed else left, now)
-        if len(self._tokens) > MAX_CLIENTS:
-            self._tokens.popitem(last=False)
-        if not allowed:
+        left = self._requests.take(client, limit)
+        if left < cost:
             raise SlowdownError(f"{limit:,} requests per minute are allowed", int((cost - left) * 60 / limit) + 1)
+        self._requests.take(client, limit, cost)
+
+    def require_time(self, client: str) -> None:
+        """Raise SlowdownError if a client has used up its time of the model thread."""
+        if limit := self.seconds_per_minute:
+            left = self._seconds.take(client, limit)
+            if left <= 0:
+                raise SlowdownError(f"{limit:,} seconds of computation per minute are allowed",
+                                    int(-left * 60 / limit) + 1)
+
+    def charge(self, client: str, seconds: float) -> None:
+        """Count time of the model thread, which a request has used, against its client's limit."""
+        if self.seconds_per_minute:
+            self._seconds.take(client, self.seconds_per_minute, seconds)
 
 
-def _network(address: str) -> str:
+def network(address: str) -> str:
     """Return an IPv4 address as it is, and an IPv6 address as its /64 network, which usually belongs to one client."""
     try:
         parsed = ipaddress.ip_address(address)

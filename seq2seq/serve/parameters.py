@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+import itertools
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
+from starlette.types import Scope
 
 from seq2seq.files import NotJson, parse_json
 from seq2seq.serve.errors import ApiError, invalid
+from seq2seq.serve.threads import in_thread
 
+MAX_TEXTS = 1_000
+"""Maximum number of texts of a request."""
 MAX_FIELDS = 10_000
-"""Maximum number of fields of a form or query string."""
-BODY_SECONDS = 60
-"""Maximum time until a request's body has arrived."""
+"""Maximum number of fields of a form or query string, and of values of a JSON object, including nested ones."""
 LISTS = ("q", "text")
 """Parameters that a form or query string may repeat. The values of a repeated parameter become a list."""
+KEYS = ("api_key", "auth_key")
+"""Names of the API key in LibreTranslate's and in DeepL's interface."""
+SCHEMES = ("deepl-auth-key", "bearer")
+"""Schemes that may precede the API key in the header `Authorization`, in lower case."""
+THREAD_BYTES, LARGE_BYTES = 4 * 1024, 64 * 1024
+"""Parameters of more bytes than these are decoded in another thread, and in one for large work (see `in_thread`)."""
+_JSON_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
+"""A string of JSON, complete or not, or a character that begins a value."""
+
+
+def key_in_head(scope: Scope) -> str:
+    """Return the API key in a request's header `Authorization` or in its query string; "" if there is none.
+
+    Raises:
+        ApiError: the query string is malformed.
+    """
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, key = value.decode("latin-1").partition(" ")
+            if scheme.lower() in SCHEMES:
+                return key.strip()
+    if b"_key=" not in scope["query_string"]:
+        return ""
+    query = _decode_form(scope["query_string"], "the query string")
+    return next((query[name] for name in KEYS if query.get(name)), "")
 
 
 async def read_parameters(request: Request) -> dict[str, Any]:
@@ -26,35 +55,46 @@ async def read_parameters(request: Request) -> dict[str, Any]:
     is used. The value of a file is an `UploadFile`.
 
     Raises:
-        ApiError: the body or the query string is malformed, or the body does not arrive in time.
+        ApiError: the body or the query string is malformed.
     """
-    parameters = _decode_form(request.scope["query_string"], "the query string")
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return parameters | await _body(request)
-    except TimeoutError:
-        raise ApiError(408, "Invalid request: the request's body did not arrive in time") from None
+    body, query = await request.body(), request.scope["query_string"]
+
+    def decode() -> dict[str, Any]:
+        return _decode_form(query, "the query string") | _decode(body, request.headers.get("content-type", ""))
+
+    size = len(body) + len(query)
+    return decode() if size <= THREAD_BYTES else await in_thread(decode, large=size > LARGE_BYTES)
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type == "multipart/form-data":
-        # Starlette reads names and texts that are not UTF-8 as Latin-1, without an error. If it reads all as Latin-1,
-        # `_as_utf_8` can restore their bytes.
-        headers = [(name, value + b"; charset=latin-1" if name == b"content-type" else value)
-                   for name, value in request.scope["headers"]]
-        form = await Request({**request.scope, "headers": headers}, request.receive).form(
-            max_files=1, max_fields=MAX_FIELDS, max_part_size=2**31)
-        return _merge((_as_utf_8(name), _as_utf_8(value)) for name, value in form.multi_items())
-    body = await request.body()
+def _decode(body: bytes, content_type: str) -> dict[str, Any]:
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return _decode_multipart(body, content_type)
     if not body.strip():
         return {}
-    if content_type.endswith("json"):
-        return _decode_json(body)
     # Some programs, such as curl -d, send JSON with the content type of a form, or without a content type.
-    if body.lstrip()[:1] == b"{":
+    if kind.endswith("json") or body.lstrip()[:1] == b"{":
         return _decode_json(body)
     return _decode_form(body, "the form")
+
+
+def _decode_multipart(body: bytes, content_type: str) -> dict[str, Any]:
+    async def whole() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    # Starlette reads names and texts that are not UTF-8 as Latin-1, without an error. If it reads all as Latin-1,
+    # `_as_utf_8` can restore their bytes.
+    headers = Headers({"content-type": f"{content_type}; charset=latin-1"})
+    parser = MultiPartParser(headers, whole(), max_files=1, max_fields=MAX_FIELDS, max_part_size=len(body))
+    parser.spool_max_size = 0                                                       # never in a file on the disk
+    try:
+        # The body is there and all files are in memory, so the parser never waits, and needs no event loop.
+        parser.parse().send(None)
+    except StopIteration as end:
+        return _merge((_as_utf_8(name), _as_utf_8(value)) for name, value in end.value.multi_items())
+    except MultiPartException as error:
+        raise invalid(f"the body is not valid multipart/form-data: {error.message[:200]}") from None
+    raise AssertionError("the parser waits")
 
 
 def _as_utf_8(value: Any) -> Any:
@@ -69,6 +109,9 @@ def _as_utf_8(value: Any) -> Any:
 
 
 def _decode_json(body: bytes) -> dict[str, Any]:
+    # Python's parser keeps the interpreter's lock until it has read all values. 8 MB of empty lists would take 1 s.
+    if sum(1 for _ in itertools.islice(_JSON_TOKENS.finditer(body), MAX_FIELDS + 1)) > MAX_FIELDS:
+        raise ApiError(413, f"Invalid request: the body has more than {MAX_FIELDS:,} values")
     try:
         value = parse_json(body)
     except NotJson as error:
@@ -114,12 +157,16 @@ def texts(parameters: Mapping[str, Any], name: str) -> tuple[list[str], bool]:
     """Return the texts of a parameter, and True if its value is a list of texts, False if it is a single text.
 
     Raises:
-        ApiError: the parameter is missing or empty, or is neither a text nor a list of texts.
+        ApiError: the parameter is missing or empty, or is neither a text nor a list of texts, or is a list of more than
+            MAX_TEXTS texts.
     """
     value = parameters.get(name)
     if value is None or value == "" or value == []:
         raise invalid(f"missing {name} parameter")
     if isinstance(value, list):
+        if len(value) > MAX_TEXTS:
+            raise ApiError(413, f"Invalid request: request has {len(value):,} texts, this server accepts at most "
+                                f"{MAX_TEXTS:,}")
         return [_require_text(one, f"each element of {name}") for one in value], True
     return [_require_text(value, name)], False
 

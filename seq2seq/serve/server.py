@@ -1,26 +1,33 @@
-"""The running server: uvicorn, its HTTP protocol, signals, and the check for models whose files changed."""
+"""The running server: uvicorn, its settings, signals, the log, and the check for models whose files changed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import ipaddress
 import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
-import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from seq2seq.console import escape_control_characters
 from seq2seq.errors import UserError
 from seq2seq.serve.api import Settings
 from seq2seq.serve.app import create_app
+from seq2seq.serve.connections import (
+    ACCEPTED_AT_ONCE,
+    MAX_CONNECTIONS,
+    MAX_HEADER_BYTES,
+    RESERVED_DESCRIPTORS,
+    HttpProtocol,
+    Room,
+)
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.service import Service
 
@@ -30,10 +37,11 @@ RELOAD_SECONDS = 5.0
 """Interval between two checks for models whose files changed."""
 STOP_SECONDS = 60
 """Maximum time after a stop signal to finish the requests in progress."""
-MAX_HEADER_BYTES = 512 * 1024
-"""Maximum size of a request's first line and headers. It is large, because some clients send text in the query."""
-IDLE_SECONDS = 30
-"""Time after which a connection is closed if its client has not sent a complete request head."""
+LISTEN_BACKLOG = 2048
+"""Number of connections that wait in the kernel until the server accepts them."""
+SWITCH_SECONDS = 0.0005
+"""Time after which a thread that runs Python code gives way to another. With Python's default, a thread that parses a
+large document delays each step of the event loop and of the model thread by 5 ms."""
 
 
 def application(service: Service, limits: Limits, settings: Settings, reload_seconds: float = RELOAD_SECONDS,
@@ -63,7 +71,7 @@ async def _keep_models_current(service: Service, reload: asyncio.Event, seconds:
         asked = reload.is_set()
         reload.clear()
         for message in await asyncio.to_thread(service.models.reload, changed_only=not asked):
-            logger.info("%s", escape_control_characters(message))
+            logger.info("%s", message)
             service.metrics.count_reload()
 
 
@@ -86,47 +94,64 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-class HttpProtocol(H11Protocol):
-    """HTTP/1.1 on one connection. Unlike in uvicorn, errors are JSON, and silent connections are closed."""
+class _Server(uvicorn.Server):
+    """uvicorn, with a longer queue of connections than the number that it accepts at once."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:                # type: ignore[override]
-        """Start the timeout for the first request."""
-        super().connection_made(transport)
-        self._limit_silence()
-
-    def data_received(self, data: bytes) -> None:
-        """Handle received data. If the request head is not complete yet, start the timeout for the rest of it."""
-        super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            self._limit_silence()
-
-    def send_400_response(self, msg: str) -> None:
-        """Close a connection that received invalid HTTP. Unless a response has begun, send status 400 first."""
-        # If a response has begun, h11 raises LocalProtocolError, which uvicorn's own method does not catch.
-        with contextlib.suppress(h11.LocalProtocolError):
-            body = json.dumps({"error": "Invalid request: the request is not valid HTTP"}).encode()
-            headers = [("content-type", "application/json"), ("connection", "close"),
-                       ("content-length", str(len(body)))]
-            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True                                      # drops the application's response
-            self.cycle.message_event.set()
-        self.transport.close()
-
-    def _limit_silence(self) -> None:
-        if self.timeout_keep_alive_task is None and not self.transport.is_closing():
-            self.timeout_keep_alive_task = self.loop.call_later(IDLE_SECONDS, self.timeout_keep_alive_handler)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
+        await super().startup(sockets)
+        for one in sockets or []:
+            one.listen(LISTEN_BACKLOG)
 
 
-def create_server(app: ASGIApp) -> uvicorn.Server:
-    """Return a uvicorn server with the settings that this application needs."""
-    return uvicorn.Server(uvicorn.Config(
-        app, http=HttpProtocol, ws="none", log_config=None, access_log=False, server_header=False, lifespan="on",
-        timeout_graceful_shutdown=STOP_SECONDS, h11_max_incomplete_event_size=MAX_HEADER_BYTES))
+def create_server(app: ASGIApp, trusted_proxies: Sequence[str] = ()) -> uvicorn.Server:
+    """Return a uvicorn server with the settings that this application needs.
+
+    trusted_proxies: addresses or networks whose headers `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
+    """
+    protocol = partial(HttpProtocol, room=Room(max(ACCEPTED_AT_ONCE, min(
+        MAX_CONNECTIONS, _raise_descriptor_limit() - RESERVED_DESCRIPTORS))))
+    return _Server(uvicorn.Config(
+        app, http=protocol, ws="none", log_config=None, access_log=False, server_header=False,  # type: ignore[arg-type]
+        lifespan="on", timeout_graceful_shutdown=STOP_SECONDS, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        backlog=ACCEPTED_AT_ONCE, proxy_headers=bool(trusted_proxies), forwarded_allow_ips=list(trusted_proxies)))
 
 
-def serve(app: ASGIApp, listening: socket.socket) -> None:
+def proxy_networks(addresses: Sequence[str]) -> list[str]:
+    """Return the values of `--trusted-proxy` as networks, those of IPv4 also as IPv6 sockets see them.
+
+    Raises:
+        UserError: a value is neither an address nor a network.
+    """
+    networks = []
+    for address in addresses:
+        try:
+            parsed = ipaddress.ip_network(address, strict=False)
+        except ValueError:
+            raise UserError(f"--trusted-proxy {address}: expected the address or the network of a proxy, such as "
+                            "127.0.0.1 or 10.0.0.0/8.") from None
+        networks.append(str(parsed))
+        if parsed.version == 4:
+            networks.append(f"::ffff:{parsed.network_address}/{96 + parsed.prefixlen}")
+    return networks
+
+
+def _raise_descriptor_limit() -> int:
+    """Raise the process's limit of descriptors to what this server needs, if that is permitted, and return it."""
+    if sys.platform == "win32":
+        return MAX_CONNECTIONS + RESERVED_DESCRIPTORS
+    import resource
+
+    wanted = MAX_CONNECTIONS + RESERVED_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
+
+
+def serve(app: ASGIApp, listening: socket.socket, trusted_proxies: Sequence[str] = ()) -> None:
     """Serve until SIGTERM or SIGINT. Then finish the requests in progress and return.
 
     Raises:
@@ -134,19 +159,30 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
     """
     # After it has stopped, uvicorn raises the signal again. Without this handler, SIGTERM would end the process.
     previous = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        create_server(app).run(sockets=[listening])
+        create_server(app, trusted_proxies).run(sockets=[listening])
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+class _Formatter(logging.Formatter):
+    """Format with escaped control characters, in which only the first line of a message begins at the margin: neither a
+    header nor a name in a message can control a terminal or look like another message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a log message."""
+        return escape_control_characters(super().format(record)).replace("\n", "\n    ")
 
 
 def log_to_standard_error() -> None:
     """Send the log messages of the server and of uvicorn to standard error, each with its time."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     logging.getLogger("seq2seq.serve").setLevel(logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)               # it warns about malformed forms
-    for name in ("seq2seq.serve", "uvicorn"):
+    # uvicorn's warnings are about malformed requests, as are those of python_multipart. This server logs them itself.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    for name in ("seq2seq.serve", "uvicorn", "asyncio"):
         logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).propagate = False

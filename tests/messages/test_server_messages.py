@@ -18,7 +18,7 @@ from seq2seq.serve.directions import Directions
 from seq2seq.serve.limits import Limits, read_keys
 from seq2seq.serve.models import MachineOptions, Models, named_files
 from seq2seq.serve.scheduler import Scheduler
-from seq2seq.serve.server import listen
+from seq2seq.serve.server import listen, proxy_networks
 from seq2seq.serve.service import Service
 
 catalogue = Catalogue("server")
@@ -131,8 +131,30 @@ def request_without_a_key(folder):
 @catalogue
 def requests_beyond_the_limit(folder):
     limits = Limits(requests_per_minute=3)
-    limits.check("", "", 3)
-    limits.check("", "")
+    limits.check("address a", 3)
+    limits.check("address a")
+
+
+@catalogue
+def computation_beyond_the_limit(folder):
+    limits = Limits(seconds_per_minute=3)
+    limits.charge("address a", 5)
+    limits.require_time("address a")
+
+
+@catalogue
+def too_many_texts(folder):
+    return answered("/translate", json.dumps(ASKED | {"q": ["a"] * 1_001}).encode())
+
+
+@catalogue
+def too_many_values(folder):
+    return answered("/translate", json.dumps(ASKED | {"x": [1] * 10_001}).encode())
+
+
+@catalogue
+def proxy_that_is_not_an_address(folder):
+    proxy_networks(["proxy.example.org"])
 
 
 @catalogue

@@ -53,10 +53,10 @@ class EchoModels:
 
 
 @contextmanager
-def running(app):
+def running(app, trusted_proxies=()):
     """Serve an application during the `with` block; yields its URL."""
     with listen("127.0.0.1", 0) as listening:
-        server = create_server(app)
+        server = create_server(app, trusted_proxies)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         wait_until(lambda: server.started or not thread.is_alive())

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import socket
+import threading
 import time
 
 import pytest
@@ -218,7 +219,7 @@ def test_wrong_parameters_are_errors(echo, way, changed):
 
 @pytest.mark.parametrize("body", [
     b"{", b"[]", b"null", b'"q"', b"{'q': 1}", b'{"q": "\xff"}', b'{"q": "\\ud800"}', b"\xef\xbb\xbf{}",
-    b'{"q": ' + b"[" * 100_000, b'{"q": ' + b"[" * 90 + b"]" * 90 + b"}", b'{"alternatives": ' + b"9" * 5000 + b"}",
+    b'{"q": ' + b"[" * 9_000, b'{"q": ' + b"[" * 90 + b"]" * 90 + b"}", b'{"alternatives": ' + b"9" * 5000 + b"}",
     '{"q": "a"}'.encode("utf-16"), b'{"q": NaN', b'{"q": "a"} {}', b"\0",
     *(b'{"q": "a", "source": "de", "target": "en", "alternatives": %s}' % number for number in (b"1e999", b"NaN"))])
 def test_malformed_json_is_an_error(echo, body):
@@ -270,6 +271,36 @@ def test_long_texts_and_large_requests_are_refused():
         assert post(f"{url}/translate", q="x", **asked).status_code == 200
 
 
+def test_requests_have_at_most_1000_texts(echo):
+    asked = {"source": "en", "target": "en"}
+    for q, status in ((["a"] * 1_000, 200), (["a"] * 1_001, 413), ([""] * 100_000, 413)):
+        assert post(f"{echo}/translate", q=q, **asked).status_code == status
+        assert post(f"{echo}/detect", q=q).status_code == status
+        assert post(f"{echo}/v2/translate", text=q, source_lang="EN", target_lang="EN").status_code == status
+        body = {"q": q, **asked}
+        assert requests.post(f"{echo}/translate", data=body, timeout=20).status_code == (400 if len(q) > 10_000 else
+                                                                                        status)
+
+
+@pytest.mark.parametrize("body", [
+    b'{"q": [' + b'"",' * 2_000_000 + b'""]}', b'{"x": [' + b"[]," * 2_000_000 + b"1]}",
+    b'{"q": "' + b'\\"' * 3_000_000, b'{"q": "' + b"\\u0041" * 1_000_000 + b'"}', b"q=" + b"%41" * 1_000_000,
+    b"a=b&" * 1_000_000, b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n' * 100_000,
+    b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n' + b"\r\n--" * 1_500_000])
+def test_other_requests_are_answered_while_a_hostile_body_is_decoded(echo, body):
+    kind = "multipart/form-data; boundary=x" if body[:3] == b"--x" else "text/plain"
+    statuses = []
+    attack = threading.Thread(target=lambda: statuses.append(requests.post(
+        f"{echo}/translate", data=body, headers={"Content-Type": kind}, timeout=60).status_code))
+    attack.start()
+    slowest = 0.0
+    while attack.is_alive():
+        began = time.monotonic()
+        assert requests.get(f"{echo}/health", timeout=20).status_code == 200
+        slowest = max(slowest, time.monotonic() - began)
+    assert statuses[0] in (400, 413) and slowest < 0.8
+
+
 def test_an_unexpected_error_is_answered_and_logged_without_the_text(caplog):
     caplog.set_level(logging.INFO, "seq2seq.serve")
     with serving() as (url, _, _):
@@ -298,7 +329,8 @@ def test_the_query_string_is_not_logged(caplog):
 # Keys and limits
 
 
-def test_keys_are_checked_in_every_way():
+def test_keys_are_checked_in_every_way(monkeypatch):
+    monkeypatch.setattr("seq2seq.serve.limits.WRONG_KEY_SECONDS", 0)
     with serving(limits=Limits({"secret": None}, key_required=True)) as (url, _, _):
         asked = {"q": "ein", "source": "de", "target": "en"}
         for way in WAYS:

@@ -146,7 +146,7 @@ def test_malformed_requests_do_no_harm(count, seed, caplog):
 
 
 def test_a_request_that_is_never_completed_times_out(monkeypatch):
-    monkeypatch.setattr("seq2seq.serve.parameters.BODY_SECONDS", 0.05)
+    monkeypatch.setattr("seq2seq.serve.connections.BODY_SECONDS", 0.05)
     with serving() as (url, _, _), socket.create_connection(
             ("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as connection:
         connection.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nq=")
@@ -155,7 +155,7 @@ def test_a_request_that_is_never_completed_times_out(monkeypatch):
 
 @pytest.mark.parametrize("data", [b"", b"POST /transl", b"POST /translate HTTP/1.1\r\nHost: a\r\n"])
 def test_a_silent_connection_is_closed(monkeypatch, data):
-    monkeypatch.setattr("seq2seq.serve.server.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("seq2seq.serve.connections.HEAD_SECONDS", 0.05)
     with serving() as (url, _, _), socket.create_connection(
             ("127.0.0.1", int(url.rpartition(":")[2])), timeout=20) as connection:
         connection.sendall(data)

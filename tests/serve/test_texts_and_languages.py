@@ -1,5 +1,7 @@
 """Sentences of plain text, directions, language identification, keys and limits."""
 
+import asyncio
+import time
 import unicodedata
 
 import pytest
@@ -8,6 +10,7 @@ from seq2seq.data import language_identification
 from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.plain_text import PlainTextDocument
 from seq2seq.serve import detection
+from seq2seq.serve import limits as limits_module
 from seq2seq.serve.detection import Detector
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import ApiError, SlowdownError
@@ -95,37 +98,77 @@ def test_keys_are_read_with_their_limits(tmp_path):
 def test_requests_become_free_steadily():
     now = [0.0]
     limits = Limits(requests_per_minute=6, clock=lambda: now[0])
-    limits.check("", "192.0.2.1", cost=100)                                     # counts as 6
+    limits.check("address a", cost=100)                                         # counts as 6
     with pytest.raises(SlowdownError) as refused:
-        limits.check("", "192.0.2.1")
+        limits.check("address a")
     assert refused.value.headers["Retry-After"] == "11"
-    limits.check("", "192.0.2.2")
+    limits.check("address b")
     now[0] = 10.5
-    limits.check("", "192.0.2.1")
+    limits.check("address a")
     with pytest.raises(SlowdownError):
-        limits.check("", "192.0.2.1")
+        limits.check("address a")
+
+
+def test_computation_is_charged_afterwards_and_becomes_free_steadily():
+    now = [0.0]
+    limits = Limits({"a": None}, seconds_per_minute=6, clock=lambda: now[0])
+    limits.require_time("key a")
+    limits.charge("key a", 7)                                                   # a request may take more than is left
+    limits.require_time("address a")
+    with pytest.raises(SlowdownError) as refused:
+        limits.require_time("key a")
+    assert refused.value.headers["Retry-After"] == "11"
+    now[0] = 10.5
+    limits.require_time("key a")
+    Limits().charge("key a", 1e9)                                               # no limit
+
+
+def identify(limits, key="", address="192.0.2.1"):
+    return asyncio.run(limits.identify(key, address))
 
 
 def test_addresses_of_one_ipv6_network_are_one_client():
-    limits = Limits(requests_per_minute=1)
-    limits.check("", "2001:db8::1")
-    with pytest.raises(SlowdownError):
-        limits.check("", "2001:db8::2:1")
-    limits.check("", "2001:db8:0:1::1")
-    limits.check("", "::ffff:192.0.2.1")
-    with pytest.raises(SlowdownError):
-        limits.check("", "192.0.2.1")
+    names = [identify(Limits(), address=address) for address in
+             ("2001:db8::1", "2001:db8::2:1", "2001:db8:0:1::1", "::ffff:192.0.2.1", "192.0.2.1")]
+    assert names[0] == names[1] != names[2] and names[3] == names[4] == "address 192.0.2.1"
 
 
-def test_keys_of_a_server_without_keys_are_ignored():
-    Limits().check("any", "192.0.2.1")
+def test_keys_of_a_server_without_keys_are_ignored(monkeypatch):
+    monkeypatch.setattr(limits_module, "WRONG_KEY_SECONDS", 0)
+    assert identify(Limits(), "any") == "address 192.0.2.1"
     with pytest.raises(ApiError):
-        Limits({"a": 1}).check("ä", "192.0.2.1")
+        identify(Limits({"a": 1}), "ä")
+    assert identify(Limits({"a": 1}), "a") == "key a"
+
+
+def test_wrong_keys_are_slowed_down_by_network_and_hide_right_ones(monkeypatch):
+    monkeypatch.setattr(limits_module, "WRONG_KEY_SECONDS", 0.2)
+    limits = Limits({"a": None, "b": None})
+
+    async def outcome(key, address):
+        try:
+            return await limits.identify(key, address)
+        except ApiError as error:
+            return error.status
+
+    async def run():
+        assert await outcome("a", "192.0.2.1") == "key a"
+        wrong = [asyncio.create_task(outcome(str(number), "192.0.2.1")) for number in range(30)]
+        await asyncio.sleep(0.02)
+        assert await outcome("b", "192.0.2.1") == 429                           # a guess learns nothing
+        assert await outcome("a", "192.0.2.1") == "key a"                       # this network has used it before
+        assert await outcome("b", "192.0.2.2") == "key b" and await outcome("", "192.0.2.1") == "address 192.0.2.1"
+        return [await task for task in wrong]
+
+    began = time.monotonic()
+    statuses = asyncio.run(run())
+    assert statuses == [403] * limits_module.MAX_WRONG_KEYS + [429] * 20 and time.monotonic() - began >= 0.2
+    assert identify(limits, "b") == "key b"
 
 
 def test_the_clients_that_were_idle_for_longest_are_forgotten(monkeypatch):
     monkeypatch.setattr("seq2seq.serve.limits.MAX_CLIENTS", 2)
     limits = Limits(requests_per_minute=1)
-    for address in ("192.0.2.1", "192.0.2.2", "192.0.2.3"):
-        limits.check("", address)
-    assert len(limits._tokens) == 2
+    for client in ("address a", "address b", "address c"):
+        limits.check(client)
+    assert len(limits._requests._tokens) == 2
