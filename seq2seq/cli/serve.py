@@ -49,6 +49,9 @@ def serve(
     seconds_per_minute: Annotated[int, typer.Option(
         metavar="N", min=0, help="Maximum time that the model computes per minute for a key, or for an address without "
         "a key. 0: unlimited.", rich_help_panel=LIMITS)] = 0,
+    seconds_per_request: Annotated[int, typer.Option(
+        metavar="N", min=1, help="Maximum time that the model computes for a request.",
+        rich_help_panel=LIMITS)] = 300,
     trusted_proxy: Annotated[list[str] | None, typer.Option(
         metavar="ADDRESS", help="Address or network of a reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are "
         "believed. Without it, limits by address count all clients of a proxy as one. Can be repeated.",
@@ -66,8 +69,7 @@ def serve(
         "--log-text", help="Write texts and translations to the log.")] = False,
     beam_size: BeamSize = None,
     safety_net: Annotated[bool | None, typer.Option(
-        help="Retry faulty translations, such as loops. A retry delays the other "
-        "sentences of its batch.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
+        help="Retry faulty translations, such as loops.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
     batch_tokens: Annotated[int, typer.Option(
         metavar="N", min=1, help="Approximate maximum number of source tokens in a batch. With a smaller number, short "
         "requests wait less for long ones.", rich_help_panel=SEARCH)] = 1024,
@@ -101,7 +103,8 @@ def serve(
         for line in (*lines, f"{last}{precision_hint(precision, loaded.precisions)}"):
             console.print_message(line)
         server.log_to_standard_error()
-        app = server.application(Service(loaded, batch_tokens, max_waiting), limits, settings)
+        app = server.application(
+            Service(loaded, batch_tokens, max_waiting, seconds_per_request, limits.charge), limits, settings)
         address, listening_port = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         console.print_message(f"listening on http://{shown}:{listening_port}, where /docs describes the interface")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -47,21 +48,23 @@ def read_keys(path: Path) -> dict[str, int | None]:
 
 
 class _Buckets:
-    """Token buckets of all clients: what a client may still use grows steadily, up to its limit per minute."""
+    """Token buckets of all clients: what a client may still use grows steadily, up to its limit per minute. Several
+    threads can use them at the same time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self._clock, self._lock = clock, threading.Lock()
         self._tokens: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str, limit: float, cost: float = 0) -> float:
         """Take `cost` from a client's bucket, and return what is left, which may be negative."""
-        now = self._clock()
-        left, since = self._tokens.pop(client, (limit, now))
-        left = min(limit, left + (now - since) * limit / 60) - cost
-        self._tokens[client] = left, now
-        if len(self._tokens) > MAX_CLIENTS:
-            self._tokens.popitem(last=False)
-        return left
+        with self._lock:
+            now = self._clock()
+            left, since = self._tokens.pop(client, (limit, now))
+            left = min(limit, left + (now - since) * limit / 60) - cost
+            self._tokens[client] = left, now
+            if len(self._tokens) > MAX_CLIENTS:
+                self._tokens.popitem(last=False)
+            return left
 
 
 class Limits:

@@ -30,13 +30,14 @@ from seq2seq.serve.connections import (
 )
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.service import Service
+from seq2seq.serve.threads import in_thread
 
 logger = logging.getLogger("seq2seq.serve")
 
 RELOAD_SECONDS = 5.0
 """Interval between two checks for models whose files changed."""
-STOP_SECONDS = 60
-"""Maximum time after a stop signal to finish the requests in progress."""
+STOP_SECONDS = 50
+"""Maximum time after a stop signal to finish the requests in progress. Then the others are answered with an error."""
 LISTEN_BACKLOG = 2048
 """Number of connections that wait in the kernel until the server accepts them."""
 SWITCH_SECONDS = 0.0005
@@ -68,9 +69,10 @@ async def _keep_models_current(service: Service, reload: asyncio.Event, seconds:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await reload.wait()
+        service.scheduler.look()
         asked = reload.is_set()
         reload.clear()
-        for message in await asyncio.to_thread(service.models.reload, changed_only=not asked):
+        for message in await in_thread(partial(service.models.reload, changed_only=not asked), large=False):
             logger.info("%s", message)
             service.metrics.count_reload()
 
