@@ -130,6 +130,7 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
         what = "of several directions" if len(recipe.directions) > 1 else "with data.context"
         raise UserError(f"{model}: a model {what} cannot be adapted yet. Train it further with a recipe that has "
                         "training.start_from.")
+    recipe = recipe.with_readable(None)                                         # `domain` and `general` are the user's
     domain, general = domain.resolve(Path()), general and general.resolve(Path())
     inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed,
               "text": _fingerprint(domain), "general": general and _fingerprint(general)}

@@ -156,7 +156,8 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
     decoding, note = supported_decoding(recipe.decoding, supported)
     bundle = resolve_model_path(path)
     found = recipe_with_corpora(bundle)
-    recipe = recipe.model_copy(update={"decoding": decoding, "data": found.data}).with_directory(found.directory)
+    recipe = recipe.model_copy(update={"decoding": decoding, "data": found.data})
+    recipe = recipe.with_directory(found.directory).with_readable(found.readable)
     copy, aligner = inference_copy(model), measured_aligner(path)
     if aligner.head != "mean":
         layer = cast(DecoderLayer, copy.decoder[(aligner.layer or len(copy.decoder)) - 1])

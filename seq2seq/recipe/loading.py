@@ -12,7 +12,7 @@ from seq2seq.errors import RecipeError
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.messages import explain, format_value, similar_key
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
-from seq2seq.recipe.schema import Recipe
+from seq2seq.recipe.schema import Readable, Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 
 BASE_SECTIONS = ("model", "training")
@@ -47,11 +47,13 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
     Args:
         where: path of the recipe. Paths in the recipe are relative to its directory.
         alone: True for a recipe that is stored with a model and may come from an untrusted source. No other file is
-            then read, and a recipe with a base is an error.
+            then read, a recipe with a base is an error, and only corpora in its directory may be read
+            (`Recipe.readable`).
     """
-    if alone and not overrides and not check_files:
-        return _parse_alone(text, str(where)).with_directory(Path(where).parent)     # relative to the present directory
-    return _parse(text, where, overrides, check_files, alone)
+    if alone:
+        recipe = _parse_alone(text, str(where)).with_directory(Path(where).parent)   # relative to the present directory
+        return recipe.with_readable(Readable(recipe.directory))
+    return _parse(text, where, overrides, check_files)
 
 
 @lru_cache(maxsize=8)
@@ -61,7 +63,7 @@ def _parse_alone(text: str, where: str) -> Recipe:
     return _parse(text, where, (), check_files=False, alone=True)
 
 
-def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: bool, alone: bool) -> Recipe:
+def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: bool, alone: bool = False) -> Recipe:
     directory = Path(where).parent
     document = read_yaml(text, str(where))
     if document.value is None:

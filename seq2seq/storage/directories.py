@@ -7,6 +7,7 @@ torch; checkpoints are read into tensors, which keep their types.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -48,7 +49,13 @@ ARRAY_TYPES = (*FLOATING_POINT_TYPES, "I64", "I32", "I16", "I8", "U64", "U32", "
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal digits."""
+    """Return the sha256 of a file in hexadecimal digits.
+
+    Raises:
+        OSError: the file cannot be read, or is a pipe, device or socket, from which reading could block for ever.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -64,7 +64,7 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
         return None
     try:
         read_file(path)
-        stored = load_recipe(path, check_files=False)
+        stored = load_recipe(path, check_files=False, alone=True)
     except (DamagedError, RecipeError) as error:
         if not trained:
             return None
