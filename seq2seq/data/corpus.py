@@ -20,8 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
-from seq2seq.files import BLOCK_BYTES, MAX_LINE_BYTES, UTF16_MARKS, NotJson, bounded_lines, opened, parse_json
-from seq2seq.storage.directories import sha256_of
+from seq2seq.files import (
+    BLOCK_BYTES,
+    MAX_LINE_BYTES,
+    UTF16_MARKS,
+    NotJson,
+    bounded_lines,
+    opened,
+    parse_json,
+    sha256_of,
+)
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.context import PreviousSentences
 from seq2seq.tokenizers.source import Source

@@ -29,7 +29,7 @@ from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_characters
 from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
-from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, tokenizers_of_run
+from seq2seq.storage.tokenizer_files import text_state, tokenizers_of_model, tokenizers_of_run
 from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, parse_context, shortened
 from seq2seq.tokenizers.source import Source
@@ -170,8 +170,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     model = recipe.tokenizer_model
     if model is None:
         return None
-    # A run has its tokenizer files in the subdirectory `tokenizer`; a bundle contains them directly.
-    tokenizers = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
+    tokenizers = tokenizers_of_model(model)
     if not recipe.task.has_source:
         return Tokenizers(tokenizers.target, tokenizers.target)
     if recipe.task.target_is_text and tokenizers.joint != recipe.tokenizer.joint:

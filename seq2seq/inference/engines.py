@@ -147,8 +147,8 @@ def _native_engine(stored: StoredModel, precision: str) -> NativeEngine:
 
 @cache
 def _kernels(precision: str) -> Functions | str:
-    """Return the fastest kernels that this processor can run, with a warning for each faster library that is damaged. If
-    there are none, return the reason as a sentence."""
+    """Return the fastest kernels that this processor can run, with a warning for each faster library that is damaged.
+    If there are none, return the reason as a sentence."""
     try:
         for library in usable_libraries(cpu_flags(), precision):
             try:

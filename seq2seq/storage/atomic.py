@@ -12,6 +12,7 @@ import glob
 import os
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -57,8 +58,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def open_without_links(path: str, flags: int) -> int:
-    """Open a file (`opener` of the built-in function `open`), but not through a link as the last part of its path."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)           # Windows has no O_NOFOLLOW
+    """Open a file for writing (`opener` of the built-in function `open`), but not if the path leads to another file.
+
+    Raises:
+        OSError: the last part of the path is a link, or the file has another name, too (a hard link), or is not a
+            regular file.
+    """
+    # Windows has neither flag. Without O_NONBLOCK, opening a named pipe would wait for a reader.
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags, 0o666)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a regular file, or has a second name (a hard link). Delete it", path)
 
 
 # Directories

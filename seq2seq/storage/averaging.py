@@ -136,6 +136,8 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
     `paths`. Between validations, checkpoints are saved by the clock, so that the newest ones may be a few steps apart.
     """
     for path in paths:
+        is_checkpoint = re.fullmatch(r"step-\d+", path.name)
+        refuse_links(path.absolute().parent.parent if is_checkpoint else path)   # before a link is followed
         path = path.resolve()
         if re.fullmatch(r"step-\d+", path.name):
             if last is not None:

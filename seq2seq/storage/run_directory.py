@@ -20,7 +20,7 @@ from seq2seq.storage.atomic import make_directories, open_without_links, replace
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints
 from seq2seq.storage.directories import read_file
 from seq2seq.storage.links import DamagedError, path_inside
-from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers
+from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers, tokenizers_of_model
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -85,7 +85,7 @@ def _has_tokenizers_of(model: Path | None, run: Path) -> bool:
     """Return True if the tokenizers of a run equal those of a model, which is a bundle or another run."""
     with suppress(CheckpointError, TokenizerError):
         return model is not None and checksums_of(load_tokenizers(run / "tokenizer")) == checksums_of(
-            load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model))
+            tokenizers_of_model(model))
     return False
 
 
