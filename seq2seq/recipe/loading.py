@@ -1,6 +1,7 @@
 """Loading of a recipe from its file, its base and `--set` options. One message reports all errors."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from seq2seq.recipe.schema import Readable, Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 
 BASE_SECTIONS = ("model", "training")
+_QUOTED = re.compile(r"'[^']{2,}'|\"[^\"]{2,}\"")
 # Keys whose values are directories, relative to the recipe. Other keys of `_paths` name files relative to data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
 MAX_RECIPE_BYTES = 4_000_000
@@ -197,7 +199,7 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
         named = f"there is no file {path}" if "/" in base or Path(base).suffix else f"unknown size '{base}'"
         document.diagnostics.append(document.diagnostic(name, f"{named}. {_sizes()}"))
         return
-    sections = read_yaml(_read_text(path), str(path))
+    sections = _read_sections(path)
     if not sections.diagnostics:
         sections.diagnostics += _base_errors(sections)
     document.diagnostics += sections.diagnostics
@@ -206,15 +208,27 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
             document.fill_from(sections, section, name)
 
 
+def _read_sections(path: Path) -> Document:
+    """Read a file that a recipe names, for its sections `model` and `training`.
+
+    A recipe may come from somebody else and name any file. So the messages do not quote a file without these sections.
+    """
+    document = read_yaml(_read_text(path), str(path))
+    if not isinstance(document.value, dict) or not any(
+            isinstance(document.value.get(section), dict) for section in BASE_SECTIONS):
+        line = document.diagnostics[0].location.line if document.diagnostics else 1
+        text = document.diagnostics[0].text if document.value is None and document.diagnostics else ""
+        found = _QUOTED.sub("…", text) or "expected sections `model:` and `training:`"
+        document.diagnostics, document.value = [Diagnostic(SourceLocation(str(path), line), found)], None
+    return document
+
+
 def _sizes() -> str:
     return f"Sizes are {', '.join(model_sizes())}."
 
 
 def _base_errors(sections: Document) -> Iterator[Diagnostic]:
     """Yield the errors in the file that `model.base` names."""
-    if not isinstance(sections.value, dict):
-        yield sections.diagnostic((), "expected sections `model:` and `training:`")
-        return
     for section, values in sections.value.items():
         if section not in BASE_SECTIONS:
             yield sections.diagnostic((section,), "a base can only have the sections `model:` and `training:`")
@@ -232,8 +246,12 @@ def _inherit_from_start_model(document: Document, directory: Path) -> None:
     start = training.get("start_from") if isinstance(training, dict) else None
     if not isinstance(start, str) or not (path := Path(os.path.normpath(directory / start)) / "recipe.yaml").is_file():
         return                                                          # `_missing_files` reports a missing model
-    other = read_yaml(_read_text(path), str(path))
-    if other.diagnostics or not isinstance(other.value, dict):
+    if path.resolve().parent != path.parent.resolve():
+        document.diagnostics.append(document.diagnostic(("training", "start_from"), f"{path} is a link to another "
+                                                        "directory. Copy the file there"))
+        return
+    other = _read_sections(path)
+    if other.diagnostics:
         document.diagnostics += other.diagnostics
         return
     for section, keys in (("model", None), ("tokenizer", INHERITED_TOKENIZER_KEYS)):
