@@ -59,10 +59,13 @@ class BuildKernels(build_ext):
         for old in (library, KERNELS["checksum_path"](library)):
             old.unlink(missing_ok=True)
         command = [*shlex.split(COMPILER), *ext.sources, "-o", str(library), *ext.extra_compile_args]
-        # Apple's clang has no OpenMP.
-        if compile_within_limit([*command, "-fopenmp"]) and compile_within_limit(command):
+        try:
+            # Apple's clang has no OpenMP.
+            if compile_within_limit([*command, "-fopenmp"]) and compile_within_limit(command):
+                raise ExecError(f"{COMPILER} failed")
+        except ExecError:
             library.unlink(missing_ok=True)
-            raise ExecError(f"{COMPILER} failed")
+            raise
         checksum = hashlib.sha256(library.read_bytes()).hexdigest()
         KERNELS["checksum_path"](library).write_text(f"{checksum}\n", encoding="ascii")
 

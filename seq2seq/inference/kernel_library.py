@@ -145,12 +145,6 @@ class Functions:
     """
 
     def __init__(self, library: Path) -> None:
-        """Load a library.
-
-        Raises:
-            DamagedLibrary: its checksum is wrong. OSError: it cannot be loaded.
-        """
-        require_intact(library)
         loaded = ctypes.CDLL(str(library))
         self.group: int = loaded.group_size()
         self.precision = "fp32" if loaded.weight_bytes() == 4 else "int8"
