@@ -358,6 +358,16 @@ def _card(directory: Path, metadata: Mapping[str, Any]) -> bytes | None:
         return None
 
 
+def stored_recipe(directory: Path) -> Recipe:
+    """Load the recipe that is stored in a bundle or a run, which may come from an untrusted source.
+
+    Raises:
+        CheckpointError: it leads out of the directory, or is not a regular file.
+        RecipeError: it has errors, or is missing.
+    """
+    return load_recipe(path_inside(directory, RECIPE), check_files=False, alone=True)
+
+
 def recipes_with_corpora(bundle: Path) -> list[Recipe]:
     """Return the recipe of a bundle, once for each directory that the paths of its corpora may be relative to; first
     the recipe with the largest number of corpus files that exist.
@@ -370,7 +380,7 @@ def recipes_with_corpora(bundle: Path) -> list[Recipe]:
     """
     bundle = bundle.absolute()
     is_best, metadata = is_best_of_run(bundle), bundle_metadata(bundle)
-    recipe = load_recipe(path_inside(bundle.parent if is_best else bundle, RECIPE), check_files=False, alone=True)
+    recipe = stored_recipe(bundle.parent if is_best else bundle)
     checksums = metadata.get(TEXT_CHECKSUMS)
     recorded = frozenset(map(str, checksums if isinstance(checksums, list) else ()))
     recipes = [recipe.with_readable(Readable(recipe.directory, recorded))]

@@ -15,9 +15,9 @@ from typing import Any
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.files import parse_json
-from seq2seq.recipe import Difference, Recipe, differences, load_recipe
+from seq2seq.recipe import Difference, Recipe, differences
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
-from seq2seq.storage.checkpoints import RECIPE, list_checkpoints
+from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, stored_recipe
 from seq2seq.storage.directories import read_file
 from seq2seq.storage.links import DamagedError, path_inside
 from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers, tokenizers_of_model
@@ -64,7 +64,7 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
         return None
     try:
         read_file(path)
-        stored = load_recipe(path, check_files=False, alone=True)
+        stored = stored_recipe(run)
     except (DamagedError, RecipeError) as error:
         if not trained:
             return None
