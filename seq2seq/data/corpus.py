@@ -238,7 +238,8 @@ def require_readable(recipe: Recipe, spec: Corpus) -> None:
             raise CorpusError(_not_of_model(f"the data set {spec.label}"))
     inside = readable.directory.resolve()
     for path in (recipe.data_directory / each for each in spec.paths):
-        if _sha256_of(path) not in readable.sha256 and not path.resolve().is_relative_to(inside):
+        is_inside = path.is_file() and path.resolve().is_relative_to(inside)
+        if not is_inside and _sha256_of(path) not in readable.sha256:
             raise CorpusError(_not_of_model(str(path)))
 
 

@@ -17,7 +17,8 @@ from seq2seq.recipe.schema import Readable, Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 
 BASE_SECTIONS = ("model", "training")
-_QUOTED = re.compile(r"'[^']{2,}'|\"[^\"]{2,}\"")
+# Quoted parts of a message of the YAML parser, but not its words for tokens, such as '<stream end>'.
+_QUOTED = re.compile(r"'(?!<[a-z ]+>')[^']{2,}'|\"[^\"]{2,}\"")
 # Keys whose values are directories, relative to the recipe. Other keys of `_paths` name files relative to data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
 MAX_RECIPE_BYTES = 4_000_000

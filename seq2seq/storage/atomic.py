@@ -71,7 +71,7 @@ def open_without_links(path: str, flags: int) -> int:
     if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is not a regular file, or has a second name (a hard link). Delete it", path)
+    raise OSError(errno.EMLINK, "it is not a regular file, or has a second name (a hard link)", path)
 
 
 # Directories
@@ -186,6 +186,8 @@ def cannot_save(path: Path, error: OSError) -> CheckpointError:
         remedy = f"{free / 1e6:,.1f} MB are free: make room, or lower training.keep_checkpoints"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "Make the directory writable, or choose another"
+    elif error.errno == errno.EMLINK:                                           # of `open_without_links`
+        remedy = "Delete it"
     elif error.errno == errno.EBUSY:
         remedy = "A directory in use, such as a mount point, cannot be replaced: choose a directory inside it"
     else:

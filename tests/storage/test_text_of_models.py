@@ -140,6 +140,14 @@ def test_text_in_a_bundle_is_read(work):
     assert main(["evaluate", "bundle", *CPU]) == 0
 
 
+def test_a_file_of_ten_terabytes_in_a_bundle_is_not_read_to_its_end(work, capfd):
+    bundle = strangers_bundle(work, {"test": {"x": {"source": "huge", "target": "huge"}}})
+    with (bundle / "huge").open("wb") as file:
+        file.truncate(10 * 2**40)
+    assert main(["evaluate", "bundle", *CPU]) == 2
+    assert "huge:1" in "".join(capfd.readouterr().err.split())
+
+
 def test_a_strangers_run_is_no_door_either(work, capfd):
     corpus = absolute(work, CORPORA["two files"])
     strangers_bundle(work, {"test": {"x": corpus}}, where="run/best")
