@@ -1,14 +1,19 @@
 """Compile the kernels for the instruction sets of this kind of processor. pyproject.toml contains the rest.
 
-The environment variable CXX selects the compiler. The kernels are optional: a library that the compiler cannot build is
-left out, and without a compiler, or on Windows, the package contains no kernels.
+The environment variable CXX selects the compiler. The kernels are optional: a library that the compiler cannot build
+within SEQ2SEQ_BUILD_SECONDS (600) is left out with a warning, and without a compiler, or on Windows, the package
+contains no kernels. The sha256 of each library stands in a file beside it, and is compared when the library is loaded.
 """
 
+import hashlib
 import os
 import runpy
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -16,7 +21,22 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import ExecError
 
 KERNELS = runpy.run_path("seq2seq/inference/kernel_library.py")                 # importing seq2seq would need torch
+MAX_SECONDS = int(os.environ.get("SEQ2SEQ_BUILD_SECONDS", "600"))
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+
+
+def compile_within_limit(command):
+    """Run a compiler, and return its exit status. A compiler that hangs must not hold the installation for ever.
+
+    Raises:
+        ExecError: it has run for MAX_SECONDS. It is killed together with the processes that it has started.
+    """
+    with subprocess.Popen(command, start_new_session=True) as compiler:
+        try:
+            return compiler.wait(MAX_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(compiler.pid, signal.SIGKILL)
+            raise ExecError(f"{shlex.join(command)} was killed after {MAX_SECONDS} seconds") from None
 
 
 class BuildKernels(build_ext):
@@ -34,13 +54,30 @@ class BuildKernels(build_ext):
         super().run()
 
     def build_extension(self, ext):
-        library = self.get_ext_fullpath(ext.name)
-        os.makedirs(os.path.dirname(library), exist_ok=True)
-        command = [*shlex.split(COMPILER), *ext.sources, "-o", library, *ext.extra_compile_args]
+        library = Path(self.get_ext_fullpath(ext.name))
+        library.parent.mkdir(parents=True, exist_ok=True)
+        for old in (library, KERNELS["checksum_path"](library)):
+            old.unlink(missing_ok=True)
+        command = [*shlex.split(COMPILER), *ext.sources, "-o", str(library), *ext.extra_compile_args]
         try:
-            self.spawn([*command, "-fopenmp"])
+            # Apple's clang has no OpenMP.
+            if compile_within_limit([*command, "-fopenmp"]) and compile_within_limit(command):
+                raise ExecError(f"{COMPILER} failed")
         except ExecError:
-            self.spawn(command)                                                 # Apple's clang has no OpenMP
+            library.unlink(missing_ok=True)
+            raise
+        checksum = hashlib.sha256(library.read_bytes()).hexdigest()
+        KERNELS["checksum_path"](library).write_text(f"{checksum}\n", encoding="ascii")
+
+    def copy_extensions_to_source(self):
+        """Copy the libraries, in an editable installation, with their checksums."""
+        super().copy_extensions_to_source()
+        for ext in self.extensions:
+            built = KERNELS["checksum_path"](Path(self.build_lib, self.get_ext_filename(ext.name)))
+            copied = KERNELS["checksum_path"](KERNELS["library_path"](ext.name.rpartition(".")[2]))
+            copied.unlink(missing_ok=True)
+            if built.exists():
+                self.copy_file(str(built), str(copied))
 
     def get_ext_filename(self, fullname):
         *package, name = fullname.split(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import gzip
+import hashlib
 import io
 import json
 import sys
@@ -81,6 +82,15 @@ def regular_bytes(path: Path) -> bytes:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return path.read_bytes()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a regular file in hexadecimal digits; links are followed. Raises OSError as
+    `regular_bytes`."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def open_decompressed(path: Path) -> Any:

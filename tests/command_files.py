@@ -1,5 +1,6 @@
 """Models with random weights, and the text and recipes that commands of the command line are tested with."""
 
+import hashlib
 import io
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from seq2seq.cli import main
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
 from seq2seq.recipe import Recipe, parse_recipe
-from seq2seq.storage.checkpoints import VALIDATED, save_bundle, save_checkpoint
+from seq2seq.storage.checkpoints import TEXT_CHECKSUMS, VALIDATED, save_bundle, save_checkpoint
 from seq2seq.storage.tokenizer_files import save_tokenizers
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 
@@ -82,8 +83,10 @@ def random_weights(seed: int, text: str = RECIPE) -> dict[str, torch.Tensor]:
 
 def save_model(place: Path, seed: int = 1, text: str = RECIPE, vocabulary: Tokenizers | None = None,
                metadata: dict | None = None) -> Path:
-    """Save a random model as a bundle."""
-    return save_bundle(place, random_weights(seed, text), text, (vocabulary or tokenizers()).files(), metadata or {})
+    """Save a random model as a bundle, which was tested on the text of `write_tests`."""
+    checksums = [hashlib.sha256(as_file(lines)).hexdigest() for lines in (GERMAN, ENGLISH)]
+    return save_bundle(place, random_weights(seed, text), text, (vocabulary or tokenizers()).files(),
+                       {TEXT_CHECKSUMS: checksums, **(metadata or {})})
 
 
 def save_run(place: Path, steps: list[int], between: Sequence[int] = ()) -> None:
@@ -97,7 +100,11 @@ def save_run(place: Path, steps: list[int], between: Sequence[int] = ()) -> None
 
 def write_lines(path: Path, lines: list[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path.write_bytes(as_file(lines))
+
+
+def as_file(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def write_tests(folder: Path) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from seq2seq.data.batching import EncodedCorpus, EncodedSide, gather
+from seq2seq.files import sha256_of
 from seq2seq.inference.load_model import stored_weights
 from seq2seq.model import build_model
 from seq2seq.recipe import ModelSection, TokenizerSection
 from seq2seq.recipe.yaml_document import write_yaml
-from seq2seq.storage.checkpoints import save_bundle
+from seq2seq.storage.checkpoints import TEXT_CHECKSUMS, save_bundle
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
 from seq2seq.tokenizers.tokenizer import Tokenizers, train_tokenizers
 from tests.marian_models import ENGLISH, GERMAN
@@ -68,5 +69,6 @@ def make_bundle(directory: Path, *, joint: bool = True, kind: str = "unigram", s
         "decoding": {"beam_size": beam_size, "length_penalty": 0.7} | (decoding or {})})
     tokenizers = trained_tokenizers(joint, kind, context)
     weights = trained_weights(joint, kind, context, steps, tuple(sorted(section.items())))
-    save_bundle(directory, weights, text, tokenizers.files(), {})
+    save_bundle(directory, weights, text, tokenizers.files(),
+                {TEXT_CHECKSUMS: [sha256_of(directory.parent / "valid.de"), sha256_of(directory.parent / "valid.en")]})
     return directory

@@ -4,9 +4,13 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import seq2seq
 
@@ -138,6 +142,50 @@ def test_recipe_and_text_modules_do_not_import_torch():
         assert not any(imported.split(".")[0] == "torch" for imported in imports(MODULES[parts])), parts
         for imported in map(module_of, own_modules(MODULES[parts])):
             assert imported is None or imported[0] in WITHOUT_TORCH or imported in ALSO_WITHOUT_TORCH, (parts, imported)
+
+
+PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROVIDED = packages_distributions()
+# PyTorch's CUDA build, without which no kernel is compiled, installs its version of Triton.
+WITH_TORCH = "triton"
+
+
+def declared(*extras):
+    """Names of the packages that are installed with seq2seq and these extras."""
+    lists = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in extras)]
+    return {canonicalize_name(Requirement(requirement).name) for listed in lists for requirement in listed}
+
+
+def undeclared(tree, also_inside_functions, names):
+    """Names of the packages that a module imports, also by `import_module`, and that are not among `names`."""
+    literals = {node.args[0].value for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args
+                and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "importorskip")
+                and isinstance(node.args[0], ast.Constant)} if also_inside_functions else set()
+    for name in {name.split(".")[0] for name in (*imports(tree, also_inside_functions), *literals)}:
+        if name not in {*sys.stdlib_module_names, PACKAGE.name, WITH_TORCH} and not names & {
+                canonicalize_name(package) for package in PROVIDED.get(name, [name])}:
+            yield name
+
+
+def test_every_package_that_a_chapter_imports_is_declared():
+    extras = PROJECT["optional-dependencies"].keys() - {"dev", "bench"}
+    for parts, tree in MODULES.items():
+        at_once = declared(*extras & {parts[0]})                        # serve has an extra of its name
+        assert not [*undeclared(tree, False, at_once)], f"{'.'.join(parts)}: packages that are not always installed"
+        assert not [*undeclared(tree, True, declared(*extras))], f"{'.'.join(parts)}: packages that no extra installs"
+
+
+@pytest.mark.parametrize("code", [
+    "import yaml", "def f():\n    import yaml", "from yaml.nodes import Node", "import_module('yaml')",
+    "class A:\n    def f(self):\n        importlib.import_module('yaml')"])
+def test_a_package_that_is_not_declared_is_found(code):
+    assert [*undeclared(ast.parse(code), True, declared("serve", "interop"))] == ["yaml"]
+
+
+def test_packages_of_the_image_come_from_one_index():
+    files = ("Dockerfile", "runtime.txt", "constraints.txt", "Makefile")
+    text = "\n".join((PACKAGE.parent / name).read_text(encoding="utf-8") for name in files)
+    assert not re.findall(r"--(?:extra-)?index-url|--find-links|(?m:^(?:-f|-i) )|PIP_\w*INDEX_URL=", text)
 
 
 def test_slow_or_optional_packages_are_imported_inside_functions():

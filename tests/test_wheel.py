@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq.inference.kernel_library import INSTRUCTION_SETS, library_path
+from seq2seq.inference.kernel_library import INSTRUCTION_SETS, library_path, require_intact
 
 ROOT = Path(__file__).parents[1]
 RECIPE = """\
@@ -40,19 +40,29 @@ LIBRARIES = {library_path(name).name for sets in INSTRUCTION_SETS.values() for n
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """A wheel of this repository."""
+def clone(tmp_path_factory):
+    """A clone of this repository, without compiled files, with the compiler `c++`."""
     pytest.importorskip("setuptools", minversion="77")
-    clone, wheels = (tmp_path_factory.mktemp(name) for name in ("clone", "wheels"))
-    compiler = clone / "c++"
-    compiler.write_text(COMPILER)
-    compiler.chmod(0o755)
+    clone = tmp_path_factory.mktemp("clone")
+    write_compiler(clone, COMPILER)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
     for name in ("seq2seq", "configs"):
-        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.so.sha256"))
+    return clone
+
+
+def write_compiler(directory, script):
+    (directory / "c++").write_text(script)
+    (directory / "c++").chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def wheel(clone, tmp_path_factory):
+    """A wheel of this repository."""
+    wheels = tmp_path_factory.mktemp("wheels")
     subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-                    "--wheel-dir", wheels, clone], env=os.environ | {"CXX": str(compiler)}, check=True,
+                    "--wheel-dir", wheels, clone], env=os.environ | {"CXX": str(clone / "c++")}, check=True,
                    capture_output=True, timeout=300)
     wheel, = wheels.iterdir()
     return wheel
@@ -74,10 +84,10 @@ def run(installed, directory, *arguments):
 
 def test_the_wheel_contains_every_file_of_the_package(installed):
     ours = {path.relative_to(ROOT) for path in (ROOT / "seq2seq").rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"}
+            if path.is_file() and "__pycache__" not in path.parts and ".so" not in path.suffixes}
     sizes = {Path("seq2seq") / path.relative_to(ROOT) for path in (ROOT / "configs").iterdir()}
     theirs = {path.relative_to(installed) for path in (installed / "seq2seq").rglob("*")
-              if path.is_file() and path.suffix != ".so"}
+              if path.is_file() and ".so" not in path.suffixes}
     assert theirs == ours | sizes, "see [tool.setuptools] in pyproject.toml"
 
 
@@ -85,6 +95,32 @@ def test_the_wheel_contains_a_library_for_each_instruction_set_that_the_compiler
     assert wheel.stem.split("-")[2:4] == ["py3", "none"]
     contained = {path.name for path in (installed / "seq2seq/inference").glob("*.so")}
     assert contained == LIBRARIES - {"kernels.amx.so"}
+    for name in contained:
+        require_intact(installed / "seq2seq/inference" / name)
+
+
+def test_an_editable_installation_has_the_libraries_with_their_checksums(clone):
+    subprocess.run([sys.executable, "setup.py", "build_ext", "--inplace", "--build-temp", "t", "--build-lib", "b"],
+                   cwd=clone, env=os.environ | {"CXX": str(clone / "c++")}, check=True, capture_output=True, timeout=60)
+    contained = list((clone / "seq2seq/inference").glob("*.so"))
+    assert {path.name for path in contained} == LIBRARIES - {"kernels.amx.so"}
+    for path in contained:
+        require_intact(path)
+
+
+@pytest.mark.parametrize("script", [
+    "#!/bin/sh\nsleep 60 & wait\n",
+    '#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho half > "$2"; exec sleep 60\n',
+    "#!/bin/sh\ntrap '' TERM INT\nwhile :; do sleep 1; done\n"], ids=["a child", "half a library", "no signals"])
+def test_a_compiler_that_hangs_ends_the_build_with_a_warning(script, tmp_path):
+    pytest.importorskip("setuptools", minversion="77")
+    write_compiler(tmp_path, script)
+    done = subprocess.run([sys.executable, "setup.py", "build_ext", "--build-lib", tmp_path / "built"], cwd=ROOT,
+                          text=True, env=os.environ | {"CXX": str(tmp_path / "c++"), "SEQ2SEQ_BUILD_SECONDS": "1"},
+                          capture_output=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout + done.stderr).count("was killed after 1 seconds") >= len(LIBRARIES)
+    assert not list((tmp_path / "built").rglob("*.so*"))
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from seq2seq.data.preparation import cleaned
 from seq2seq.devices import choose_device, choose_precision
 from seq2seq.errors import CorpusError, OptionError, UserError
 from seq2seq.evaluation.scores import Score, evaluate_tests, score_pairs, to_dict
+from seq2seq.files import sha256_of
 from seq2seq.inference.engines import native_obstacle
 from seq2seq.inference.load_model import as_tensors, read_model
 from seq2seq.recipe import Corpus, Recipe, decoding_with, load_recipe
@@ -42,9 +43,9 @@ from seq2seq.storage.checkpoints import (
     save_bundle,
     update_bundle_metadata,
 )
-from seq2seq.storage.directories import read_metadata, sha256_of
+from seq2seq.storage.directories import read_metadata
 from seq2seq.storage.int8_score import Int8Score
-from seq2seq.storage.links import path_inside
+from seq2seq.storage.links import path_inside, refuse_links
 from seq2seq.storage.run_directory import compare_with_stored_recipe
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -130,11 +131,12 @@ def adapt(model: Path, domain: Corpus, output: Path, *, general: Corpus | None =
         what = "of several directions" if len(recipe.directions) > 1 else "with data.context"
         raise UserError(f"{model}: a model {what} cannot be adapted yet. Train it further with a recipe that has "
                         "training.start_from.")
+    recipe = recipe.with_readable(None)                                         # `domain` and `general` are the user's
     domain, general = domain.resolve(Path()), general and general.resolve(Path())
     inputs = {"model": read_metadata(bundle, "bundle", required=())["sha256"], "seed": seed,
               "text": _fingerprint(domain), "general": general and _fingerprint(general)}
-    for name in (TEXT, TRAINING, BEST, RECIPE_FILE):
-        path_inside(output, name)                                               # raises if a link leads out
+    refuse_links(output, TEXT)
+    path_inside(output, TRAINING)                                               # raises if it is a link out
     if not (output / TEXT / INPUTS).is_file():
         if os.path.lexists(output):
             raise OptionError(f"{output} exists already, and is no adaptation. Name a new directory: --output DIR")

@@ -5,6 +5,8 @@ Only a line feed ends a line. Other line separators (U+0085, U+2028, a form feed
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -18,7 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
 from seq2seq.data.tmx import read_units
 from seq2seq.errors import CorpusError
-from seq2seq.files import BLOCK_BYTES, MAX_LINE_BYTES, UTF16_MARKS, NotJson, bounded_lines, opened, parse_json
+from seq2seq.files import (
+    BLOCK_BYTES,
+    MAX_LINE_BYTES,
+    UTF16_MARKS,
+    NotJson,
+    bounded_lines,
+    opened,
+    parse_json,
+    sha256_of,
+)
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.tokenizers.context import PreviousSentences
 from seq2seq.tokenizers.source import Source
@@ -44,7 +55,7 @@ class Counts:
     line dropped, by reason. carriage_returns: number of texts that ended in \\r. inner_newlines: number of line
     feeds inside a field, replaced by spaces. byte_order_marks: number of byte order marks removed.
     forbidden_characters: number of characters that XML does not allow, replaced by U+FFFD. first_forbidden: line of the
-    first of them in the file.
+    first of them in the file. sha256: checksum of the texts of a data set of the hub, if they were all read.
     """
 
     lines: int = 0
@@ -55,6 +66,7 @@ class Counts:
     byte_order_marks: int = 0
     forbidden_characters: int = 0
     first_forbidden: int = 0
+    sha256: str = ""
 
     @property
     def kept(self) -> int:
@@ -140,8 +152,10 @@ def read_pairs(recipe: Recipe, spec: Corpus, counts: Counts | None = None, conte
 
     context: number of sentences in the context of each source; None: `data.context` of the recipe.
     Raises:
-        CorpusError: as `read_corpus`, or a target for a pointer network contains a word that is not a source position.
+        CorpusError: as `read_corpus` and `require_readable`, or a target for a pointer network contains a word that is
+            not a source position.
     """
+    require_readable(recipe, spec)
     if spec.uses_recipe_languages:
         spec = spec.model_copy(update=recipe.languages_of(spec).model_dump())
     pairs = read_corpus(spec, recipe.data_directory, counts, recipe.data.context if context is None else context,
@@ -176,10 +190,13 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
             the file and the line.
     """
     counts = Counts() if counts is None else counts
-    rows = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form](spec, directory, counts)
+    read = {"files": _read_files, "table": _read_table, "hub": _read_hub}[spec.form]
+    rows: Iterator[Row] = islice(read(spec, directory, counts), spec.limit)
+    if spec.form == "hub":
+        rows = _with_checksum(rows, counts)
     previous, document = PreviousSentences(context), ""
     line = Source("", language=language, tag=spec.tag or "")
-    for number, texts in islice(rows, spec.limit):
+    for number, texts in rows:
         counts.lines += 1
         if number == 1:
             counts.byte_order_marks += sum(text.startswith("\ufeff") for text in texts)
@@ -189,9 +206,68 @@ def read_corpus(spec: Corpus, directory: Path, counts: Counts | None = None, con
         yield number, previous.source(replace(line, text="".join(source)), before != document), target
 
 
+def text_checksums(spec: Corpus, directory: Path, counts: Counts | None = None) -> list[str]:
+    """Return the sha256 of each file of a corpus, or of the texts of a data set of the hub, up to its `limit`.
+
+    counts: counts of a reader that has read the whole corpus; a data set of the hub is then not read again.
+    Raises:
+        CorpusError: a file or the data set cannot be read.
+    """
+    if spec.form == "hub":
+        counts = counts or Counts()
+        for _ in () if counts.sha256 else read_corpus(spec, directory, counts):
+            pass
+        return [counts.sha256]
+    return [_sha256_of(directory / path) for path in spec.paths]
+
+
+def require_readable(recipe: Recipe, spec: Corpus) -> None:
+    """Check that a recipe may read one of its corpora; see `Recipe.readable`.
+
+    Raises:
+        CorpusError: it may not, or a file cannot be read. The message contains nothing of the text.
+    """
+    if (readable := recipe.readable) is None:
+        return
+    if spec.form == "hub":
+        try:
+            found = text_checksums(spec, recipe.data_directory)
+        except CorpusError as error:
+            raise CorpusError(f"the data set {spec.label} cannot be read as the text of this model.") from error
+        if not readable.sha256.issuperset(found):
+            raise CorpusError(_not_of_model(f"the data set {spec.label}"))
+    inside = readable.directory.resolve()
+    for path in (recipe.data_directory / each for each in spec.paths):
+        is_inside = path.is_file() and path.resolve().is_relative_to(inside)
+        if not is_inside and _sha256_of(path) not in readable.sha256:
+            raise CorpusError(_not_of_model(str(path)))
+
+
+def _not_of_model(name: str) -> str:
+    return (f"{name} is not read, because its contents are not those of the text that the model was trained, validated "
+            "or tested on. A model's recipe, which somebody else may have written, can name no other text outside the "
+            "model's directory.")
+
+
+def _sha256_of(path: Path) -> str:
+    try:
+        return sha256_of(path)
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
 def as_lines(pairs: Iterable[Pair]) -> Iterator[LinePair]:
     """Yield the pairs with their sources as lines of text."""
     return ((number, as_line(source), target) for number, source, target in pairs)
+
+
+def _with_checksum(rows: Iterator[Row], counts: Counts) -> Iterator[Row]:
+    """Yield the rows. At the end, set `counts.sha256`."""
+    digest = hashlib.sha256()
+    for number, texts in rows:
+        digest.update(json.dumps(texts).encode())
+        yield number, texts
+    counts.sha256 = digest.hexdigest()
 
 
 def _replace_line_breaks(text: str, counts: Counts) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus, EncodedSide
 from seq2seq.data.cleaning import clean
-from seq2seq.data.corpus import Counts, Pair, read_pairs
+from seq2seq.data.corpus import Counts, Pair, read_pairs, text_checksums
 from seq2seq.data.modifiers import NOISE_CHARACTERS
 from seq2seq.data.parallel_text import blocks
 from seq2seq.errors import CheckpointError, CorpusError, TokenizerError
@@ -29,7 +29,7 @@ from seq2seq.recipe.task import TRANSLATION
 from seq2seq.storage.atomic import replace_directory
 from seq2seq.storage.checkpoints import bundle_metadata, resolve_model_path, stored_characters
 from seq2seq.storage.directories import as_json, crc32_of, file_states, read_file, with_checksum
-from seq2seq.storage.tokenizer_files import load_tokenizers, text_state, tokenizers_of_run
+from seq2seq.storage.tokenizer_files import text_state, tokenizers_of_model, tokenizers_of_run
 from seq2seq.tokenizers.canonical_text import canonical
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, SEPARATOR_ID, parse_context, shortened
 from seq2seq.tokenizers.source import Source
@@ -73,7 +73,7 @@ class Prepared:
 
     corpus: ids of all pairs, memory-mapped. counts: numbers of pairs read, kept and dropped, by corpus.
     characters: all characters of the text, by side, as the model sees them. fingerprint: sha256 of all ids and sentence
-    lengths; equal fingerprints mean equal training sentences.
+    lengths; equal fingerprints mean equal training sentences. checksums: see `text_checksums`, of all corpora.
     """
 
     directory: Path
@@ -81,6 +81,7 @@ class Prepared:
     counts: dict[str, dict[str, Any]]
     characters: dict[str, str]
     fingerprint: str
+    checksums: list[str]
 
 
 def cleaned(spec: Corpus, recipe: Recipe, counts: Counts, seen: set[bytes] | None = None,
@@ -169,8 +170,7 @@ def reuse_tokenizers(recipe: Recipe) -> Tokenizers | None:
     model = recipe.tokenizer_model
     if model is None:
         return None
-    # A run has its tokenizer files in the subdirectory `tokenizer`; a bundle contains them directly.
-    tokenizers = load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model)
+    tokenizers = tokenizers_of_model(model)
     if not recipe.task.has_source:
         return Tokenizers(tokenizers.target, tokenizers.target)
     if recipe.task.target_is_text and tokenizers.joint != recipe.tokenizer.joint:
@@ -299,6 +299,7 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
     writers = [SideWriter(temporary, "source", tokenizers.source), SideWriter(temporary, "target", tokenizers.target)]
     keep_text = recipe.keeps_training_text
     counts_by_corpus: dict[str, dict[str, Any]] = {}
+    checksums: list[str] = []
     seen: set[bytes] = set()
     characters = known_characters(recipe)
     total = 0
@@ -331,11 +332,12 @@ def _write_files(text: TrainingText, tokenizers: Tokenizers, temporary: Path, th
             if counts.forbidden_characters:
                 console.warn(f"{spec.label}: {counts.repairs()[-1]}")
             counts_by_corpus[_unique_label(spec.label, counts_by_corpus)] = counts.to_dict()
+            checksums += text_checksums(spec, recipe.data_directory, counts)
     fingerprint = hashlib.sha256("".join(writer.close() for writer in writers).encode()).hexdigest()
     if not total:
         raise CorpusError(f"no training pair is left after cleaning: {json.dumps(counts_by_corpus)}. "
                           "Check the files in data.train and the limits in data.cleaning.")
-    description = {"pairs": total, "counts": counts_by_corpus, "fingerprint": fingerprint,
+    description = {"pairs": total, "counts": counts_by_corpus, "fingerprint": fingerprint, "text_sha256": checksums,
                    "characters": {side: "".join(sorted(found)) for side, found in characters.items()},
                    "types": [np.dtype(writer.dtype).name for writer in writers],
                    "crc32": {path.name: crc32_of(path) for path in sorted(temporary.iterdir())}}
@@ -397,7 +399,7 @@ def _open(text: TrainingText, directory: Path, description: dict[str, Any]) -> P
     lines = np.memmap(directory / "lines", dtype=np.int64, mode="r")
     repetitions = pair_repetitions(text, np.memmap(directory / "corpora", dtype=np.int64, mode="r"))
     return Prepared(directory, EncodedCorpus(sides[0], sides[1], repetitions, lines), description["counts"],
-                    description["characters"], description["fingerprint"])
+                    description["characters"], description["fingerprint"], description["text_sha256"])
 
 
 def pair_repetitions(text: TrainingText, corpora: np.ndarray) -> np.ndarray | None:

@@ -18,8 +18,8 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator
 from seq2seq.documents.registry import SUFFIXES, format_of, parse
 from seq2seq.errors import CorpusError, UserError
-from seq2seq.recipe import DecodingOptions, Languages, Recipe, load_recipe
-from seq2seq.storage.checkpoints import RECIPE, resolve_model_path
+from seq2seq.recipe import DecodingOptions, Languages, Recipe
+from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
 from seq2seq.tokenizers.source import Source
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 from seq2seq.translation.text_io import LineWarnings, UnseenCharacters
@@ -104,7 +104,7 @@ def protected(translator: Translator | TranslatorPool, glossary: Path | None = N
 def model_recipe(model: Path, target_language: str | None = None) -> Recipe:
     """Return the recipe of a model for a target language (see `Recipe.into`). model: path of a bundle, of a run, whose
     best bundle is used."""
-    return load_recipe(resolve_model_path(model) / RECIPE, check_files=False, alone=True).into(target_language)
+    return stored_recipe(resolve_model_path(model)).into(target_language)
 
 
 def read_document(path: Path | None) -> bytes:

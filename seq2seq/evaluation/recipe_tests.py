@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seq2seq.data.corpus import read_pairs
+from seq2seq.data.corpus import read_pairs, require_readable
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import Corpus, Recipe
 from seq2seq.storage.checkpoints import recipes_with_corpora
@@ -53,10 +53,11 @@ def tests_of(recipe: Recipe) -> list[TestSet]:
 
 
 def recipe_with_tests(bundle: Path) -> Recipe:
-    """Return the recipe of a bundle, after checking that it has test sets and that their files exist.
+    """Return the recipe of a bundle, after checking that it has test sets, and that they can and may be read.
 
     Raises:
-        UserError: the recipe has no test sets, or their files do not exist on this machine.
+        UserError: the recipe has no test sets, or their files do not exist on this machine, or `require_readable`
+            refuses them.
     """
     bundle = bundle.absolute()
     recipe, *others = recipes_with_corpora(bundle)
@@ -72,4 +73,9 @@ def recipe_with_tests(bundle: Path) -> Recipe:
         listed = dict.fromkeys([missing(each) for each in (recipe, *others)])
         raise CorpusError(f"the test sets in the recipe of {bundle} are missing: there is no file "
                           f"{', nor '.join(listed)}. Name {files}.")
+    try:
+        for spec in recipe.data.test.values():
+            require_readable(recipe, spec)
+    except CorpusError as error:
+        raise CorpusError(f"{error} Name {files}.") from error
     return recipe

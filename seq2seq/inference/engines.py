@@ -12,7 +12,7 @@ from seq2seq import console
 from seq2seq.devices import choose_precision, cpu_flags, kind
 from seq2seq.errors import CheckpointError
 from seq2seq.inference.int8 import NativeEngine
-from seq2seq.inference.kernel_library import Functions, usable_libraries
+from seq2seq.inference.kernel_library import DamagedLibrary, Functions, require_intact, usable_libraries
 from seq2seq.inference.load_model import StoredModel, build, read_stored_model
 from seq2seq.recipe import ModelSection
 from seq2seq.search.beam import WholeSearch
@@ -147,10 +147,19 @@ def _native_engine(stored: StoredModel, precision: str) -> NativeEngine:
 
 @cache
 def _kernels(precision: str) -> Functions | str:
-    """Return the fastest kernels that this processor can run. If there are none, return the reason as a sentence."""
+    """Return the fastest kernels that this processor can run, with a warning for each faster library that is damaged.
+    If there are none, return the reason as a sentence."""
+    damaged = False
     try:
         for library in usable_libraries(cpu_flags(), precision):
-            return Functions(library)
+            try:
+                require_intact(library)
+                return Functions(library)
+            except DamagedLibrary as error:
+                damaged = True
+                console.warn(f"{error} It is not used. Install the package again.")
+        if damaged:
+            return f"{precision} is not available, because the kernels are damaged"
         return (f"{precision} is not available, because this package has no kernels for this processor (they are "
                 "compiled if it is built with a C++ compiler)")
     except OSError as error:                                                    # the OpenMP library may be missing

@@ -7,6 +7,7 @@ setup.py runs this file, so the file imports only the standard library.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import platform
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -49,6 +50,26 @@ INSTRUCTION_SETS = {"int8": {**PROCESSORS.get(platform.machine(), {}), "portable
 def library_path(instruction_set: str) -> Path:
     """Return the path of the library for an instruction set. Whether it exists depends on the compiler."""
     return SOURCE.with_name(f"kernels.{instruction_set}.so")
+
+
+def checksum_path(library: Path) -> Path:
+    """Return the path of the file with the sha256 of a library. setup.py writes it when it has built the library."""
+    return library.with_name(f"{library.name}.sha256")
+
+
+class DamagedLibrary(OSError):
+    """A library that differs from the one that was built. Calling it could crash the process, or translate wrongly."""
+
+
+def require_intact(library: Path) -> None:
+    """Raise DamagedLibrary if a library does not have the checksum that was written when it was built."""
+    checksum = checksum_path(library)
+    try:
+        if hashlib.sha256(library.read_bytes()).hexdigest() == checksum.read_text(encoding="ascii").strip():
+            return
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedLibrary(f"{library} cannot be compared with its checksum {checksum.name}: {error}.") from error
+    raise DamagedLibrary(f"{library} is damaged: its checksum is not the one in {checksum.name}.")
 
 
 def compiler_flags(precision: str, needed: Mapping[str, str]) -> list[str]:

@@ -20,7 +20,7 @@ from seq2seq import console
 from seq2seq.data.alignment_links import AlignmentSettings, measured_aligner
 from seq2seq.data.corpus import read_texts, validation_pairs
 from seq2seq.errors import CheckpointError, FormatError, UserError
-from seq2seq.files import NotJson, parse_json
+from seq2seq.files import NotJson, parse_json, regular_bytes
 from seq2seq.inference.eager import for_inference
 from seq2seq.inference.load_model import read_model
 from seq2seq.model import Model
@@ -156,7 +156,8 @@ def read_exportable(path: Path, format: str, supported: Set[str] = SUPPORTED_DEC
     decoding, note = supported_decoding(recipe.decoding, supported)
     bundle = resolve_model_path(path)
     found = recipe_with_corpora(bundle)
-    recipe = recipe.model_copy(update={"decoding": decoding, "data": found.data}).with_directory(found.directory)
+    recipe = recipe.model_copy(update={"decoding": decoding, "data": found.data})
+    recipe = recipe.with_directory(found.directory).with_readable(found.readable)
     copy, aligner = inference_copy(model), measured_aligner(path)
     if aligner.head != "mean":
         layer = cast(DecoderLayer, copy.decoder[(aligner.layer or len(copy.decoder)) - 1])
@@ -310,7 +311,7 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
 def _read_report(export: Path) -> dict[str, Any]:
     """Return the contents of an export's REPORT; an empty dictionary if it cannot be read."""
     try:
-        report = parse_json((export / REPORT).read_bytes())
+        report = parse_json(regular_bytes(export / REPORT))
     except (OSError, NotJson):
         return {}
     return report if isinstance(report, dict) else {}
@@ -387,11 +388,12 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         report = {**asdict(parity), "tolerance": asdict(tolerance),
                   FILES_KEY: sorted({REPORT, *(path.name for path in directory.iterdir())})}
         if message := kept_card(output):
-            shutil.copy2(output / README, directory / README)
+            shutil.copy2(output / README, directory / README, follow_symlinks=False)
             console.print_message(message)
         (directory / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for path in directory.iterdir():                                # safetensors makes files private to their owner
-            path.chmod(directory.stat().st_mode & 0o666)
+            if not path.is_symlink():
+                path.chmod(directory.stat().st_mode & 0o666)
         if output.exists():
             exported = {*report[FILES_KEY], *_read_report(output).get(FILES_KEY, [])}
             if others := sorted(path.name for path in output.iterdir() if path.name not in exported):

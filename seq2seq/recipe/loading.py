@@ -1,6 +1,7 @@
 """Loading of a recipe from its file, its base and `--set` options. One message reports all errors."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -12,10 +13,12 @@ from seq2seq.errors import RecipeError
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.messages import explain, format_value, similar_key
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
-from seq2seq.recipe.schema import Recipe
+from seq2seq.recipe.schema import Readable, Recipe
 from seq2seq.recipe.yaml_document import Diagnostic, Document, Key, SourceLocation, read_yaml
 
 BASE_SECTIONS = ("model", "training")
+# Quoted parts of a message of the YAML parser, but not its words for tokens, such as '<stream end>'.
+_QUOTED = re.compile(r"'(?!<[a-z ]+>')[^']{2,}'|\"[^\"]{2,}\"")
 # Keys whose values are directories, relative to the recipe. Other keys of `_paths` name files relative to data.root.
 DIRECTORIES = ("root", "taken_from", "translated_by", "start_from")
 MAX_RECIPE_BYTES = 4_000_000
@@ -47,11 +50,13 @@ def parse_recipe(text: str, where: str | Path, overrides: Sequence[str] = (), ch
     Args:
         where: path of the recipe. Paths in the recipe are relative to its directory.
         alone: True for a recipe that is stored with a model and may come from an untrusted source. No other file is
-            then read, and a recipe with a base is an error.
+            then read, a recipe with a base is an error, and only corpora in its directory may be read
+            (`Recipe.readable`).
     """
-    if alone and not overrides and not check_files:
-        return _parse_alone(text, str(where)).with_directory(Path(where).parent)     # relative to the present directory
-    return _parse(text, where, overrides, check_files, alone)
+    if alone:
+        recipe = _parse_alone(text, str(where)).with_directory(Path(where).parent)   # relative to the present directory
+        return recipe.with_readable(Readable(recipe.directory))
+    return _parse(text, where, overrides, check_files)
 
 
 @lru_cache(maxsize=8)
@@ -61,7 +66,7 @@ def _parse_alone(text: str, where: str) -> Recipe:
     return _parse(text, where, (), check_files=False, alone=True)
 
 
-def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: bool, alone: bool) -> Recipe:
+def _parse(text: str, where: str | Path, overrides: Sequence[str], check_files: bool, alone: bool = False) -> Recipe:
     directory = Path(where).parent
     document = read_yaml(text, str(where))
     if document.value is None:
@@ -195,7 +200,7 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
         named = f"there is no file {path}" if "/" in base or Path(base).suffix else f"unknown size '{base}'"
         document.diagnostics.append(document.diagnostic(name, f"{named}. {_sizes()}"))
         return
-    sections = read_yaml(_read_text(path), str(path))
+    sections = _read_sections(path)
     if not sections.diagnostics:
         sections.diagnostics += _base_errors(sections)
     document.diagnostics += sections.diagnostics
@@ -204,15 +209,27 @@ def _merge_base(document: Document, settings: list[tuple[Key, Document]], direct
             document.fill_from(sections, section, name)
 
 
+def _read_sections(path: Path) -> Document:
+    """Read a file that a recipe names, for its sections `model` and `training`.
+
+    A recipe may come from somebody else and name any file. So the messages do not quote a file without these sections.
+    """
+    document = read_yaml(_read_text(path), str(path))
+    if not isinstance(document.value, dict) or not any(
+            isinstance(document.value.get(section), dict) for section in BASE_SECTIONS):
+        line = document.diagnostics[0].location.line if document.diagnostics else 1
+        text = document.diagnostics[0].text if document.value is None and document.diagnostics else ""
+        found = _QUOTED.sub("…", text) or "expected sections `model:` and `training:`"
+        document.diagnostics, document.value = [Diagnostic(SourceLocation(str(path), line), found)], None
+    return document
+
+
 def _sizes() -> str:
     return f"Sizes are {', '.join(model_sizes())}."
 
 
 def _base_errors(sections: Document) -> Iterator[Diagnostic]:
     """Yield the errors in the file that `model.base` names."""
-    if not isinstance(sections.value, dict):
-        yield sections.diagnostic((), "expected sections `model:` and `training:`")
-        return
     for section, values in sections.value.items():
         if section not in BASE_SECTIONS:
             yield sections.diagnostic((section,), "a base can only have the sections `model:` and `training:`")
@@ -230,8 +247,12 @@ def _inherit_from_start_model(document: Document, directory: Path) -> None:
     start = training.get("start_from") if isinstance(training, dict) else None
     if not isinstance(start, str) or not (path := Path(os.path.normpath(directory / start)) / "recipe.yaml").is_file():
         return                                                          # `_missing_files` reports a missing model
-    other = read_yaml(_read_text(path), str(path))
-    if other.diagnostics or not isinstance(other.value, dict):
+    if path.resolve().parent != path.parent.resolve():
+        document.diagnostics.append(document.diagnostic(("training", "start_from"), f"{path} is a link to another "
+                                                        "directory. Copy the file there"))
+        return
+    other = _read_sections(path)
+    if other.diagnostics:
         document.diagnostics += other.diagnostics
         return
     for section, keys in (("model", None), ("tokenizer", INHERITED_TOKENIZER_KEYS)):

@@ -4,6 +4,7 @@ Each default and its documentation are defined only once, in the section of the 
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -36,6 +37,19 @@ from seq2seq.recipe.model_section import ModelSection
 from seq2seq.recipe.task import TASKS, TRANSLATION, Metric, Task
 from seq2seq.recipe.tokenizer_section import TokenizerSection
 from seq2seq.recipe.training_section import TrainingSection
+
+
+@dataclass(frozen=True)
+class Readable:
+    """Corpora that may be read by the recipe of a model, which may come from an untrusted source.
+
+    directory: directory of the model, in which all files may be read. sha256: checksums of other text: that of the
+    model's training. Only who has read a text knows its checksum.
+    """
+
+    directory: Path
+    sha256: frozenset[str] = frozenset()
+
 
 RunName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 
@@ -116,6 +130,7 @@ class Recipe(Section):
     """Lowest and highest expected score, by test set and metric. `train` and `evaluate` warn if a score is outside."""
 
     _directory: Path = PrivateAttr(default_factory=Path.cwd)
+    _readable: Readable | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -299,6 +314,18 @@ class Recipe(Section):
         """Path of the model whose tokenizer the training uses; None if it trains a new tokenizer."""
         taken_from = self.tokenizer.taken_from or self.training.start_from
         return None if taken_from is None else self.directory / taken_from
+
+    @property
+    def readable(self) -> Readable | None:
+        """Corpora that may be read by this recipe. None: all, because the user has named the recipe. The recipe of a
+        model may come from an untrusted source."""
+        return self._readable
+
+    def with_readable(self, readable: Readable | None) -> "Recipe":
+        """Return a copy of the recipe with another `readable`."""
+        copy = self.model_copy()
+        copy._readable = readable
+        return copy
 
     def with_directory(self, directory: Path) -> "Recipe":
         """Return a copy of the recipe in which paths are relative to `directory`, without changing the paths."""

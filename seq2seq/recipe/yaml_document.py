@@ -1,13 +1,14 @@
 """Reading of YAML 1.2 into plain values and their line numbers, and writing of plain values as YAML 1.2."""
 
 import re
+import warnings
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.representer import RoundTripRepresenter
 
@@ -133,7 +134,9 @@ def read_yaml(text: str, source: str, line: int | None = None) -> Document:
     """
     document = Document(None, {(): SourceLocation(source, 1 if line is None else line)})
     try:
-        node = YAML(typ="safe", pure=True).compose(StringIO(text))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReusedAnchorWarning)                # YAML 1.2 allows it
+            node = YAML(typ="safe", pure=True).compose(StringIO(text))
         if node is not None:
             _Reader(document, source, line).read(node, ())
     except (YAMLError, RecursionError) as error:

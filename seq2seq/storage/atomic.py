@@ -12,6 +12,7 @@ import glob
 import os
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -57,8 +58,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def open_without_links(path: str, flags: int) -> int:
-    """Open a file (`opener` of the built-in function `open`), but not through a link as the last part of its path."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)           # Windows has no O_NOFOLLOW
+    """Open a file for writing (`opener` of the built-in function `open`), but not if the path leads to another file.
+
+    Raises:
+        OSError: the last part of the path is a link, or the file has another name, too (a hard link), or is not a
+            regular file.
+    """
+    # Windows has neither flag. Without O_NONBLOCK, opening a named pipe would wait for a reader.
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags, 0o666)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EMLINK, "it is not a regular file, or has a second name (a hard link)", path)
 
 
 # Directories
@@ -173,6 +186,8 @@ def cannot_save(path: Path, error: OSError) -> CheckpointError:
         remedy = f"{free / 1e6:,.1f} MB are free: make room, or lower training.keep_checkpoints"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "Make the directory writable, or choose another"
+    elif error.errno == errno.EMLINK:                                           # of `open_without_links`
+        remedy = "Delete it"
     elif error.errno == errno.EBUSY:
         remedy = "A directory in use, such as a mount point, cannot be replaced: choose a directory inside it"
     else:

@@ -17,6 +17,7 @@ from seq2seq.storage.checkpoints import (
     BEST,
     RECIPE,
     RECIPE_DIRECTORY,
+    TEXT_CHECKSUMS,
     list_checkpoints,
     load_bundle,
     load_checkpoint,
@@ -135,6 +136,8 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
     `paths`. Between validations, checkpoints are saved by the clock, so that the newest ones may be a few steps apart.
     """
     for path in paths:
+        is_checkpoint = re.fullmatch(r"step-\d+", path.name)
+        refuse_links(path.absolute().parent.parent if is_checkpoint else path)   # before a link is followed
         path = path.resolve()
         if re.fullmatch(r"step-\d+", path.name):
             if last is not None:
@@ -165,13 +168,14 @@ def validated_weights(path: Path) -> dict[str, Tensor]:
 def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """Return the recipe and the metadata for a bundle of the run's checkpoints.
 
-    If the run has a best bundle, return its recipe, corpus counts, number of parameters, alignment settings and the
-    directory of its recipe file. The paths in this recipe are as the user wrote them, relative to that directory.
+    If the run has a best bundle, return its recipe, corpus counts, number of parameters, alignment settings, checksums
+    of its text and the directory of its recipe file. The paths in this recipe are as the user wrote them, relative to
+    that directory.
     Without a best bundle, return the run directory's recipe and empty metadata.
     """
     if (best_path := current_path(run / BEST)).is_dir():
         best = load_bundle(best_path)
-        kept = ("corpora", "characters", "parameters", "alignment", RECIPE_DIRECTORY)
+        kept = ("corpora", "characters", "parameters", "alignment", RECIPE_DIRECTORY, TEXT_CHECKSUMS)
         return best.recipe_text, {key: best.metadata[key] for key in kept if key in best.metadata}
     try:
         return read_file(run / RECIPE).decode(), {}

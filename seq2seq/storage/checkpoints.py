@@ -21,7 +21,7 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError
-from seq2seq.recipe import Recipe, load_recipe, parse_recipe
+from seq2seq.recipe import Readable, Recipe, load_recipe, parse_recipe
 from seq2seq.storage.atomic import (
     cannot_save,
     current_path,
@@ -66,6 +66,8 @@ README = "README.md"
 RECIPE_DIRECTORY = "recipe_directory"
 """Field of a bundle's metadata: directory of the recipe file of its training, which finds the corpora of a bundle that
 is not in its run. Another machine ignores it."""
+TEXT_CHECKSUMS = "text_sha256"
+"""Field of a bundle's metadata: checksums of the training, validation and test text; see `Recipe.readable`."""
 VALIDATED = "validated"
 """Field of a checkpoint's `info`: True if the checkpoint was saved at a validation, False if it was saved by the clock
 or because of a signal."""
@@ -356,6 +358,16 @@ def _card(directory: Path, metadata: Mapping[str, Any]) -> bytes | None:
         return None
 
 
+def stored_recipe(directory: Path) -> Recipe:
+    """Load the recipe that is stored in a bundle or a run, which may come from an untrusted source.
+
+    Raises:
+        CheckpointError: it leads out of the directory, or is not a regular file.
+        RecipeError: it has errors, or is missing.
+    """
+    return load_recipe(path_inside(directory, RECIPE), check_files=False, alone=True)
+
+
 def recipes_with_corpora(bundle: Path) -> list[Recipe]:
     """Return the recipe of a bundle, once for each directory that the paths of its corpora may be relative to; first
     the recipe with the largest number of corpus files that exist.
@@ -363,11 +375,16 @@ def recipes_with_corpora(bundle: Path) -> list[Recipe]:
     For the best bundle of a run, this is the recipe in the run directory, which contains absolute paths. The recipe of
     any other bundle has the paths as the user wrote them. They are relative to the directory of the original recipe
     file, which the metadata of the bundle names, or to the bundle.
+
+    Outside the bundle or the run, only text with a checksum in the metadata may be read (`Recipe.readable`).
     """
     bundle = bundle.absolute()
-    is_best = is_best_of_run(bundle)
-    recipes = [load_recipe(path_inside(bundle.parent if is_best else bundle, RECIPE), check_files=False)]
-    if not is_best and isinstance(directory := bundle_metadata(bundle).get(RECIPE_DIRECTORY), str):
+    is_best, metadata = is_best_of_run(bundle), bundle_metadata(bundle)
+    recipe = stored_recipe(bundle.parent if is_best else bundle)
+    checksums = metadata.get(TEXT_CHECKSUMS)
+    recorded = frozenset(map(str, checksums if isinstance(checksums, list) else ()))
+    recipes = [recipe.with_readable(Readable(recipe.directory, recorded))]
+    if not is_best and isinstance(directory := metadata.get(RECIPE_DIRECTORY), str):
         recipes.append(recipes[0].with_directory(Path(directory)))
     return sorted(recipes, key=lambda recipe: -sum(
         path.is_file() for corpus in recipe.resolve().data.corpora() for path in corpus.paths))

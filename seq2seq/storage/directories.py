@@ -21,7 +21,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from seq2seq.errors import CheckpointError
-from seq2seq.files import NotJson, parse_json, regular_bytes
+from seq2seq.files import NotJson, parse_json, regular_bytes, sha256_of
 from seq2seq.storage.atomic import current_path
 from seq2seq.storage.links import DamagedError, path_inside
 
@@ -45,12 +45,6 @@ ARRAY_TYPES = (*FLOATING_POINT_TYPES, "I64", "I32", "I16", "I8", "U64", "U32", "
 """All types that `read_arrays` reads."""
 
 # Checksums
-
-
-def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def crc32_of(path: Path) -> int:

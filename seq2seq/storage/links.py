@@ -42,14 +42,15 @@ def path_inside(directory: Path, name: str) -> Path:
     return path
 
 
-def refuse_links(run: Path) -> None:
+def refuse_links(run: Path, *directories: str) -> None:
     """Check that no file which a training reads or writes in a run directory is a link that leads out of the run.
 
+    directories: further directories of the run in which all files are those of seq2seq.
     Raises:
         CheckpointError: there is such a link, or a file is a named pipe or a device.
     """
     inside = run.resolve()
-    for path in _own_entries(run):
+    for path in _own_entries(run, directories):
         if _leads_out(path, inside):
             raise CheckpointError(f"{path} is a link that leads out of the run {run}. Copy what it leads to into the "
                                   "run, or name another directory.")
@@ -76,12 +77,12 @@ def _leads_out(path: Path, directory: Path) -> bool:
     return False
 
 
-def _own_entries(run: Path) -> Iterator[Path]:
+def _own_entries(run: Path, directories: tuple[str, ...]) -> Iterator[Path]:
     if not run.is_dir():
         return
     for path in run.iterdir():
-        if path.name in RUN_ENTRIES or path.name.startswith("."):
+        if path.name in (*RUN_ENTRIES, *directories) or path.name.startswith("."):
             yield path
-        if path.name in RUN_DIRECTORIES and not path.is_symlink():
-            for folder, directories, files in os.walk(path):
-                yield from (Path(folder, name) for name in (*directories, *files))
+        if path.name in (*RUN_DIRECTORIES, *directories) and not path.is_symlink():
+            for folder, folders, files in os.walk(path):
+                yield from (Path(folder, name) for name in (*folders, *files))

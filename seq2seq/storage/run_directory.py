@@ -15,12 +15,12 @@ from typing import Any
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
 from seq2seq.files import parse_json
-from seq2seq.recipe import Difference, Recipe, differences, load_recipe
+from seq2seq.recipe import Difference, Recipe, differences
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
-from seq2seq.storage.checkpoints import RECIPE, list_checkpoints
+from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, stored_recipe
 from seq2seq.storage.directories import read_file
 from seq2seq.storage.links import DamagedError, path_inside
-from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers
+from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers, tokenizers_of_model
 
 LOG_FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -64,7 +64,7 @@ def compare_with_stored_recipe(recipe: Recipe, run: Path, remedy: str = REMEDY) 
         return None
     try:
         read_file(path)
-        stored = load_recipe(path, check_files=False)
+        stored = stored_recipe(run)
     except (DamagedError, RecipeError) as error:
         if not trained:
             return None
@@ -85,7 +85,7 @@ def _has_tokenizers_of(model: Path | None, run: Path) -> bool:
     """Return True if the tokenizers of a run equal those of a model, which is a bundle or another run."""
     with suppress(CheckpointError, TokenizerError):
         return model is not None and checksums_of(load_tokenizers(run / "tokenizer")) == checksums_of(
-            load_tokenizers(model / "tokenizer" if (model / "tokenizer").is_dir() else model))
+            tokenizers_of_model(model))
     return False
 
 

@@ -12,6 +12,7 @@ from seq2seq.recipe import Corpus, Recipe
 from seq2seq.storage.atomic import current_path, replace_directory
 from seq2seq.storage.checkpoints import BEST, TOKENIZER_FILES, list_checkpoints
 from seq2seq.storage.directories import METADATA, as_json, digest, file_states, header, kind_of, read_metadata, verify
+from seq2seq.storage.links import path_inside
 from seq2seq.tokenizers.tokenizer import Tokenizers
 
 KIND = "tokenizer"
@@ -35,6 +36,12 @@ def save_tokenizers(files: Mapping[str, bytes], directory: Path, text: str = "")
         for name, contents in files.items():
             (new / name).write_bytes(contents)
         (new / METADATA).write_bytes(as_json(header(KIND, new) | {TEXT: text}))
+
+
+def tokenizers_of_model(model: Path) -> Tokenizers:
+    """Load the tokenizers of a run, in its subdirectory `tokenizer`, or of a bundle. Raises as `load_tokenizers`."""
+    directory = path_inside(model, "tokenizer")
+    return load_tokenizers(directory if directory.is_dir() else model)
 
 
 def load_tokenizers(directory: Path) -> Tokenizers:

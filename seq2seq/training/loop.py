@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus
+from seq2seq.data.corpus import text_checksums
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
 from seq2seq.data.preparation import Prepared
 from seq2seq.data.resampled_epochs import ResampledEpochs
@@ -25,6 +26,7 @@ from seq2seq.storage.averaging import average_intact
 from seq2seq.storage.checkpoints import (
     BEST,
     RECIPE_DIRECTORY,
+    TEXT_CHECKSUMS,
     VALIDATED,
     list_checkpoints,
     prune_checkpoints,
@@ -238,12 +240,19 @@ class TrainingLoop:
 
     # Saving
 
+    @cached_property
+    def text_checksums(self) -> list[str]:
+        """Checksums of the training, validation and test text, for TEXT_CHECKSUMS."""
+        return sorted({*self.prepared.checksums, *(
+            checksum for spec in self.recipe.data.held_out().values()
+            for checksum in text_checksums(spec, self.recipe.data_directory))})
+
     def _save_best(self, result: ValidationResult) -> None:
         if not self.group.is_main:
             return
         weights = {name: weight.cpu() for name, weight in stored_weights(self.step.model).items()}
         metadata = {"step": self.state.step, "parameters": self.parameters,
-                    RECIPE_DIRECTORY: str(self.recipe.directory),
+                    RECIPE_DIRECTORY: str(self.recipe.directory), TEXT_CHECKSUMS: self.text_checksums,
                     "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts,
                     "characters": self.prepared.characters}
         save_bundle(self.run / BEST, weights, self.recipe_text, self.tokenizers.files(), metadata)

@@ -30,6 +30,7 @@ from seq2seq.signals import stopping_by_ctrl_c
 from seq2seq.storage.checkpoints import (
     BEST,
     RECIPE,
+    TEXT_CHECKSUMS,
     Bundle,
     Checkpoint,
     list_checkpoints,
@@ -290,8 +291,8 @@ def evaluate_best_model(training: TrainingLoop) -> dict[str, dict[str, Score]]:
         return scores
     if best.recipe_text != training.recipe_text:                         # keys such as `decoding` can be changed later
         save_bundle(directory, best.weights, training.recipe_text, best.tokenizer_files, best.metadata)
-    update_bundle_metadata(directory, test={name: to_dict(score) for name, score in scores.items()}, **alignment,
-                           **(int8.metadata() if int8 else {}))
+    update_bundle_metadata(directory, test={name: to_dict(score) for name, score in scores.items()}, **alignment, **(
+        {TEXT_CHECKSUMS: training.text_checksums} | (int8.metadata() if int8 else {})))
     if int8:
         log_lines.print_int8(int8)
     for warning in check_expected(scores, recipe.expected):

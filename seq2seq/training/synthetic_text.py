@@ -23,11 +23,18 @@ from seq2seq.data.preparation import TrainingText
 from seq2seq.errors import CheckpointError, CorpusError, RecipeError, UserError
 from seq2seq.files import parse_json, regular_bytes
 from seq2seq.languages import canonical, same_code
-from seq2seq.recipe import Corpus, DecodingSection, Recipe, load_recipe, parse_recipe
+from seq2seq.recipe import Corpus, DecodingSection, Recipe, parse_recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.recipe.decoding_section import SINGLE_SAMPLE
 from seq2seq.storage.atomic import delete, make_directories, replace_file, replacing
-from seq2seq.storage.checkpoints import RECIPE, is_model, list_checkpoints, load_bundle, resolve_model_path
+from seq2seq.storage.checkpoints import (
+    RECIPE,
+    is_model,
+    list_checkpoints,
+    load_bundle,
+    resolve_model_path,
+    stored_recipe,
+)
 from seq2seq.storage.directories import crc32_of, read_metadata
 from seq2seq.tokenizers.source import Source
 from seq2seq.training.distributed import SINGLE_PROCESS, ProcessGroup, translate_whole_blocks
@@ -178,7 +185,7 @@ def _key(spec: Corpus, recipe: Recipe, models: Sequence[Path], text: Path) -> st
     inputs += map(canonical, _direction(spec, recipe))
     for model in models:
         checksums = read_metadata(model, "bundle", required=())["sha256"]
-        decoding = load_recipe(model / RECIPE, check_files=False).decoding.model_dump(mode="json")
+        decoding = stored_recipe(model).decoding.model_dump(mode="json")
         inputs.append([{name: checksum for name, checksum in checksums.items() if name != RECIPE}, decoding])
     return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
 

@@ -142,8 +142,9 @@ class UnfinishedOutput:
 
 def recorded_inputs(directory: Path) -> dict[str, Any] | None:
     """Return the inputs that are recorded in a directory; None if there are none, or if their file was damaged."""
+    path = directory / INPUTS
     try:
-        recorded = parse_json(regular_bytes(directory / INPUTS))
+        recorded = None if path.is_symlink() else parse_json(regular_bytes(path))
     except (OSError, ValueError):
         return None
     return recorded if isinstance(recorded, dict) else None
@@ -155,11 +156,13 @@ def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _intact_blocks(directory: Path, key: str = "*") -> dict[str, Path]:
-    """Return the files of the finished blocks by key. A block with a wrong checksum is left out: it is made again.
+    """Return the files of the finished blocks by key. A block with a wrong checksum, or that is a link or a named pipe,
+    is left out: it is made again.
 
     key: key of a single block.
     """
-    files = [(match, path) for path in directory.glob(f"{key}-*.txt") if (match := BLOCK_NAME.fullmatch(path.name))]
+    files = [(match, path) for path in directory.glob(f"{key}-*.txt") if (match := BLOCK_NAME.fullmatch(path.name))
+             and path.is_file() and not path.is_symlink()]
     return {match[1]: path for match, path in files if zlib.crc32(path.read_bytes()) == int(match[2], 16)}
 
 

@@ -235,7 +235,7 @@ def test_every_test_set_of_a_recipe_is_scored_whole(tmp_path):
     write_lines(tmp_path / files["target"], REFERENCE)
     test = {"flickr": Corpus(**files), "two_lines": Corpus(**files, limit=2)}
     recipe = SimpleNamespace(data=SimpleNamespace(test=test, context=0), data_directory=tmp_path,
-                             measures=("bleu", "chrf"), task=TRANSLATION,
+                             measures=("bleu", "chrf"), task=TRANSLATION, readable=None,
                              languages_of=lambda corpus: Languages(source="de", target="en"),
                              language_of=lambda corpus: "en")
     scores = evaluate_tests(Parrot(dict(zip(SOURCES, ENGLISH, strict=True))), recipe)

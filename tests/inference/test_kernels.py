@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import re
 import runpy
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from kernel_check import Checker, check
 from kernel_emulator import EmulatedChecker, Emulator
 
 from seq2seq.devices import cpu_flags
-from seq2seq.inference import kernel_library
+from seq2seq.inference import engines, kernel_library
 from seq2seq.inference.kernel_library import (
     FP32_PROCESSORS,
     INSTRUCTION_SETS,
@@ -147,3 +148,51 @@ def test_fp32_needs_no_instructions_for_int8(flags, expected, tmp_path, monkeypa
     for name in sets:
         kernel_library.library_path(name).touch()
     assert usable_libraries(flags, "fp32") == [tmp_path / f"kernels.{name}.so" for name in expected]
+
+
+@pytest.fixture
+def copies(tmp_path, monkeypatch):
+    """The package's libraries and checksums, copied to a directory in which they are looked for."""
+    for path in kernel_library.SOURCE.parent.glob("kernels.*.so*"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.cpp")
+    engines._kernels.cache_clear()
+    yield tmp_path
+    engines._kernels.cache_clear()
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def with_a_flipped_bit(path):
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 4
+    path.write_bytes(contents)
+
+
+DAMAGES = {"truncated": truncated, "a flipped bit": with_a_flipped_bit, "empty": lambda path: path.write_bytes(b""),
+           "no checksum": lambda path: kernel_library.checksum_path(path).unlink(),
+           "another checksum": lambda path: kernel_library.checksum_path(path).write_text("0" * 64),
+           "a checksum that is not text": lambda path: kernel_library.checksum_path(path).write_bytes(b"\xff"),
+           "another library": lambda path: path.write_bytes(path.with_name("kernels.portable.so").read_bytes())}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_library_is_never_loaded_and_the_next_one_is_used_with_a_warning(damage, copies, capsys):
+    fastest, *others = usable_libraries(cpu_flags())
+    if not others:
+        pytest.skip("this processor runs one library only")
+    DAMAGES[damage](fastest)
+    with pytest.raises(kernel_library.DamagedLibrary, match=re.escape(str(fastest))):
+        kernel_library.require_intact(fastest)
+    assert isinstance(engines._kernels("int8"), kernel_library.Functions)
+    said = " ".join(capsys.readouterr().err.split())
+    assert fastest.name in said.replace(" ", "") and "Install the package again" in said
+
+
+def test_if_all_libraries_are_damaged_the_reference_is_used(copies, capsys):
+    for library in usable_libraries(cpu_flags()):
+        truncated(library)
+    assert "the kernels are damaged" in engines._kernels("int8")
+    assert "Install the package again" in " ".join(capsys.readouterr().err.split())

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from catalogue import Catalogue
 
-from seq2seq.recipe import parse_recipe
+from seq2seq.data.corpus import require_readable
+from seq2seq.recipe import Corpus, parse_recipe
 from seq2seq.storage.atomic import cannot_save
 from seq2seq.storage.averaging import average_checkpoints
 from seq2seq.storage.checkpoints import (
@@ -258,6 +259,29 @@ def a_run_with_a_link_out_of_it(folder):
     link_in_run = folder / "metrics.jsonl"
     link_in_run.symlink_to("/etc/hostname")
     refuse_links(folder)
+
+
+@catalogue
+def a_lock_with_a_hard_link(folder):
+    (folder / "file").touch()
+    (folder / ".lock").hardlink_to(folder / "file")
+    with lock_run(folder):
+        pass
+
+
+@catalogue
+def text_that_is_not_that_of_the_model(folder):
+    (folder / "other").touch()
+    recipe = parse_recipe(RECIPE, bundle(folder) / "recipe.yaml", alone=True)
+    require_readable(recipe, Corpus(source="../other", target="../other"))
+
+
+@catalogue
+def a_data_set_that_is_not_that_of_the_model(folder):
+    (folder / "set").mkdir()
+    (folder / "set" / "train.jsonl").write_text('{"x": "ein", "y": "a"}\n')
+    recipe = parse_recipe(RECIPE, bundle(folder) / "recipe.yaml", alone=True)
+    require_readable(recipe, Corpus(hub=str(folder / "set"), split="train", source="x", target="y"))
 
 
 @catalogue
