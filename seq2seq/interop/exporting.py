@@ -351,10 +351,10 @@ def write_card(directory: Path, path: Path, exportable: Exportable, library: str
 
 
 def kept_card(export: Path) -> str:
-    """Return the message that the README.md of an earlier export is kept; "" if it is the card that seq2seq wrote, or
-    does not exist."""
+    """Return the message that the README.md of an earlier export is kept; "" if it is the card that seq2seq wrote, does
+    not exist, or is a link, which may lead anywhere."""
     path = export / README
-    if not path.is_file() or is_own_card(path):
+    if path.is_symlink() or not path.is_file() or is_own_card(path):
         return ""
     return f"{path} is not the card that seq2seq wrote, and is kept"
 
@@ -388,7 +388,7 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         report = {**asdict(parity), "tolerance": asdict(tolerance),
                   FILES_KEY: sorted({REPORT, *(path.name for path in directory.iterdir())})}
         if message := kept_card(output):
-            shutil.copy2(output / README, directory / README, follow_symlinks=False)
+            shutil.copy2(output / README, directory / README)
             console.print_message(message)
         (directory / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for path in directory.iterdir():                                # safetensors makes files private to their owner

@@ -210,8 +210,8 @@ def test_a_damaged_export_to_ctranslate2_is_refused(bundle, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("file, contents", [
     ("model.bin", b""), ("model.bin", bytes(100)), ("config.json", b"{"), ("config.json", b"[]"),
-    ("shared_vocabulary.json", b"[]"), ("shared_vocabulary.json", b'["a", "b", "c"]'), ("shared_vocabulary.json", b"{}"),
-    ("shared_vocabulary.json", None), ("model.bin", None)])
+    ("shared_vocabulary.json", b"[]"), ("shared_vocabulary.json", b'["a", "b", "c"]'),
+    ("shared_vocabulary.json", b"{}"), ("shared_vocabulary.json", None), ("model.bin", None)])
 def test_a_file_of_an_export_to_ctranslate2_that_is_damaged_on_the_disk_is_an_error(bundle, tmp_path, file, contents):
     model, recipe, tokenizers = read_model(bundle)
     ctranslate2.convert(model, recipe.model, tokenizers, tmp_path)

@@ -83,10 +83,13 @@ def test_an_earlier_export_whose_report_is_damaged_has_no_files_that_may_be_repl
 
 def test_an_earlier_readme_that_is_a_link_shows_nothing_in_the_new_export(export_of, tmp_path):
     (tmp_path / "secret").write_text("secret")
-    export_of(tmp_path / "theirs", "old")
+    (tmp_path / "secret").chmod(0o600)
+    export_of(tmp_path / "theirs", "old", "README.md")
+    (tmp_path / "theirs" / "README.md").unlink()
     (tmp_path / "theirs" / "README.md").symlink_to(tmp_path / "secret")
-    export_of(tmp_path / "theirs", "new")
-    assert (tmp_path / "theirs" / "README.md").is_symlink()
+    export_of(tmp_path / "theirs", "new", "README.md")
+    assert (tmp_path / "theirs" / "README.md").read_text() == "new"
+    assert (tmp_path / "secret").read_text() == "secret" and (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_pipe_in_place_of_the_report_of_an_earlier_export_is_not_waited_for(export_of, tmp_path):
