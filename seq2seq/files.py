@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import os
+import re
 import stat
 import struct
 import sys
@@ -44,6 +45,7 @@ MAX_FILE_BYTES = 50_000_000
 MAX_DIRECTORY_BYTES = 5_000_000
 """Maximum size of the directory of a zip archive: 50,000 to 100,000 members, for each of which zipfile makes an object
 of 500 bytes."""
+SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 MAX_NESTING = 64
 """Maximum nesting depth. The files that seq2seq writes have 5 levels; Python's JSON writer fails at about 300."""
 
@@ -229,7 +231,7 @@ def parse_json(contents: bytes | str) -> Any:
     if _is_deeper(value, MAX_NESTING):
         raise NotJson("nested too deeply")
     # Only an escape can be half of a pair.
-    if b"\\u" in contents if isinstance(contents, bytes) else "\\u" in contents:
+    if SURROGATE_ESCAPE.search(contents if isinstance(contents, bytes) else contents.encode(errors="replace")):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:

@@ -181,7 +181,8 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
         raise FormatError(f"{CONFIG} says that source and target share embeddings, but {TOKENIZER} says that they have "
                           "separate vocabularies.")
     files = (VOCABULARY, TARGET_VOCABULARY if separate else VOCABULARY)
-    source, target = (_read_ids(folder / file) for file in files)
+    target = _read_ids(folder / files[1])
+    source = _read_ids(folder / files[0]) if separate else target
     models = []
     for file in (SOURCE_MODEL, TARGET_MODEL):
         try:
@@ -217,7 +218,7 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
 def _read_ids(path: Path) -> dict[str, int]:
     ids = _read_object(path)
     require_size(len(ids), str(path))
-    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
+    if not all(type(index) is int for index in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
         raise FormatError(f"the ids in {path} must be consecutive integers from 0, without a gap.")
     return ids
 

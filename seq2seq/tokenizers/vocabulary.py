@@ -22,9 +22,9 @@ UNKNOWN_ID = 0
 START_ID = 1
 END_ID = 2
 
-MAX_PIECES = 1_000_000
-"""Maximum size of a vocabulary that is read: four times the largest of published translation models (256,000). Loading
-this many pieces takes 2 to 3 seconds."""
+MAX_PIECES = 500_000
+"""Maximum size of a vocabulary that is read: twice the largest of published translation models (256,000). Loading
+this many pieces takes 1 to 2 seconds."""
 
 # Code points of line breaks and control characters, including those at which other software splits lines (U+0085,
 # U+2028, U+2029). Search never generates a piece that contains one of them.
