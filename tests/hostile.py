@@ -700,7 +700,8 @@ def requests(draw: random.Random) -> Command:
                           ["html", "xml", value, 10**400 if draw.random() < 0.5 else -1])}
             body = json.dumps(fields).encode()
             if draw.random() < 0.2:
-                body = body.replace(b'"ein Hund"', draw.choice([b"[" * 10**5, b"{" * 500, b"1" * 5000, b'"\\ud800"']), 1)
+                body = body.replace(b'"ein Hund"',
+                                    draw.choice([b"[" * 10**5, b"{" * 500, b"1" * 5000, b'"\\ud800"']), 1)
         else:
             format = draw.choice([*DOCUMENTS, *OFFICE])
             data = _hostile_archive(draw, format) if format in OFFICE else _hostile_document(draw, format)
