@@ -678,8 +678,6 @@ def documents(draw: random.Random) -> Command:
         if draw.random() < 0.5:
             _make_special(draw, terms)
         options += ["--glossary", "terms.tsv"]
-    if draw.random() < 0.1:
-        _make_special(draw, path)
     return translate("run", str(path), "--output", f"translated.{format}", "--beam-size", "1", *options)
 
 
