@@ -1,4 +1,5 @@
-"""Reading of files that users and other programs have written: compressed text, recognised by its suffix, and JSON."""
+"""Reading of files that users, other programs and strangers have written: regular files, compressed text, recognised by
+its suffix, JSON and directories of zip archives."""
 
 from __future__ import annotations
 
@@ -8,13 +9,18 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import re
+import stat
+import struct
 import sys
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from seq2seq.errors import CorpusError
 
@@ -34,6 +40,13 @@ MAX_LINE_BYTES = 1_000_000
 """Default maximum length of a line in bytes. A sentence has hundreds of bytes. A whole document on one line has tens
 of thousands of bytes. Longer lines come from files without line ends, or from small compressed files that expand
 until the memory is full."""
+MAX_FILE_BYTES = 50_000_000
+"""Default maximum size of a file that is read as a whole. Vocabularies of 250,000 pieces have 5 to 15 MB; JSON can take
+25 times its size in memory."""
+MAX_DIRECTORY_BYTES = 5_000_000
+"""Maximum size of the directory of a zip archive: 50,000 to 100,000 members, for each of which zipfile makes an object
+of 500 bytes."""
+SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 MAX_NESTING = 64
 """Maximum nesting depth. The files that seq2seq writes have 5 levels; Python's JSON writer fails at about 300."""
 
@@ -73,23 +86,69 @@ def bounded_lines(file: Any, name: str, max_bytes: int, remedy: str) -> Iterator
         yield line
 
 
-def regular_bytes(path: Path) -> bytes:
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading; links are followed.
+
+    Opening does not wait for a writer of a pipe, and what is checked is the file that was opened.
+
+    Raises:
+        OSError: the file cannot be opened, or is a pipe, device or socket, from which reading could block for ever.
+    """
+    # Without O_NONBLOCK, opening a pipe would wait. Windows has no such flag, and no pipes among files.
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
+def regular_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Return the contents of a regular file; links are followed.
 
     Raises:
-        OSError: the file cannot be read, or is a pipe, device or socket, from which reading could block for ever.
+        OSError: the file cannot be read, is not a regular file (see `open_regular`), or has more than `max_bytes`.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return path.read_bytes()
+    with open_regular(path) as file:
+        contents = file.read(max_bytes + 1)
+    if len(contents) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", str(path))
+    return contents
+
+
+class NotZip(ValueError):
+    """Error of `open_zip`: the file is not a zip archive, or its directory is damaged or too large."""
+
+
+class _DirectoryReader(io.BufferedReader):
+    """File of a zip archive that refuses reads of more than `limit` bytes."""
+
+    limit = MAX_DIRECTORY_BYTES
+
+    def read(self, size: int | None = -1) -> bytes:
+        contents = super().read(self.limit + 1 if size is None or size < 0 else min(size, self.limit + 1))
+        if len(contents) > self.limit:
+            raise NotZip(f"its directory has more than {self.limit:,} bytes")
+        return contents
+
+
+def open_zip(file: BinaryIO, metadata_encoding: str | None = None) -> zipfile.ZipFile:
+    """Open a zip archive from an untrusted source, and read its directory. Nothing is unpacked.
+
+    Raises:
+        NotZip: the file is not a zip archive, or its directory is damaged or has more than MAX_DIRECTORY_BYTES.
+    """
+    reader = _DirectoryReader(cast(io.RawIOBase, file))
+    try:
+        archive = zipfile.ZipFile(reader, metadata_encoding=metadata_encoding)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError, struct.error, EOFError) as error:
+        raise NotZip(str(error)) from error
+    reader.limit = sys.maxsize - 1
+    return archive
 
 
 def sha256_of(path: Path) -> str:
-    """Return the sha256 of a regular file in hexadecimal digits; links are followed. Raises OSError as
-    `regular_bytes`."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    with path.open("rb") as file:
+    """Return the sha256 of a regular file in hexadecimal digits. Raises OSError as `open_regular`."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -179,7 +238,7 @@ def parse_json(contents: bytes | str) -> Any:
     if _is_deeper(value, MAX_NESTING):
         raise NotJson("nested too deeply")
     # Only an escape can be half of a pair.
-    if b"\\u" in contents if isinstance(contents, bytes) else "\\u" in contents:
+    if SURROGATE_ESCAPE.search(contents if isinstance(contents, bytes) else contents.encode(errors="replace")):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:

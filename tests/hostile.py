@@ -9,6 +9,7 @@ Prints a JSON object: `inputs`, `codes`, `failures`, `peak_bytes` and `slowest_s
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -19,11 +20,13 @@ import socket
 import sys
 import threading
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from marian_models import make
 from toy import RECIPE, write_corpus
 from trainings import NoTensorBoard
 
@@ -31,6 +34,9 @@ MAX_SECONDS = 20
 MAX_BYTES = 2 * 2**30
 """Maximum memory of an input in bytes, in addition to the memory of the process before the first input."""
 ESCAPES = ("\x1b]0;pwned\x07", "\x1b[2J", "\x9b31m", "\r", "\x08" * 9, "\x1bc", "\u202e", "\x00", "\x7f")
+SECRET = "sec-3f9a-ret"
+"""Text of a file outside the copy, which no input may show. It lies beside the copy."""
+sys.path.append(str(Path(__file__).parent / "serve"))
 CPU = ("--device", "cpu", "--precision", "fp32", "--threads", "1")
 Command = list[str]
 
@@ -58,6 +64,7 @@ def make_valid_files(directory: Path) -> None:
         for source, target in pairs) + "</body></tmx>\n")
     try:
         train(load_recipe(directory / "recipe.yaml"), directory / "run")
+        make(directory / "theirs")
     finally:
         writer.SummaryWriter = real                                             # for the other tests in this process
     directory.rename(valid)
@@ -375,8 +382,359 @@ def flips(draw: random.Random) -> Command:
                         ["average", *map(str, sorted(Path("run/checkpoints").iterdir())), "--output", "averaged"]])
 
 
+IMPORT = ["import", "--from", "huggingface", "theirs", "--output", "imported"]
+
+
+def imports(draw: random.Random) -> Command:
+    """Import a directory with special files, hostile pickles, numbers, vocabularies and tokenizers."""
+    use, folder = draw.randrange(8), Path("theirs")
+    path = draw.choice(sorted(folder.iterdir()))
+    if use == 0:
+        _make_special(draw, path)
+    elif use <= 2:
+        (folder / "model.safetensors").unlink()
+        _make_pickle(draw, folder / "pytorch_model.bin")
+    elif use == 3:
+        path = folder / draw.choice(["config.json", "generation_config.json", "tokenizer_config.json"])
+        values = json.loads(path.read_text())
+        for key in draw.sample(sorted(values), min(len(values), draw.randint(1, 3))):
+            values[key] = draw.choice([*HUGE[:-1], *(-number for number in HUGE[:-1]), 0, 1, 0.5, None, "x", [], [[]],
+                                       {}, True, float("nan"), float("inf"), "../../secret", "x" * 10**6, [1] * 10**5])
+        path.write_text(json.dumps(values))
+    elif use == 4:
+        ids = json.loads((folder / "vocab.json").read_text())
+        name = draw.choice(sorted(ids))
+        ids |= draw.choice([{f"piece {number}": number for number in range(len(ids), draw.choice([10**6, 1_100_000]))},
+                            {name: draw.choice([-1, 0, 10**18, 10**400, 0.5, None, [], "1", True])},
+                            {"x" * 10**6: len(ids)}, {"\0": len(ids)}, {f">>{'a' * 10**5}<<": len(ids)},
+                            {f">>x{number}<<": len(ids) + number for number in range(3000)}])
+        (folder / "vocab.json").write_text(json.dumps(ids))
+    elif use == 5:
+        (folder / draw.choice(["source.spm", "target.spm"])).write_bytes(_hostile_sentencepiece(draw))
+    elif use == 6:
+        _flip(draw, path)
+    else:
+        _damage_header(draw, folder / "model.safetensors")
+    return IMPORT
+
+
+def _make_special(draw: random.Random, path: Path) -> None:
+    """Replace a file by one from which reading blocks, does not end, or shows a file outside."""
+    if path.is_symlink() or path.exists():
+        path.unlink()
+    kind = draw.choice(["fifo", "socket", "/dev/zero", "/dev/random", "../../secret", "directory", "loop", "terabyte",
+                        "empty", "nowhere"])
+    if kind == "fifo":
+        os.mkfifo(path)                                                         # nobody is at its other end
+    elif kind == "socket":
+        _bind(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind in ("terabyte", "empty"):
+        with path.open("wb") as file:
+            file.truncate(10**12 if kind == "terabyte" else 0)
+    else:
+        path.symlink_to({"loop": path.name, "../../secret": copy_root() / "secret"}.get(kind, kind))
+
+
+def copy_root() -> Path:
+    return Path.cwd().parent
+
+
+class _Payload:
+    """Object whose unpickling calls a function."""
+
+    def __init__(self, *call: object) -> None:
+        self.call = call
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return self.call[0], self.call[1:]
+
+
+def _make_pickle(draw: random.Random, path: Path) -> None:
+    import builtins
+    import subprocess
+
+    import torch
+
+    one, marker = torch.ones(draw.choice([1, 1000, 300_000])), str(copy_root() / "executed")
+    hostile = [
+        lambda: one[:1].expand(10**6, 10**7), lambda: one[:1].expand(2**31, 2**31), lambda: torch.ones(5).as_strided(
+            (3, 3), (1, 1)), lambda: torch.sparse_coo_tensor(torch.tensor([[0], [0]]), torch.ones(1), (10**9, 10**9)),
+        lambda: torch.eye(3).to_sparse_csr(), lambda: one.to(torch.complex64),
+        lambda: torch.quantize_per_tensor(one, 0.1, 0, torch.qint8), lambda: torch.empty(10**6, 10**6, device="meta"),
+        lambda: one * float("nan"), lambda: one / 0, lambda: one.long(), lambda: one.bool(), lambda: 5, lambda: "x",
+        lambda: [one], lambda: torch.nested.nested_tensor([one]), lambda: torch.empty(0, 10**9),
+        lambda: _Payload(open, marker, "w"), lambda: _Payload(os.system, f"touch {marker}"),
+        lambda: _Payload(eval, f"open({marker!r}, 'w')"), lambda: _Payload(builtins.exec, f"open({marker!r}, 'w')"),
+        lambda: _Payload(subprocess.call, ["touch", marker]), lambda: _Payload(bytearray, 10**12),
+        lambda: _Payload(getattr, "x", "upper"), lambda: torch.nn.Linear(2, 3), lambda: [[]] * 10**6]
+    value = draw.choice(hostile)()
+    names = ["model.shared.weight"] * 3 + ["final_logits_bias", "x", 5]
+    whole = draw.choice([{draw.choice(names): value}, value, {str(number): value for number in range(2000)},
+                         {"a": one, "b": {"c": value}}])
+    with suppress(RuntimeError):                                                # the old format has no nested tensors
+        torch.save(whole, path, _use_new_zipfile_serialization=draw.random() < 0.6)
+    change = draw.randrange(6)
+    contents = bytearray(path.read_bytes())
+    if change == 0:
+        for _ in range(draw.choice([1, 5])):
+            contents[draw.randrange(min(len(contents), 600))] = draw.randrange(256)
+    elif change == 1:
+        del contents[draw.randrange(len(contents)):]
+    path.write_bytes(contents)
+    if change == 2 and contents.startswith(b"PK"):
+        with zipfile.ZipFile(io.BytesIO(contents)) as archive:
+            members = [(info.filename, archive.read(info)) for info in archive.infolist()]
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in members:
+                archive.writestr(name, data + bytes(draw.choice([0, 10**8])) * name.endswith(".pkl"))
+
+
+def _flip(draw: random.Random, path: Path) -> None:
+    contents = bytearray(path.read_bytes())
+    for _ in range(draw.choice([1, 1, 20])):
+        contents[draw.randrange(min(len(contents), draw.choice([300, len(contents)])))] ^= 1 << draw.randrange(8)
+    path.write_bytes(contents)
+
+
+def _damage_header(draw: random.Random, path: Path) -> None:
+    contents = path.read_bytes()
+    length = int.from_bytes(contents[:8], "little")
+    header = json.loads(contents[8:8 + length])
+    for name in draw.sample(sorted(header), min(3, len(header))):
+        if isinstance(header[name], dict) and "shape" in header[name]:
+            header[name][draw.choice(["shape", "data_offsets"])] = draw.choice([
+                [], [0], [2**40, 2**40], [2**62] * 2, [-1, -4], [0, 10**12], [1] * 70, [0.5], None, "ab", [[1]]])
+            if draw.random() < 0.3:
+                header[name]["dtype"] = draw.choice(["F64", "F16", "BF16", "C64", "I8", "F8_E4M3", "", 5, None])
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + contents[8 + length:])
+
+
+def _field(number: int, contents: bytes) -> bytes:
+    """Return a field of a protocol buffer that has a length."""
+    size, length = len(contents), b""
+    while size > 127:
+        size, length = size >> 7, length + bytes([size & 127 | 128])
+    return bytes([number << 3 | 2]) + length + bytes([size]) + contents
+
+
+def _hostile_sentencepiece(draw: random.Random) -> bytes:
+    """Return a sentencepiece model with many pieces, long pieces, or damaged parts."""
+    def piece(text: bytes, kind: int = 1) -> bytes:
+        return _field(1, _field(1, text) + b"\x15\0\0\x80\xbf" + bytes([0x18, kind]))
+
+    model = b"".join([piece(b"<unk>", 2), piece(b"<s>", 3), piece(b"</s>", 3),
+                      *(piece(b"<0x%02X>" % byte, 6) for byte in range(256)), 
+                      *map(piece, (b"a", b"b", b"\xe2\x96\x81"))])
+    kind = draw.choice([1, 1, 3, 4, 5, 6, 9])
+    use = draw.randrange(7)
+    if use == 0:
+        count = draw.choice([10**5, 10**6, 1_500_000])
+        model += b"".join(piece(b"%07x" % number, kind) for number in range(count))
+    elif use == 1:
+        model += piece(draw.choice([b"a", b"\xe2\x96\x81", b"ab"]) * draw.choice([10**3, 10**6, 10**7]), kind)
+    elif use == 2:
+        model += b"".join(piece(b"a" * number, kind) for number in range(2, 3000))
+    elif use == 3:
+        model += draw.choice([b"\x0b", b"\x0a", b"\x13", b"\x12\x01", b"\x7a\0"]) * draw.choice([10, 10**6])
+    elif use == 4:
+        model += piece(draw.choice([b"\xff\xfe", b"\0", b"", b"a\nb", b"\x1b[2J", b">>de<<", b"a"]), kind)
+    elif use == 5:
+        model += _field(3, _field(2, draw.randbytes(draw.choice([10, 10**4, 10**6]))))
+    trainer = _field(2, bytes([0x18, draw.choice([1, 2, 3, 4, 0]), 0x98, 2, 1]))
+    model = bytearray(model + trainer + _field(3, _field(1, b"identity")))
+    if use == 6:
+        for _ in range(draw.choice([1, 10])):
+            model[draw.randrange(len(model))] = draw.randrange(256)
+    return bytes(model)
+
+
+def tokenizers(draw: random.Random) -> Command:
+    """Put a hostile tokenizer into a bundle."""
+    path = Path("run/best/tokenizer.model")
+    use = draw.randrange(4)
+    if use <= 1:
+        path.write_bytes(_hostile_sentencepiece(draw))
+    elif use == 2:
+        count = draw.choice([10, 10**6, 5 * 10**6])
+        path.write_bytes(b"seq2seq words %d\n" % draw.choice([count, 10**9, -1])
+                         + draw.choice([b"a\n" * count, b"\n" * count, b"\xff\n" * 10, b"a" * count,
+                                        "".join(f"{number}\n" for number in range(count)).encode()]))
+    else:
+        for name in ("source.model", "target.model"):
+            shutil.copy(path, path.parent / name)
+        path.unlink()
+        ids = {f"p{number}": draw.choice([number, number, 0, -1, 10**20]) for number in range(draw.choice([5, 10**6]))}
+        (path.parent / "vocabulary.json").write_text(json.dumps(draw.choice([
+            {"joint": ids}, {"source": ids, "target": ids}, {"joint": []}, [], {"source": {}}, {"joint": {"a": [1]}}])))
+        metadata = json.loads((path.parent / "metadata.json").read_text())
+        del metadata["sha256"]["tokenizer.model"]
+        metadata["sha256"] |= dict.fromkeys(("source.model", "target.model", "vocabulary.json"), "")
+        (path.parent / "metadata.json").write_text(json.dumps(metadata))
+    _sign(Path("run/best"))
+    return draw.choice([translate("run/best"), [*check("tokenizer.taken_from=run/best")]])
+
+
+def exports(draw: random.Random) -> Command:
+    """Export over an earlier export that is damaged, or is not what it says."""
+    kind = draw.choice(["huggingface", "ctranslate2", "argos"])
+    output = Path("e.argosmodel" if kind == "argos" else "exported")
+    if kind == "argos":
+        use = draw.randrange(3)
+        if use == 0:
+            _make_special(draw, output)
+        elif use == 1:
+            output.write_bytes(draw.choice([b"PK\3\4", b"PK\5\6", b"PK\6\6"]) + draw.randbytes(100))
+        else:
+            with zipfile.ZipFile(output, "w") as package:
+                for name in [draw.choice(["a/metadata.json", "../../secret", "a/" + "x" * 1000, "/etc/passwd"]),
+                             "a/parity.json", *map(str, range(draw.choice([1, 30_000])))]:
+                    package.writestr(name, "{}")
+            if draw.random() < 0.5:
+                _flip(draw, output)
+    else:
+        output.mkdir()
+        (output / "parity.json").write_text(draw.choice(['{"files": 5}', '{"files": [[], {}, "README.md"]}', "[]", "{",
+                                                         '{"files": ["parity.json", "../valid.en", "README.md"]}']))
+        path = output / draw.choice(["README.md", "parity.json", "model.bin", "config.json", "other"])
+        _make_special(draw, path)
+    return ["export", "run", "--to", kind, "--output", str(output), "--source", "valid.en", "--lines", "2"]
+
+
+def _hostile_document(draw: random.Random, format: str) -> bytes:
+    """Return a document that is nested deeply, expands, or is slow to match."""
+    size = draw.choice([30, 1000, 50_000])
+    bits = ["<a>", "</a>", "<b ", "<!D", "<!--", "]]>", "<![CDATA[", "&", "&#x110000;", "&#0;", "&e9;", "*", "**", "_",
+            "`", "```\n", "[", "](", "![", "|", "> ", "- ", "#", "\\", "\n",
+            "\n\n", " ", "\t", "{", "}", "%s", "{{", "a",
+            "ein Hund ", '"', "'", "=", "\u202e", "\x1b[2J", "msgid ", 'msgstr "', "1\n00:00:01,000 --> ", "Dialogue: ",
+            "WEBVTT\n", "<seg>", "<tu>", "<source>", "<string name=", "\ufeff", "\u2028", "~~~", "1. ", "<script>"]
+    if draw.random() < 0.4:
+        text = draw.choice(bits) * size
+    elif draw.random() < 0.5:
+        text = "".join(draw.choices(bits, k=min(size, 3000)))
+    else:
+        text = "ein Hund " + "".join(draw.sample(bits, 2)) * (size // 2) + " ein Hund"
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 12))
+    doctype = draw.choice(["", f'<!DOCTYPE x [<!ENTITY e0 "lol">{entities}]>',
+                           '<!DOCTYPE x [<!ENTITY e9 SYSTEM "../secret">]>'])
+    shell = {
+        "html": "<html><body><p {}>{}</p></body></html>",
+        "xlf": '<xliff version="1.2"><file source-language="en"><body><trans-unit id="1" {}><source>{}</source>'
+               "</trans-unit></body></file></xliff>",
+        "ts": '<TS language="de"><context><message {}><source>{}</source><translation></translation></message>'
+              "</context></TS>",
+        "tmx": '<tmx version="1.4"><header srclang="en"/><body><tu><tuv xml:lang="en" {}><seg>{}</seg></tuv></tu>'
+               "</body></tmx>",
+        "xml": '<resources><string name="a" {}>{}</string></resources>',
+        "po": 'msgid ""\nmsgstr ""\n\n# {}\nmsgid "{}"\nmsgstr ""\n',
+        "srt": "1\n00:00:01,000 --> 00:00:02,000 {}\n{}\n",
+        "vtt": "WEBVTT {}\n\n00:01.000 --> 00:02.000\n{}\n", "json": '{{"{}": "{}"}}', "properties": "a{}={}\n",
+    }.get(format, "{}{}")
+    attribute = draw.choice(["", 'a="' + "x" * size + '"', "a " * size, 'xmlns:a="b"'])
+    whole = shell.format(attribute, draw.choice([text, "<a>" * size + "x" + "</a>" * size, "&e11;", "[" * size]))
+    return ((doctype if "<" in whole else "") + draw.choice([whole, whole, text])).encode("utf-8", "replace")
+
+
+def _hostile_archive(draw: random.Random, format: str) -> bytes:
+    """Return an Office document with a bomb, odd names or a hostile part."""
+    part = {"docx": "word/document.xml", "pptx": "ppt/slides/slide1.xml", "odt": "content.xml"}[format]
+    namespace = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    size = draw.choice([10, 1000, 100_000])
+    body = draw.choice([
+        b"<w:document " + namespace.encode() + b"><w:body>" + b"<w:p><w:r><w:t>ein Hund</w:t></w:r></w:p>" * size
+        + b"</w:body></w:document>", b"<a>" * size, _hostile_document(draw, "html"), bytes(3 * 10**7), b"",
+        b"<w:p>" * size + b"</w:p>" * size, draw.randbytes(1000)])
+    result = io.BytesIO()
+    with zipfile.ZipFile(result, "w", draw.choice([0, 8, 8, 12, 14])) as archive:
+        archive.writestr(part, body)
+        for name in draw.sample(["../../secret", "/etc/passwd", "[Content_Types].xml", "mimetype", "a" * 60_000, "a\0b",
+                                 "META-INF/manifest.xml"], 3):
+            archive.writestr(name, draw.choice([b"", b"<x/>", bytes(10**7), _hostile_document(draw, "xml")]))
+        for number in range(draw.choice([0, 0, 20_000])):
+            archive.writestr(str(number), b"")
+    contents = bytearray(result.getvalue())
+    for _ in range(draw.choice([0, 0, 1, 10])):
+        contents[draw.randrange(len(contents))] = draw.randrange(256)
+    return bytes(contents)
+
+
+DOCUMENTS = ["html", "md", "txt", "srt", "vtt", "ass", "po", "xlf", "ts", "properties", "xml", "json", "tmx"]
+OFFICE = ["docx", "pptx", "odt"]
+
+
+def documents(draw: random.Random) -> Command:
+    """Translate hostile documents of all formats, and hostile glossaries."""
+    format = draw.choice([*DOCUMENTS, *OFFICE, *OFFICE])
+    path = Path("strings.xml" if format == "xml" else f"document.{format}")
+    path.write_bytes(_hostile_archive(draw, format) if format in OFFICE else _hostile_document(draw, format))
+    options = ["--input-format", "text"] if format == "txt" else []
+    if draw.random() < 0.15:
+        terms = Path("terms.tsv")
+        terms.write_text(draw.choice(["dog\tHund\n", "a\t" * 10**5, "dog\n" * 10**5, "\t\n", '"' * 10**5,
+                                      "dog\0\tx\n"]))
+        if draw.random() < 0.5:
+            _make_special(draw, terms)
+        options += ["--glossary", "terms.tsv"]
+    return translate("run", str(path), "--output", f"translated.{format}", "--beam-size", "1", *options)
+
+
+def requests(draw: random.Random) -> Command:
+    """Send a request to the server, which runs in this process: malformed ones, huge values, hostile documents."""
+    import test_malformed_requests as malformed
+
+    use = draw.randrange(4)
+    if use == 0:
+        whole = malformed.request(draw)
+    else:
+        value = draw.choice([_hostile_document(draw, draw.choice(DOCUMENTS)).decode(errors="replace"), "a" * 10**6,
+                             ["ein Hund"] * 10**4, "9" * 5000, "[" * 10**5, {"a": ["b"] * 1000}, 10**400])
+        if use == 1:
+            target, kind = draw.choice(["/translate", "/v2/translate", "/detect"]), "application/json"
+            fields = {"q": value, "text": value, "source": "de", "target": "en", "target_lang": "EN",
+                      draw.choice(["format", "tag_handling", "alternatives", "context", "glossary"]): draw.choice(
+                          ["html", "xml", value, 10**400 if draw.random() < 0.5 else -1])}
+            body = json.dumps(fields).encode()
+            if draw.random() < 0.2:
+                body = body.replace(b'"ein Hund"',
+                                    draw.choice([b"[" * 10**5, b"{" * 500, b"1" * 5000, b'"\\ud800"']), 1)
+        else:
+            format = draw.choice([*DOCUMENTS, *OFFICE])
+            data = _hostile_archive(draw, format) if format in OFFICE else _hostile_document(draw, format)
+            name = draw.choice([f"a.{format}", f"../../secret.{format}", f"/etc/passwd.{format}"]).encode()
+            target, kind = "/translate_file", "multipart/form-data; boundary=x"
+            fields = {"source": "de", "target": "en"} | {str(number): "x" for number in range(draw.choice([0, 5000]))}
+            body = b"".join(b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (
+                name.encode(), text.encode()) for name, text in fields.items())
+            body += (b'--x\r\nContent-Disposition: form-data; name="file"; filename="%s"\r\n\r\n' % name + data
+                     + b"\r\n--x--\r\n")
+        whole = (f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+                 "Connection: close\r\n\r\n").encode() + body
+    Path("request").write_bytes(whole)
+    return ["request"]
+
+
+_servers = ExitStack()
+
+
+def send_request() -> int:
+    """Send the request in the file; returns 0, or 1 if the server answers 500. Prints the answer."""
+    import test_malformed_requests as malformed
+    from served import serving
+
+    if not hasattr(_servers, "port"):
+        url, _, _ = _servers.enter_context(serving())
+        _servers.port = int(url.rpartition(":")[2])                             # type: ignore[attr-defined]
+    answer = malformed.answers(("127.0.0.1", _servers.port), Path("request").read_bytes())  # type: ignore[attr-defined]
+    print(json.dumps(answer[:2000].decode(errors="replace")))
+    return int(b" 500 " in answer[:20])
+
+
 KINDS: dict[str, Callable[[random.Random], Command]] = {
-    kind.__name__: kind for kind in (special, names, bounds, nesting, escapes, flips)}
+    kind.__name__: kind for kind in (special, names, bounds, nesting, escapes, flips, imports, tokenizers, exports,
+                                     documents, requests)}
 
 
 # Running the commands
@@ -384,7 +742,7 @@ KINDS: dict[str, Callable[[random.Random], Command]] = {
 
 def contents_of(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*"))
-            if not path.is_symlink() and path.is_file()}
+            if not path.is_symlink() and path.is_file() and path.stat().st_size < 10**9}
 
 
 def run_one(command: Command, directory: Path) -> tuple[int, str, str]:
@@ -399,7 +757,7 @@ def run_one(command: Command, directory: Path) -> tuple[int, str, str]:
         for descriptor, file in enumerate(files):
             os.dup2(file.fileno(), descriptor)
         try:
-            code = main(command)
+            code = send_request() if command[0] == "request" else main(command)
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
@@ -443,10 +801,12 @@ def main() -> None:
     from seq2seq.translation.translator import Translator  # noqa: F401
 
     torch.set_num_threads(1)
-    command = typer.main.get_command(cli.application([]))
-    cli.application = lambda words: command
+    commands = typer.main.get_command(cli.application([]))
+    cli.application = lambda words: commands
     before = contents_of(valid)
     copy = copy_of(valid)
+    secret = copy.parent / "secret"
+    secret.write_text(SECRET)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MAX_BYTES, size + MAX_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -475,14 +835,20 @@ def main() -> None:
             problems.append(f"{peak_bytes():,} bytes")
         after = contents_of(copy)
         output = command[command.index("--output") + 1] if "--output" in command else None
-        lost = [name for name, content in made.items()
-                if after.get(name) != content and not (code == 0 and name == output)]
+        lost = [name for name, content in made.items() if after.get(name) != content
+                and not (code == 0 and output and Path(name).is_relative_to(Path(output)))]
+        shown = [name for name in after.keys() - made.keys() if SECRET.encode() in after[name]]
+        if shown or SECRET in out + err:
+            problems.append(f"the secret is shown: {shown}")
+        if (copy.parent / "executed").exists():
+            problems.append("executed")
+            (copy.parent / "executed").unlink()
         if lost:
             problems.append(f"lost or changed: {lost}")
         if problems:
             failures.append({"kind": kind, "number": number, "seed": seed, "command": [part[:200] for part in command],
                              "problems": problems, "output": (err + out)[-1500:]})
-    if contents_of(valid) != before:
+    if contents_of(valid) != before or secret.read_text() != SECRET:
         failures.append({"problems": ["the valid files changed"]})
     print(json.dumps({"inputs": count, "codes": codes, "failures": failures, "peak_bytes": peak,
                       "slowest_seconds": round(slowest, 2)}))

@@ -13,10 +13,10 @@ from pathlib import Path
 from seq2seq.data.line_splitting import Span
 from seq2seq.documents.words import MIN_STEM, lemmas, lower_case, same_word, words
 from seq2seq.errors import UserError
+from seq2seq.files import regular_bytes
 from seq2seq.languages import SPACELESS_CHARACTER
 from seq2seq.tokenizers.canonical_text import canonical
 
-MAX_BYTES = 50_000_000
 KEEP = frozenset(["do not translate", "dnt", "keep"])
 """Notes in the third column, converted to lower case, of terms that must stay as they are."""
 
@@ -61,9 +61,7 @@ class Glossary:
             UserError: the file cannot be read, or a line is not an entry.
         """
         try:
-            if path.stat().st_size > MAX_BYTES:
-                raise UserError(f"{path} has more than {MAX_BYTES:,} bytes, which is too large for a glossary.")
-            text = path.read_bytes().decode("utf-8-sig")
+            text = regular_bytes(path).decode("utf-8-sig")
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}. Check its name and permissions.") from error
         except UnicodeDecodeError as error:

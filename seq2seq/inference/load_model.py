@@ -69,8 +69,7 @@ def read_stored_model(path: Path) -> StoredModel:
 
     bundle = load_bundle(resolve_model_path(path), require)
     assert recipe is not None and tokenizers is not None
-    weights = {name: weight.astype(np.float32, copy=False) for name, weight in bundle.weights.items()}
-    stored = StoredModel(bundle.directory, recipe, tokenizers, weights, bundle.metadata)
+    stored = StoredModel(bundle.directory, recipe, tokenizers, bundle.weights, bundle.metadata)
     if (contents := bundle.tokenizer_files.get(SHORTLIST)) is None:
         return stored
     return replace(stored, shortlist=Shortlist.from_file(contents, stored.sizes, str(bundle.directory / SHORTLIST)))

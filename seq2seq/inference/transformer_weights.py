@@ -8,7 +8,7 @@ import numpy as np
 
 from seq2seq.errors import CheckpointError
 from seq2seq.recipe import ModelSection
-from seq2seq.storage.directories import FLOATING_POINT_TYPES
+from seq2seq.storage.tensor_files import FLOATING_POINT_TYPES
 
 
 def expected_shapes(section: ModelSection, sizes: tuple[int, int]) -> dict[str, tuple[int, ...]]:

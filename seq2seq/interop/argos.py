@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from seq2seq.errors import FormatError
+from seq2seq.files import NotZip, open_regular, open_zip
 from seq2seq.interop.ctranslate2 import (
     CTRANSLATE2_DECODING_KEYS,
     MODEL_FILE,
@@ -154,9 +155,9 @@ def require_replaceable(output: Path) -> None:
     if not output.exists():
         return
     try:
-        with zipfile.ZipFile(output) as package:
+        with open_regular(output) as file, open_zip(file) as package:
             names = {name.partition("/")[2] for name in package.namelist()}
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, NotZip):
         names = set()
     if not {METADATA, REPORT} <= names:
         raise FormatError(f"{output} exists and is not an export. It was not changed; name a new file.")

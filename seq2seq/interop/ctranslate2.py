@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -259,10 +260,9 @@ class CTranslate2Model:
         Raises:
             FormatError: CTranslate2 cannot load the model.
         """
-        try:
+        self.directory = directory
+        with self._reporting_damage():
             self.translator = library().Translator(str(directory), device="cpu", compute_type=compute_type())
-        except (RuntimeError, ValueError) as error:
-            raise FormatError(f"CTranslate2 cannot load {directory}: {error}") from error
         self.source, self.target = tokenizers.source, tokenizers.target
         self.max_positions = recipe.model.max_positions
         self.batch_tokens = recipe.decoding.batch_tokens_or_default
@@ -274,22 +274,34 @@ class CTranslate2Model:
         """See `Translator.translate`. Of `decoding`, only beam_size, length_penalty, max_length and min_length are
         used. All scores in the result are 0."""
         limit = min(self.max_positions, decoding["max_length"] + 1)
-        results = self.translator.translate_batch(
-            [self.source.pieces(ids) for ids in self.source.encode(lines)], beam_size=decoding["beam_size"],
-            length_penalty=decoding["length_penalty"], min_decoding_length=decoding["min_length"],
-            max_decoding_length=limit, max_batch_size=self.batch_tokens, batch_type="tokens", max_input_length=0,
-            suppress_sequences=self.suppressed)
-        texts = self.target.decode([[self.ids[piece] for piece in result.hypotheses[0][: limit - 1]]
-                                    for result in results])
+        sources = [self.source.pieces(ids) for ids in self.source.encode(lines)]
+        with self._reporting_damage():
+            results = self.translator.translate_batch(
+                sources, beam_size=decoding["beam_size"], length_penalty=decoding["length_penalty"],
+                min_decoding_length=decoding["min_length"], max_decoding_length=limit,
+                max_batch_size=self.batch_tokens, batch_type="tokens", max_input_length=0,
+                suppress_sequences=self.suppressed)
+            found = [[self.ids[piece] for piece in result.hypotheses[0][: limit - 1]] for result in results]
+        texts = self.target.decode(found)
         return [[Translation(text.replace("\n", " ").strip(), 0.0, 0.0, 0)] for text in texts]
 
     def score(self, pairs: Sequence[tuple[Source, str]]) -> list[PairScore]:
         """See `Translator.score`."""
         sources = [self.source.pieces(ids) for ids in self.source.encode([source for source, _ in pairs])]
         targets = [self.target.pieces(ids) for ids in self.target.encode([target for _, target in pairs])]
-        results = self.translator.score_batch(sources, targets, max_batch_size=self.batch_tokens, batch_type="tokens",
-                                              max_input_length=0)
+        with self._reporting_damage():
+            results = self.translator.score_batch(sources, targets, max_batch_size=self.batch_tokens,
+                                                  batch_type="tokens", max_input_length=0)
         return [PairScore(float(np.sum(result.log_probs)), len(result.log_probs)) for result in results]
+
+    @contextmanager
+    def _reporting_damage(self) -> Iterator[None]:
+        """Context in which CTranslate2's errors, and pieces that the vocabulary lacks, are raised as FormatError."""
+        try:
+            yield
+        except (RuntimeError, ValueError, LookupError, OverflowError, MemoryError) as error:
+            raise FormatError(f"CTranslate2 cannot run {self.directory}, or the export is damaged: "
+                              f"{error or type(error).__name__}. Export the model again.") from error
 
 
 __all__ = ["QUANTIZATIONS", "CTranslate2Model", "FormatError", "convert", "export_model", "pieces"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, Unpack, cast
+from typing import Protocol, Unpack, cast
 
 import numpy as np
 import torch
@@ -30,8 +30,8 @@ from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recip
 from seq2seq.recipe.combinations import SAMPLING_KEYS
 from seq2seq.storage.atomic import make_directories, recover, replace_directory
 from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_with_corpora, resolve_model_path
-from seq2seq.storage.directories import read_shapes
 from seq2seq.storage.model_card import Sizes, Usage, is_own_card, model_card
+from seq2seq.storage.tensor_files import read_shapes
 from seq2seq.tokenizers.canonical_text import CODE, is_blank
 from seq2seq.tokenizers.context import CONTEXT_SEPARATOR, in_context
 from seq2seq.tokenizers.source import Source
@@ -308,13 +308,14 @@ def require(parity: Parity, tolerance: Tolerance, export: str) -> None:
         *parity.first_differences()]))
 
 
-def _read_report(export: Path) -> dict[str, Any]:
-    """Return the contents of an export's REPORT; an empty dictionary if it cannot be read."""
+def _exported_files(export: Path) -> list[str]:
+    """Return the names of the files of an earlier export from its REPORT; an empty list if it cannot be read."""
     try:
         report = parse_json(regular_bytes(export / REPORT))
     except (OSError, NotJson):
-        return {}
-    return report if isinstance(report, dict) else {}
+        return []
+    names = report.get(FILES_KEY) if isinstance(report, dict) else None
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def write_card(directory: Path, path: Path, exportable: Exportable, library: str, usage: str, weights: Path,
@@ -351,10 +352,10 @@ def write_card(directory: Path, path: Path, exportable: Exportable, library: str
 
 
 def kept_card(export: Path) -> str:
-    """Return the message that the README.md of an earlier export is kept; "" if it is the card that seq2seq wrote, or
-    does not exist."""
+    """Return the message that the README.md of an earlier export is kept; "" if it is the card that seq2seq wrote, does
+    not exist, or is a link, which may lead anywhere."""
     path = export / README
-    if not path.is_file() or is_own_card(path):
+    if path.is_symlink() or not path.is_file() or is_own_card(path):
         return ""
     return f"{path} is not the card that seq2seq wrote, and is kept"
 
@@ -395,7 +396,7 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
             if not path.is_symlink():
                 path.chmod(directory.stat().st_mode & 0o666)
         if output.exists():
-            exported = {*report[FILES_KEY], *_read_report(output).get(FILES_KEY, [])}
+            exported = {*report[FILES_KEY], *_exported_files(output)}
             if others := sorted(path.name for path in output.iterdir() if path.name not in exported):
                 raise FormatError(f"{output} contains {others[0]} besides an earlier export. It was not changed; move "
                                   "that file away, or name a new directory.")

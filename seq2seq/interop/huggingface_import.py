@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import struct
 from collections.abc import Mapping
@@ -11,22 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from seq2seq import console
-from seq2seq.errors import FormatError, OptionError, RecipeError, TokenizerError
-from seq2seq.files import NotJson, parse_json
+from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError, TokenizerError
+from seq2seq.files import NotJson, parse_json, regular_bytes
+from seq2seq.inference.load_model import as_tensors
 from seq2seq.interop.marian import BIAS, model_section_from_config, weights_from_marian
 from seq2seq.recipe import Languages, ModelSection, parse_recipe
 from seq2seq.recipe.directions import direction_into, targets_of
 from seq2seq.recipe.yaml_document import write_yaml
 from seq2seq.storage.checkpoints import RECIPE, save_bundle
+from seq2seq.storage.tensor_files import read_pickled_weights, read_weights
 from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import Tokenizer, Tokenizers
-from seq2seq.tokenizers.vocabulary import Vocabulary
+from seq2seq.tokenizers.vocabulary import Vocabulary, require_size
 
 CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer_config.json"
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
@@ -70,7 +68,7 @@ def import_model(name: str, output: Path, source_language: str | None = None,
     folder = local_folder(name)
     try:
         imported, weights, text, files = _read(folder, name, source_language, target_language)
-    except (FormatError, TokenizerError) as error:
+    except (FormatError, TokenizerError, CheckpointError) as error:
         raise FormatError(f"{name} cannot be imported: {error}") from error
     except RecipeError as error:
         reason = re.sub(rf"^{re.escape(str(folder / RECIPE))}:\d+: ", "", str(error), flags=re.MULTILINE)
@@ -88,7 +86,7 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     """Read a model. Return a summary of the import, and the weights, recipe text and tokenizer files of the bundle."""
     config, tokenizer_config = _read_object(folder / CONFIG), _read_object(folder / TOKENIZER, missing={})
     theirs = _read_weights(folder)
-    section = model_section_from_config(config, bool(theirs.get(BIAS, torch.zeros(1)).any()))
+    section = model_section_from_config(config, BIAS in theirs and bool(theirs[BIAS].any()))
     tokenizers, ids = _vocabularies(folder, config, tokenizer_config)
     weights = weights_from_marian(theirs, section, *ids)
     chosen, directions = _directions(tokenizers.source, tokenizer_config, target_language,
@@ -144,7 +142,7 @@ def _read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str,
     if missing is not None and not path.exists():
         return missing
     try:
-        value = parse_json(path.read_bytes())
+        value = parse_json(regular_bytes(path))
     except OSError as error:
         raise FormatError(f"{path} cannot be read: {error.strerror}. A model in Hugging Face format has {CONFIG}, "
                           f"{SAFETENSORS} (or {PICKLED}), {VOCABULARY}, {SOURCE_MODEL} and {TARGET_MODEL}.") from error
@@ -157,21 +155,10 @@ def _read_object(path: Path, missing: dict[str, Any] | None = None) -> dict[str,
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     """Return the weights by name. Only tensors are unpickled, so no code in the file is executed."""
-    try:
-        if (folder / SAFETENSORS).exists():
-            return load_file(folder / SAFETENSORS)
-        if (folder / PICKLED).exists():
-            weights = torch.load(folder / PICKLED, map_location="cpu", weights_only=True)
-            if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
-                raise FormatError(f"{folder / PICKLED} contains something other than a dictionary of weights.")
-            return weights
-    except (SafetensorError, OSError, EOFError, pickle.UnpicklingError, *UNREADABLE) as error:
-        # torch's message advises to set weights_only=False, which would execute code in the file.
-        if isinstance(error, pickle.UnpicklingError) or "weights_only" in str(error):
-            raise FormatError(f"the weights in {folder} cannot be read: {PICKLED} contains something other than "
-                              "weights, or is damaged. Such a file can execute code, so it was not loaded. Ask for the "
-                              f"model as {SAFETENSORS}, or copy it again.") from error
-        raise FormatError(f"the weights in {folder} cannot be read: {_reason(error)}") from error
+    if (folder / SAFETENSORS).exists():
+        return as_tensors(read_weights(folder / SAFETENSORS))
+    if (folder / PICKLED).exists():
+        return as_tensors(read_pickled_weights(folder / PICKLED))
     raise FormatError(f"{folder} has neither {SAFETENSORS} nor {PICKLED}.")
 
 
@@ -194,11 +181,12 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
         raise FormatError(f"{CONFIG} says that source and target share embeddings, but {TOKENIZER} says that they have "
                           "separate vocabularies.")
     files = (VOCABULARY, TARGET_VOCABULARY if separate else VOCABULARY)
-    source, target = (_read_ids(folder / file) for file in files)
+    target = _read_ids(folder / files[1])
+    source = _read_ids(folder / files[0]) if separate else target
     models = []
     for file in (SOURCE_MODEL, TARGET_MODEL):
         try:
-            models.append((folder / file).read_bytes())
+            models.append(regular_bytes(folder / file))
         except OSError as error:
             raise FormatError(f"{folder / file} cannot be read: {error.strerror}.") from error
     start: Any = config.get("decoder_start_token_id", config.get("pad_token_id"))
@@ -229,7 +217,8 @@ def _vocabularies(folder: Path, config: Mapping[str, Any], tokenizer_config: Map
 
 def _read_ids(path: Path) -> dict[str, int]:
     ids = _read_object(path)
-    if sorted(map(repr, ids.values())) != sorted(map(repr, range(len(ids)))):
+    require_size(len(ids), str(path))
+    if not all(type(index) is int for index in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
         raise FormatError(f"the ids in {path} must be consecutive integers from 0, without a gap.")
     return ids
 

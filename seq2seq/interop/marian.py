@@ -132,15 +132,12 @@ def weights_from_marian(theirs: Mapping[str, Tensor], section: ModelSection, sou
     """Return this package's weights by name, in float32, converted from Marian weights. A tied weight occurs once.
 
     Args:
-        theirs: Marian's weights by name.
+        theirs: Marian's weights by name, finite, in float32.
         source_ids, target_ids: Marian's token id for each of this package's token ids.
     Raises:
-        FormatError: weights are missing, unknown, of the wrong shape or NaN, or the positions are not sinusoids.
+        FormatError: weights are missing, unknown, or of the wrong shape, or the positions are not sinusoids.
     """
-    for name, tensor in theirs.items():
-        if tensor.isnan().any():
-            raise FormatError(f"its weight {name} contains NaN. Copy all its files again.")
-    remaining = {name: tensor.float() for name, tensor in theirs.items()}
+    remaining = dict(theirs)
     split_to_interleaved = interleaved_to_split_permutation(section.d_model).argsort()
 
     embeddings = {name: remaining.pop(name) for name in (SHARED, SOURCE, TARGET, OUTPUT) if name in remaining}

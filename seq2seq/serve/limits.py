@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seq2seq.errors import UserError
+from seq2seq.files import regular_bytes
 from seq2seq.serve.errors import ApiError, SlowdownError
 
 MAX_CLIENTS = 50_000
@@ -29,7 +30,7 @@ def read_keys(path: Path) -> dict[str, int | None]:
         UserError: the file cannot be read or has no keys, or a line is malformed or repeats a key.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = regular_bytes(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
     keys: dict[str, int | None] = {}

@@ -39,11 +39,8 @@ from seq2seq.storage.directories import (
     as_json,
     header,
     kind_of,
-    read_arrays,
     read_file,
     read_metadata,
-    read_shapes,
-    read_tensors,
     read_with_retry,
     verify,
     write_tensors,
@@ -51,6 +48,7 @@ from seq2seq.storage.directories import (
 from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.storage.links import RUN_DIRECTORIES, DamagedError, path_inside
 from seq2seq.storage.model_card import Sizes, is_own_card, model_card
+from seq2seq.storage.tensor_files import read_shapes, read_tensors, read_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +72,8 @@ or because of a signal."""
 SHORTLIST = "shortlist.safetensors"
 TOKENIZER_FILES = ("tokenizer.model", "source.model", "target.model", "vocabulary.json", SHORTLIST)
 """Names of the files that belong to the vocabularies of a bundle."""
+MAX_SHORTLIST_BYTES = 500_000_000
+"""Maximum size of a shortlist: 500 target pieces for each of 250,000 source pieces."""
 RENAME_SECONDS = 1
 """Maximum time between the two renames with which a running training replaces its best model."""
 
@@ -263,7 +263,7 @@ Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lambda bundle, shapes: None) -> Bundle:
-    """Read a bundle and verify the checksums of its files. The weights have the types of `read_arrays`.
+    """Read a bundle and verify the checksums of its files. The weights are finite, in float32.
 
     Args:
         require: function that checks the bundle before its weights are read. It gets the bundle without weights, and
@@ -280,11 +280,12 @@ def load_bundle(directory: Path, require: Callable[[Bundle, Shapes], None] = lam
             recipe_text = read_file(current / RECIPE).decode()
         except UnicodeDecodeError as error:
             raise DamagedError(f"{current / RECIPE} is damaged: {error}.") from error
-        tokenizer_files = {name: read_file(current / name) for name in names}
+        tokenizer_files = {name: read_file(current / name, *[MAX_SHORTLIST_BYTES] * (name == SHORTLIST))
+                           for name in names}
         fields = {key: value for key, value in metadata.items() if key not in HEADER_KEYS}
         bundle = Bundle(Path(directory), {}, recipe_text, tokenizer_files, fields)
         require(bundle, read_shapes(current / MODEL))
-        return replace(bundle, weights=read_arrays(current / MODEL))
+        return replace(bundle, weights=read_weights(current / MODEL))
 
     return read_with_retry(Path(directory), read)
 

@@ -1,8 +1,7 @@
 """Directories with a metadata.json, which has the format version and the checksums of the other files.
 
 They are written with `atomic.replace_directory`, and all checksums are verified on reading. Checkpoints, bundles and
-the tokenizers of a run are such directories. Bundles are read into NumPy arrays, because translation does not need
-torch; checkpoints are read into tensors, which keep their types.
+the tokenizers of a run are such directories.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from seq2seq.errors import CheckpointError
-from seq2seq.files import NotJson, parse_json, regular_bytes, sha256_of
+from seq2seq.files import MAX_FILE_BYTES, NotJson, parse_json, regular_bytes, sha256_of
 from seq2seq.storage.atomic import current_path
 from seq2seq.storage.links import DamagedError, path_inside
 
@@ -39,10 +38,6 @@ CHECKSUM_KEY = "checksum"
 HEADER_KEYS = ("format_version", "kind", "sha256", CHECKSUM_KEY)
 """Keys of metadata.json that are not fields of the caller."""
 BLOCK_BYTES = 1 << 20
-FLOATING_POINT_TYPES = ("F64", "F32", "F16", "BF16")
-"""Floating-point types of safetensors files that `read_arrays` reads."""
-ARRAY_TYPES = (*FLOATING_POINT_TYPES, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
-"""All types that `read_arrays` reads."""
 
 # Checksums
 
@@ -218,15 +213,15 @@ def verify(directory: Path, checksums: Mapping[str, str]) -> None:
             raise DamagedError(f"{path} is damaged: its checksum is wrong (sha256 {actual[:12]}…).")
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """Return the contents of a regular file; links are followed.
 
     Raises:
         CheckpointError: this user has no permission to read the file.
-        DamagedError: the file is missing, cannot be read, or is not a regular file.
+        DamagedError: the file is missing, cannot be read, is not a regular file, or has more than `max_bytes`.
     """
     try:
-        return regular_bytes(path)
+        return regular_bytes(path, max_bytes)
     except OSError as error:
         cannot_read(path, error)
 
@@ -238,67 +233,3 @@ def cannot_read(path: Path, error: OSError) -> NoReturn:
     if isinstance(error, PermissionError):
         raise CheckpointError(f"{path} cannot be read: you have no permission.") from error
     raise DamagedError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file to the CPU, in the types of the file.
-
-    Raises:
-        DamagedError: the file is missing or not a safetensors file.
-    """
-    from safetensors.torch import load_file
-
-    with _reporting_damage(path):
-        # The tensors are copied to memory. If another process truncated the mapped file later, reading from the map
-        # would kill this process.
-        return {name: tensor.clone() for name, tensor in load_file(path).items()}
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read the tensors of a safetensors file into NumPy arrays, which are copies in memory, as in `read_tensors`.
-
-    NumPy has no bfloat16. Such tensors become float32, which has all their values.
-
-    Raises:
-        DamagedError: the file is missing, not a safetensors file, or has tensors of a type without NumPy counterpart.
-    """
-    for name, (_, dtype) in (shapes := read_shapes(path)).items():
-        if dtype not in ARRAY_TYPES:
-            raise DamagedError(f"{path} is damaged, or seq2seq did not write it: {name} has the type {dtype}.")
-    with _reporting_damage(path), safe_open(path, "np") as file:
-        return {name: _read_bfloat16(path, name) if dtype == "BF16" else file.get_tensor(name)
-                for name, (_, dtype) in shapes.items()}
-
-
-def _read_bfloat16(path: Path, name: str) -> np.ndarray:
-    """Return a bfloat16 tensor of a valid safetensors file as float32. A bfloat16 is the upper half of a float32."""
-    with path.open("rb") as file:
-        header_size = int.from_bytes(file.read(8), "little")
-        header = parse_json(file.read(header_size))[name]
-        begin, end = header["data_offsets"]
-        file.seek(8 + header_size + begin)
-        upper = np.frombuffer(file.read(end - begin), "<u2").reshape(header["shape"])
-    return (upper.astype(np.uint32) << 16).view(np.float32)
-
-
-def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and dtype (such as F32) of each tensor, by name, from the header of a safetensors file.
-
-    Raises:
-        DamagedError: the file is missing or not a safetensors file.
-    """
-    with _reporting_damage(path), safe_open(path, "np") as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a mapping
-        return {name: (tuple(tensor.get_shape()), str(tensor.get_dtype())) for name, tensor in slices.items()}
-
-
-@contextmanager
-def _reporting_damage(path: Path) -> Iterator[None]:
-    """Context in which the errors of safetensors for a file are raised as CheckpointError; see `cannot_read`."""
-    try:
-        yield
-    except OSError as error:
-        cannot_read(path, error)
-    except (SafetensorError, RuntimeError, ValueError) as error:
-        # RuntimeError: torch cannot map the file into memory. ValueError: the file has become shorter meanwhile.
-        raise DamagedError(f"{path} is damaged: {error}.") from error

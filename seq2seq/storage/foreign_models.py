@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seq2seq.files import NotJson, parse_json, regular_bytes
+from seq2seq.files import NotJson, NotZip, open_regular, open_zip, parse_json, regular_bytes
 
 TEXT_BYTES = 4096
 """Number of bytes at the beginning of a file that decide whether it is text."""
-MAX_ARCHIVE_ENTRIES = 1000
 _OTHERS = {".onnx": "an ONNX model", ".npz": "a Marian model (.npz)", ".pt": "a PyTorch checkpoint of another toolkit",
            ".pth": "a PyTorch checkpoint of another toolkit", ".ckpt": "a PyTorch checkpoint of another toolkit",
            ".gguf": "a GGUF model", ".bin": "a file of weights of another library",
@@ -52,7 +50,7 @@ def _directory(path: Path) -> str | None:
 
 
 def _file(path: Path) -> str | None:
-    if zipfile.is_zipfile(path) and _has_argos_metadata(path):
+    if _has_argos_metadata(path):
         return f"a package for Argos Translate. {_RUN_IT.format(library='Argos Translate or LibreTranslate')}."
     if path.suffix in _TOKENIZERS:
         return "a file of a tokenizer, which is a part of a model. Name the directory of the model."
@@ -67,9 +65,9 @@ def _file(path: Path) -> str | None:
 
 def _has_argos_metadata(path: Path) -> bool:
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()[:MAX_ARCHIVE_ENTRIES]
-    except (OSError, zipfile.BadZipFile):
+        with open_regular(path) as file, open_zip(file) as archive:
+            names = archive.namelist()
+    except (OSError, NotZip):
         return False
     return any(name.count("/") == 1 and name.endswith("/metadata.json") for name in names) and any(
         "/model/" in name for name in names)

@@ -23,6 +23,8 @@ from seq2seq.storage.links import DamagedError, path_inside
 from seq2seq.storage.tokenizer_files import checksums_of, load_tokenizers, tokenizers_of_model
 
 LOG_FILE = "metrics.jsonl"
+MAX_LOG_BYTES = 1_000_000_000
+"""Maximum size of a log that is read: several million lines."""
 TENSORBOARD = "tensorboard"
 REMEDY = ("Undo the change, train in another directory with --run-dir, or train from the beginning with --restart, "
           "which renames the old run.")
@@ -186,7 +188,7 @@ class Log:
 def log_records(path: Path, last: float = math.inf) -> list[tuple[bytes, dict[str, Any]]]:
     """Return the records of a log up to step `last`, each as a tuple (line, parsed record)."""
     records = []
-    for line in read_file(path_inside(path.parent, path.name)).split(b"\n")[:-1]:
+    for line in read_file(path_inside(path.parent, path.name), MAX_LOG_BYTES).split(b"\n")[:-1]:
         try:
             record = parse_json(line)
             if record["step"] <= last:

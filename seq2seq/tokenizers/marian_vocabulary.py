@@ -26,6 +26,7 @@ from seq2seq.tokenizers.vocabulary import (
     encode_lines,
     load_processor,
     piece_spans,
+    require_size,
 )
 
 VOCABULARY_FILE = "vocabulary.json"
@@ -42,8 +43,9 @@ class MarianVocabulary(Vocabulary):
         """Load the sentencepiece model from its bytes. where: name of the model in error messages.
 
         Raises:
-            TokenizerError: the model is damaged, the ids have gaps or are fewer than 3.
+            TokenizerError: the model is damaged, the ids have gaps, are fewer than 3 or more than MAX_PIECES.
         """
+        require_size(len(ids), where)
         self._processor = load_processor(model, where)
         self._names = sorted(ids, key=lambda piece: ids[piece])
         if [ids[name] for name in self._names] != list(range(len(ids))) or len(ids) <= END_ID:
@@ -53,7 +55,7 @@ class MarianVocabulary(Vocabulary):
         self.ids = {name: index for index, name in enumerate(self._names)}
         self.model = json.dumps(self._names).encode() + model
         self._unknown = self._processor.unk_id()
-        pieces = (self._processor.id_to_piece(index) for index in range(self._processor.vocab_size()))
+        pieces = self._processor.id_to_piece(list(range(self._processor.vocab_size())))
         self._id_of = np.array([ids.get(piece, UNKNOWN_ID) for piece in pieces], np.int64)  # by sentencepiece's id
 
     @property

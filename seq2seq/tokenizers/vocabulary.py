@@ -22,6 +22,10 @@ UNKNOWN_ID = 0
 START_ID = 1
 END_ID = 2
 
+MAX_PIECES = 500_000
+"""Maximum size of a vocabulary that is read: twice the largest of published translation models (256,000). Loading
+this many pieces takes 1 to 2 seconds."""
+
 # Code points of line breaks and control characters, including those at which other software splits lines (U+0085,
 # U+2028, U+2029). Search never generates a piece that contains one of them.
 CONTROL_CHARACTERS = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
@@ -199,15 +203,23 @@ class Vocabulary(ABC):
         return hashlib.sha256(self.model).hexdigest()
 
 
+def require_size(count: int, where: str) -> None:
+    """Raise TokenizerError if a vocabulary has more than MAX_PIECES. where: name of the vocabulary in the message."""
+    if count > MAX_PIECES:
+        raise TokenizerError(f"{where} has {count:,} pieces; at most {MAX_PIECES:,} are read. Train a "
+                             "smaller vocabulary.")
+
+
 def load_processor(model: bytes, where: str) -> Any:
     """Return the sentencepiece processor for the bytes of a model. where: name of the model in error messages.
 
     Raises:
-        TokenizerError: the bytes are not a valid model.
+        TokenizerError: the bytes are not a valid model, or it has more than MAX_PIECES.
     """
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(model)                                # the constructor ignores b""
+        require_size(processor.vocab_size(), where)
         # Convert every piece and the text of the unknown piece to str once. Invalid UTF-8 in the model raises an error.
         processor.id_to_piece(list(range(processor.vocab_size())))
         processor.decode([processor.unk_id()])

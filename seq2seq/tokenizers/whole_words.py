@@ -10,7 +10,7 @@ from itertools import chain
 
 from seq2seq.errors import TokenizerError
 from seq2seq.tokenizers.language_token import LANGUAGE_TOKEN
-from seq2seq.tokenizers.vocabulary import END_ID, UNKNOWN_ID, Vocabulary
+from seq2seq.tokenizers.vocabulary import END_ID, UNKNOWN_ID, Vocabulary, require_size
 
 SYMBOLS = ("<unk>", "<s>", "</s>")
 TOKEN_MARK = " "
@@ -39,8 +39,9 @@ class Words(Vocabulary):
         """Return the vocabulary in the contents of a vocabulary file. where: name of the file in error messages.
 
         Raises:
-            TokenizerError: the contents are damaged.
+            TokenizerError: the contents are damaged, or there are more than MAX_PIECES words.
         """
+        require_size(model.count(b"\n"), where)
         try:
             first, *words = model.removeprefix(HEADER).decode().split("\n")
             vocabulary = cls(words[:-1], first.endswith(CANONICAL))

@@ -79,7 +79,7 @@ def change(bundle, name, old, new):
 def test_a_recipe_that_does_not_match_the_weights_is_refused_before_they_are_read(bundle, monkeypatch, old, new):
     (bundle.parent / "secret.yaml").write_text("model: {d_model: 12}\n")
     change(bundle, "recipe.yaml", old, new)
-    monkeypatch.setattr(checkpoints, "read_arrays", None)
+    monkeypatch.setattr(checkpoints, "read_weights", None)
     with pytest.raises(CheckpointError):
         read_model(bundle)
 

@@ -7,7 +7,9 @@ import pytest
 
 from seq2seq.cli import main
 from seq2seq.errors import FormatError
+from seq2seq.inference.load_model import read_model
 from seq2seq.interop import ctranslate2, huggingface_export
+from seq2seq.interop.ctranslate2 import CTranslate2Model
 from seq2seq.interop.exporting import Difference, Parity, Tolerance, compare, development_lines, require
 from seq2seq.interop.huggingface_import import import_model
 from seq2seq.recipe import parse_recipe
@@ -204,6 +206,23 @@ def test_a_damaged_export_to_ctranslate2_is_refused(bundle, tmp_path, monkeypatc
             ctranslate2.export_model(bundle, tmp_path / "theirs", quantization)
         assert "source: ein Hund läuft\n    ours: " in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("file, contents", [
+    ("model.bin", b""), ("model.bin", bytes(100)), ("config.json", b"{"), ("config.json", b"[]"),
+    ("shared_vocabulary.json", b"[]"), ("shared_vocabulary.json", b'["a", "b", "c"]'),
+    ("shared_vocabulary.json", b"{}"), ("shared_vocabulary.json", None), ("model.bin", None)])
+def test_a_file_of_an_export_to_ctranslate2_that_is_damaged_on_the_disk_is_an_error(bundle, tmp_path, file, contents):
+    model, recipe, tokenizers = read_model(bundle)
+    ctranslate2.convert(model, recipe.model, tokenizers, tmp_path)
+    sound = CTranslate2Model(tmp_path, tokenizers, recipe)
+    options = recipe.decoding.model_dump() | {"max_length": 9, "min_length": 0}
+    assert sound.translate([Source("ein Hund läuft")], **options)
+    (tmp_path / file).unlink()
+    if contents is not None:
+        (tmp_path / file).write_bytes(contents)
+    with pytest.raises(FormatError, match="CTranslate2 cannot run"):
+        CTranslate2Model(tmp_path, tokenizers, recipe).translate([Source("ein Hund läuft")], **options)
 
 
 def test_a_damaged_export_to_huggingface_is_refused(bundle, tmp_path, monkeypatch):

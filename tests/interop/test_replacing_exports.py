@@ -1,10 +1,13 @@
 """An export replaces an earlier one atomically, even if the process is killed."""
 
+import os
+
 import pytest
 from dying import killed_at_operation
 
 from seq2seq.errors import FormatError
 from seq2seq.interop import exporting
+from seq2seq.interop.argos import require_replaceable
 from seq2seq.interop.exporting import Parity, Tolerance, write_checked_export
 from seq2seq.storage import atomic
 
@@ -66,3 +69,34 @@ def test_an_export_to_a_symbolic_link_replaces_the_target_of_the_link(export_of,
     export_of(tmp_path / "next", "next")
     assert (tmp_path / "latest").is_symlink() and (tmp_path / "theirs" / "model").read_text() == "new"
     assert (tmp_path / "to_be_made" / "model").read_text() == "next"
+
+
+@pytest.mark.parametrize("report", ["[]", '{"files": 5}', '{"files": [[], {}]}', "{", '{"files": {"a": 1}}'])
+def test_an_earlier_export_whose_report_is_damaged_has_no_files_that_may_be_replaced(export_of, tmp_path, report):
+    export_of(tmp_path / "theirs", "old")
+    (tmp_path / "theirs" / "other").write_text("mine")
+    (tmp_path / "theirs" / "parity.json").write_text(report)
+    with pytest.raises(FormatError, match="contains other besides an earlier export"):
+        export_of(tmp_path / "theirs", "new")
+    assert (tmp_path / "theirs" / "other").read_text() == "mine"
+
+
+def test_an_earlier_readme_that_is_a_link_shows_nothing_in_the_new_export(export_of, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "secret").chmod(0o600)
+    export_of(tmp_path / "theirs", "old", "README.md")
+    (tmp_path / "theirs" / "README.md").unlink()
+    (tmp_path / "theirs" / "README.md").symlink_to(tmp_path / "secret")
+    export_of(tmp_path / "theirs", "new", "README.md")
+    assert (tmp_path / "theirs" / "README.md").read_text() == "new"
+    assert (tmp_path / "secret").read_text() == "secret" and (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pipe_in_place_of_the_report_of_an_earlier_export_is_not_waited_for(export_of, tmp_path):
+    export_of(tmp_path / "theirs", "old")
+    (tmp_path / "theirs" / "parity.json").unlink()
+    os.mkfifo(tmp_path / "theirs" / "parity.json")
+    export_of(tmp_path / "theirs", "new")
+    os.mkfifo(tmp_path / "e.argosmodel")
+    with pytest.raises(FormatError, match="is not an export"):
+        require_replaceable(tmp_path / "e.argosmodel")

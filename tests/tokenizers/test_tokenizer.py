@@ -20,6 +20,7 @@ from hypothesis import strategies
 from seq2seq.errors import TokenizerError
 from seq2seq.recipe import TokenizerSection
 from seq2seq.tokenizers.canonical_text import canonical
+from seq2seq.tokenizers.marian_vocabulary import MarianVocabulary
 from seq2seq.tokenizers.tokenizer import (
     END_ID,
     START_ID,
@@ -31,6 +32,7 @@ from seq2seq.tokenizers.tokenizer import (
 )
 from seq2seq.tokenizers.unigram_lines import additional_lines
 from seq2seq.tokenizers.vocabulary_size import vocabulary_size
+from seq2seq.tokenizers.whole_words import Words
 
 GERMAN = ["ein Hund läuft", "eine Katze schläft", "der Hund schläft", "die Katze läuft im Haus",
           "die Kinder laufen im Garten und lachen laut"]
@@ -425,3 +427,12 @@ def test_every_line_is_drawn_equally_often():
     hits = Counter(chain.from_iterable(_reservoir_sample(pairs_to(29), 5, random.Random(seed)) for seed in range(2000)))
     assert len(hits) == 29
     assert all(abs(count - 345) < 5 * 17 for count in hits.values())
+
+
+def test_vocabularies_without_end_are_refused(unigram, monkeypatch):
+    monkeypatch.setattr("seq2seq.tokenizers.vocabulary.MAX_PIECES", 5)
+    words = [f"w{number}" for number in range(7)]
+    for read in (lambda: Tokenizer(unigram.model), lambda: Words.from_bytes(Words(words).model),
+                 lambda: MarianVocabulary(b"", {word: index for index, word in enumerate(words)})):
+        with pytest.raises(TokenizerError, match="pieces; at most 5 are read"):
+            read()

@@ -24,7 +24,7 @@ from seq2seq.recipe import DecodingOptions, DecodingSection, Recipe
 from seq2seq.search.beam import search
 from seq2seq.search.options import Pause, wu_length_penalty
 from seq2seq.storage.checkpoints import MODEL, RECIPE, load_bundle, save_bundle
-from seq2seq.storage.directories import read_tensors
+from seq2seq.storage.tensor_files import read_tensors
 from seq2seq.tokenizers.tokenizer import END_ID, START_ID, Tokenizer, Tokenizers
 from seq2seq.training.distributed import translate_lines, translate_whole_blocks
 from seq2seq.translation import translator as module

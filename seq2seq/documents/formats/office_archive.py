@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from io import BytesIO
 
 from seq2seq.documents.block import MAX_BYTES, DocumentError, require_count, require_size
+from seq2seq.files import open_zip
 
 MAX_MEMBERS = 10_000
 OLE_SIGNATURE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -30,7 +31,7 @@ class Archive:
                                 "Save it as .docx, .pptx or .odt, without a password.")
         self._data = data
         try:
-            with zipfile.ZipFile(BytesIO(data), metadata_encoding="utf-8") as archive:
+            with open_zip(BytesIO(data), metadata_encoding="utf-8") as archive:
                 self._members = archive.infolist()
                 self._require_bounded()
                 self.contents: dict[str, bytes] = {}

@@ -1,0 +1,238 @@
+"""Reading of tensors from files that a stranger may have written: safetensors files, and pickles of PyTorch.
+
+Bundles are read into NumPy arrays, because translation does not need torch; checkpoints are read into tensors, which
+keep their types. No file takes more memory than a few times its size: every size that it states is compared with its
+own size before memory is allocated. Files are read, not mapped into memory: if another process truncated a mapped file
+later, reading from the map would kill this process. Only a pickle is mapped, while it is imported.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from seq2seq.files import NotJson, open_regular, open_zip, parse_json
+from seq2seq.storage.directories import cannot_read
+from seq2seq.storage.links import DamagedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+         "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"}
+"""Types of safetensors files that are read, with the NumPy type of their bytes."""
+FLOATING_POINT_TYPES = ("F64", "F32", "F16", "BF16")
+"""Types that weights may have."""
+MAX_HEADER_BYTES = 10_000_000
+"""Maximum size of the header of a safetensors file. A tensor takes about 100 bytes."""
+MAX_DIMENSIONS = 8
+MAX_VALUES = 1 << 48
+"""Maximum product of the dimensions of a tensor, those of zero left out: NumPy makes no empty array of larger ones."""
+MAX_PICKLE_BYTES = 2_000_000
+"""Maximum size of the pickle in a file of PyTorch, without the tensors. 300 tensors take 40 kB. Its instructions are
+executed one by one in Python, a million a second."""
+ZIP_SIGNATURE = b"PK\3\4"
+MAX_NAMES = 4
+"""Maximum number of names of one tensor in a pickle: Marian's tied embeddings have four."""
+BLOCK = 1 << 18
+"""Number of values that are checked at once; they fit into the second-level cache."""
+
+# safetensors
+
+
+def read_weights(path: Path) -> dict[str, np.ndarray]:
+    """Read the weights in a safetensors file, as float32.
+
+    Raises:
+        DamagedError: the file is missing, not a safetensors file, or has weights that are not real or not finite.
+    """
+    weights = {}
+    for name, dtype, array in _read_safetensors(path):
+        if dtype not in FLOATING_POINT_TYPES:
+            raise DamagedError(f"{path} is damaged, or seq2seq did not write it: {name} has the type {dtype}.")
+        # A bfloat16 is the upper half of a float32.
+        weights[name] = _as_weight((array.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else array,
+                                   name, path)
+    return weights
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file to the CPU, in the types of the file.
+
+    Raises:
+        DamagedError: the file is missing or not a safetensors file.
+    """
+    import torch
+
+    tensors = {}
+    for name, dtype, array in _read_safetensors(path):
+        tensor = torch.from_numpy(array)
+        tensors[name] = tensor.view(torch.bfloat16) if dtype == "BF16" else tensor
+    return tensors
+
+
+def read_shapes(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return shape and dtype (such as F32) of each tensor, by name, from the header of a safetensors file.
+
+    Raises:
+        DamagedError: the file is missing or not a safetensors file.
+    """
+    try:
+        with open_regular(path) as file:
+            return {name: (shape, dtype) for name, dtype, shape, _ in _read_header(file, path)}
+    except OSError as error:
+        cannot_read(path, error)
+
+
+def _read_safetensors(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield name, type and values of each tensor; bfloat16 as uint16."""
+    try:
+        with open_regular(path) as file:
+            for name, dtype, shape, size in _read_header(file, path):
+                array = np.empty(size // np.dtype(TYPES[dtype]).itemsize, TYPES[dtype])
+                if file.readinto(cast(Any, array)) < size:
+                    raise DamagedError(f"{path} is damaged: it became shorter while it was read.")
+                yield name, dtype, array.reshape(shape)
+    except OSError as error:
+        cannot_read(path, error)
+
+
+def _read_header(file: io.BufferedReader, path: Path) -> list[tuple[str, str, tuple[int, ...], int]]:
+    """Read name, type, shape and size in bytes of each tensor in the order of the file; their data follow.
+
+    Format: https://github.com/huggingface/safetensors. The data of the tensors cover the rest of the file without
+    gaps and overlaps, so that all tensors together are as large as the file.
+    """
+    length = int.from_bytes(file.read(8), "little")
+    if length > MAX_HEADER_BYTES:
+        raise DamagedError(f"{path} is damaged, or not a safetensors file: it states a header of {length:,} bytes.")
+    try:
+        header = parse_json(file.read(length))
+    except NotJson as error:
+        raise DamagedError(f"{path} is damaged, or not a safetensors file: its header is not JSON ({error}).") from None
+    found = []
+    try:
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+            if dtype not in TYPES:
+                raise DamagedError(f"{path} is damaged, or seq2seq did not write it: {name} has the type "
+                                   f"{str(dtype)[:20]}.")
+            if (len(shape) > MAX_DIMENSIONS or not all(type(size) is int and size >= 0 for size in (*shape, begin, end))
+                    or math.prod(max(1, size) for size in shape) > MAX_VALUES):
+                raise ValueError(name)
+            found.append((begin, end, name, dtype, tuple(shape)))
+        place = 0
+        for begin, end, name, dtype, shape in sorted(found):
+            if begin != place or end - begin != math.prod(shape) * np.dtype(TYPES[dtype]).itemsize:
+                raise ValueError(name)
+            place = end
+        if 8 + length + place != os.fstat(file.fileno()).st_size:
+            raise ValueError("the last tensor")
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DamagedError(f"{path} is damaged: its header does not describe its tensors ({error}).") from None
+    return [(name, dtype, shape, end - begin) for begin, end, name, dtype, shape in sorted(found)]
+
+
+def _as_weight(array: np.ndarray, name: str, path: Path) -> np.ndarray:
+    """Return an array as contiguous float32.
+
+    Raises:
+        DamagedError: a value is not finite in float32.
+    """
+    with np.errstate(over="ignore"):
+        weight = np.ascontiguousarray(array, np.float32).reshape(array.shape)
+    flat = weight.reshape(-1)
+    for begin in range(0, flat.size, BLOCK):
+        block = flat[begin:begin + BLOCK]
+        if not (np.isfinite(block.min()) and np.isfinite(block.max())):         # both are NaN if a value is
+            raise DamagedError(f"{path}: the weight {name} contains NaN or infinity, so the model cannot be used. Copy "
+                               "the file again, or take another model.")
+    return weight
+
+
+# Pickles
+
+
+class NotWeights(DamagedError):
+    """A pickle contains something other than dense real tensors."""
+
+
+class _CountedReads(io.BufferedReader):
+    """File that is read by an unpickler, with at most MAX_PICKLE_BYTES reads: one or more for each instruction."""
+
+    count = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.count += 1
+        if self.count > MAX_PICKLE_BYTES:
+            raise ValueError("too many instructions")
+        return super().read(size)
+
+
+def read_pickled_weights(path: Path) -> dict[str, np.ndarray]:
+    """Read a dictionary of weights that `torch.save` wrote, as float32. Tied weights may share memory.
+
+    Only tensors are unpickled, so that no code in the file is executed.
+
+    Raises:
+        NotWeights: the file is no dictionary of dense real tensors, or states tensors larger than the file.
+        DamagedError: the file cannot be read, or a weight is not finite.
+    """
+    import torch
+
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
+            if file.read(len(ZIP_SIGNATURE)) == ZIP_SIGNATURE:
+                _require_bounded(file)
+                loaded = torch.load(path, mmap=True, **options)
+            else:                                                               # the format before PyTorch 1.6
+                file.seek(0)
+                loaded = torch.load(_CountedReads(cast(io.RawIOBase, file)), **options)
+            arrays = _dense_arrays(loaded, size)
+    except OSError as error:
+        cannot_read(path, error)
+    except Exception as error:                  # torch's unpickler raises errors of any type for unexpected contents
+        # torch's message advises to set weights_only=False, which would execute code in the file.
+        raise NotWeights(f"{path} contains something other than weights, or is damaged. Such a file can execute code, "
+                         "so it was not loaded. Ask for the model as model.safetensors, or copy it again.") from error
+    return {name: _as_weight(array, name, path) for name, array in arrays.items()}
+
+
+def _require_bounded(file: io.BufferedReader) -> None:
+    """Raise ValueError if the pickle in a file of PyTorch, a zip archive, is packed or too large."""
+    with open_zip(file) as archive:
+        for member in archive.infolist():
+            if member.compress_type or member.filename.endswith(".pkl") and member.file_size > MAX_PICKLE_BYTES:
+                raise ValueError(f"{member.filename} is packed, or too large")
+
+
+def _dense_arrays(loaded: Any, file_size: int) -> dict[str, np.ndarray]:
+    """Return the tensors of a dictionary as arrays.
+
+    Raises:
+        ValueError: the value is no dictionary of dense real tensors, or they are larger than their storage, or all
+            together larger than MAX_NAMES times the file.
+    """
+    import torch
+
+    total = 0
+    for name, tensor in loaded.items():
+        if (not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.is_nested
+                or tensor.layout != torch.strided or tensor.device.type != "cpu"
+                or tensor.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16)):
+            raise ValueError(f"{name} is not a dense real tensor")
+        size = tensor.numel() * tensor.element_size()
+        total += size
+        if size > tensor.untyped_storage().nbytes() or total > MAX_NAMES * file_size:
+            raise ValueError(f"{name} is larger than its storage")
+    return {name: tensor.detach().float().numpy() for name, tensor in loaded.items()}
