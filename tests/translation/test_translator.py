@@ -463,9 +463,12 @@ def test_a_bundle_without_a_tokenizer_is_refused(bundle, tmp_path, weights):
         Translator.load(place, "cpu")
 
 
-def test_nan_weights_cause_an_error(bundle, tmp_path, tokenizers, weights):
+def test_nan_weights_are_refused_and_weights_that_overflow_cause_an_error(bundle, tmp_path, tokenizers, weights):
     broken = {name: torch.full_like(weight, math.nan) for name, weight in weights.items()}
-    translator = Translator.load(changed(bundle, tmp_path / "model", tokenizers, broken), "cpu")
+    with pytest.raises(CheckpointError):
+        Translator.load(changed(bundle, tmp_path / "model", tokenizers, broken), "cpu")
+    large = {name: torch.full_like(weight, 3e38) for name, weight in weights.items()}
+    translator = Translator.load(changed(bundle, tmp_path / "model", tokenizers, large), "cpu")
     with pytest.raises(CheckpointError):
         translator.translate(GERMAN)
 
