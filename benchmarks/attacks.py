@@ -8,10 +8,10 @@ Each attack has its own server process on 127.0.0.1, and its own process, so tha
 Its number of connections is fixed, and it stops after its time. SIGTERM is sent to the server while the attack goes on.
 The honest client has another address (127.0.0.2), because servers limit the shares of each address. It sends about five
 requests a second, each on a new connection, and waits for the answers. Seven of ten requests have one sentence; the
-others have a list of three sentences, HTML, and a file, which is then downloaded. The table has the latencies of the
-requests with one sentence. A request without an answer counts with the time that the client has waited, and as an
-error. An answer that differs from the answer before the attack is an error, too. With --load, there is no attack: 64
-clients measure the throughput of this checkout and another one in turns.
+others have a list of three sentences, HTML, and a file, which is then downloaded. The median and 95th percentile are
+those of the requests with one sentence, the maximum that of all requests. A request without an answer counts with the
+time that the client has waited, and as an error. An answer that differs from the answer before the attack is an error,
+too. With --load, there is no attack: 64 clients measure the throughput of this checkout and another one in turns.
 """
 
 import argparse
@@ -129,8 +129,8 @@ class Server:
 class Honest:
     """The honest client, and its results.
 
-    seconds: latencies of requests with one sentence. requests: number of all requests. errors: number by kind: a
-    status, the name of an exception, or "other answer".
+    seconds: latencies of requests with one sentence. slowest: longest of all requests in seconds. requests: number of
+    all requests. errors: number by kind: a status, the name of an exception, or "other answer".
     """
 
     address: tuple[str, int]
@@ -138,6 +138,7 @@ class Honest:
     sentences: list[str]
     expected: dict[str, str] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+    slowest: float = 0.0
     requests: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
@@ -146,17 +147,19 @@ class Honest:
         for sentence in self.sentences:
             self.expected[sentence] = json.loads(self._post(self._json(sentence), 60))["translatedText"]
 
-    def run(self, seconds: float) -> None:
-        """Send requests for some seconds."""
-        began = time.monotonic()
-        number = 0
+    def run(self, seconds: float, patience: float) -> None:
+        """Send requests for some seconds.
+
+        patience: seconds after which a request without an answer is an error.
+        """
+        began, number = time.monotonic(), 0
         while (now := time.monotonic()) < began + seconds:
             sentence = self.sentences[self.requests % len(self.sentences)]
-            kind, timeout = self.requests % 10, max(5.0, began + seconds - now)
+            kind, timeout = self.requests % 10, max(5.0, began + patience - now)
             self.requests += 1
             try:
                 if kind == 3:
-                    self._post(self._json([*CAPTIONS[:2], sentence]), timeout)
+                    self._post(self._json([sentence, *self.sentences[:2]]), timeout)
                 elif kind == 5:
                     self._post(self._json(f"<p>{sentence} <b>{sentence}</b></p>", format="html"), timeout)
                 elif kind == 7:
@@ -170,9 +173,10 @@ class Honest:
                         raise _WrongStatus("other answer")
             except (OSError, http.client.HTTPException, _WrongStatus) as error:
                 self.errors[str(error) if isinstance(error, _WrongStatus) else type(error).__name__] += 1
+            took, number = time.monotonic() - now, number + 1
+            self.slowest = max(self.slowest, took)
             if kind not in (3, 5, 7):
-                self.seconds.append(time.monotonic() - now)
-            number += 1
+                self.seconds.append(took)
             time.sleep(max(0.0, began + number / REQUESTS_PER_SECOND - time.monotonic()))
 
     def _json(self, q: object, **more: str) -> bytes:
@@ -259,7 +263,8 @@ def _translate(make: Callable[[], object], path: str = "/translate", **more: obj
 def _body(make: Callable[[], object], **more: object) -> Callable[[tuple[str, str]], bytes]:
     @functools.cache
     def body(pair: tuple[str, str]) -> bytes:
-        return json.dumps({"q": make(), "source": pair[0], "target": pair[1], **more}).encode()
+        parameters = {"q": make(), "source": pair[0], "target": pair[1], **more}
+        return json.dumps(parameters, separators=(",", ":")).encode()
 
     return body
 
@@ -504,8 +509,8 @@ def measure_attack(name: str, model: Path, sentences: list[str], seconds: float,
 
     model: run or bundle. A copy is served, because an attack breaks it.
     """
-    recipe, kind = model_recipe(model), ATTACKS[name]
-    source, target = pair = recipe.directions[0]
+    kind = ATTACKS[name]
+    source, target = pair = model_recipe(model).directions[0].pair
     with tempfile.TemporaryDirectory(prefix="seq2seq-benchmarks-") as directory:
         folder = Path(directory)
         served, glossary, keys = folder / "model", folder / "terms.tsv", folder / "keys"
@@ -526,8 +531,8 @@ def measure_attack(name: str, model: Path, sentences: list[str], seconds: float,
             watchdog.start()
             process.start()
             try:
-                for _ in range(2):
-                    honest.run(seconds / 2)
+                for patience in (seconds, seconds / 2):
+                    honest.run(seconds / 2, patience)
                     memory.append(server.memory())
                 peak, stopped = server.memory("VmHWM"), server.stop()
             finally:
@@ -536,7 +541,7 @@ def measure_attack(name: str, model: Path, sentences: list[str], seconds: float,
                 process.join()
             log = server.log.read_bytes()[log_bytes:]
     control = len(re.findall(rb"[\0-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]", log))
-    latencies = [statistics.median(honest.seconds), percentile(honest.seconds, 95), max(honest.seconds)]
+    latencies = [statistics.median(honest.seconds), percentile(honest.seconds, 95), honest.slowest]
     errors = ", ".join(f"{number} {error}" for error, number in honest.errors.items())
     return [name, f"{honest.requests:,}", *(f"{1000 * latency:,.0f}" for latency in latencies), errors or "0",
             *(f"{value:,.0f}" for value in (*memory, peak)),
@@ -550,7 +555,7 @@ COLUMNS = ("attack", "requests", "median (ms)", "95 % (ms)", "maximum (ms)", "er
 def measure_load(model: Path, sentences: list[str], against: Path, seconds: float, rounds: int, clients: int = 64
                  ) -> None:
     """Print throughput and latencies of this checkout and another one, whose servers take turns."""
-    source, target = model_recipe(model).directions[0]
+    source, target = model_recipe(model).directions[0].pair
     loads: dict[str, list[tuple[float, float, float]]] = {}
     failures: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="seq2seq-benchmarks-") as directory, contextlib.ExitStack() as stack:
@@ -581,9 +586,9 @@ def _spread(values: list[float], form: str = ",.1f") -> str:
 def trained_model(data: Path) -> Path:
     """Train a small model in some minutes, unless that is done already, and return its run."""
     recipe, run = benchmark_recipe(data, "small", None), ROOT / "runs" / "benchmarks" / "attacks"
-    if not (run / "finished").exists():
-        train(recipe.model_copy(update={"training": recipe.training.model_copy(update={
-            "batch_tokens": 2048, "max_steps": 700, "validate_every": 350, "warmup_steps": 200})}), run)
+    training = {"batch_tokens": 2048, "learning_rate": 2e-3, "max_steps": 700, "validate_every": 350,
+                "warmup_steps": 200}
+    train(recipe.model_copy(update={"training": recipe.training.model_copy(update=training)}), run, restart=None)
     return run
 
 
