@@ -271,6 +271,11 @@ def _body(make: Callable[[], object], **more: object) -> Callable[[tuple[str, st
     return body
 
 
+def _post(make: Callable[[], bytes]) -> Work:
+    """Return the attack that sends a body, which need not be JSON."""
+    return lambda attacker: _ignore(attacker.request("POST", "/translate", make()))
+
+
 def _upload(name: str, make: Callable[[], bytes]) -> Work:
     """Return the attack that sends a file, and never downloads its translation."""
 
@@ -411,6 +416,14 @@ def _pipeline(attacker: Attacker) -> None:
             pass
 
 
+def _sentences(number: int) -> list[str]:
+    """Return different sentences: the words of captions in random order. Equal ones would be translated only once."""
+    generator = random.Random(7)
+    words = [caption.rstrip(".").split() for caption in CAPTIONS]
+    return [" ".join(generator.sample(one, len(one))) + f" {generator.randrange(10**6)}."
+            for one in generator.choices(words, k=number)]
+
+
 def _empty_html() -> bytes:
     return b"<html><script>" + b"a" * 7 * MB + b"</script></html>"
 
@@ -437,7 +450,6 @@ def _entities() -> bytes:
 SHORT = _body(lambda: CAPTIONS[0])
 LONG_LINE = _body(lambda: "<!D" * 20_000)
 BIG = _body(lambda: "a" * 7 * MB)
-TEXT = " ".join(CAPTIONS)
 
 
 @dataclass(frozen=True)
@@ -462,24 +474,24 @@ ATTACKS = {
     "line": Attack((_translate(lambda: "<!D" * 20_000),)),
     "lines": Attack((_translate(lambda: "<!D" * 20_000),), connections=4),
     "leaving": Attack((_leave,), connections=4),
-    "uploads": Attack((_upload("a.html", _empty_html), _upload("a.txt", lambda: f"{TEXT}\n".encode() * 40_000),
-                       _upload("b.txt", lambda: b"1\n"))),
+    "uploads": Attack((_upload("a.html", _empty_html), _upload("b.txt", lambda: b"1\n"),
+                       _upload("a.txt", lambda: "\n".join(_sentences(150_000)).encode()[:8_000_000]))),
     "drips": Attack((_drip(b"GET / HTTP/1.1\r\nX-A: "), _drip(_post_head(100_000))), descriptors=256),
     "keys": Attack((_wrong_keys,), connections=4, options=("--require-key",)),
     "forwarded": Attack((_forward,), connections=2),
     "reloads": Attack((_break_model,)),
     # Texts for which the model computes much.
-    "texts": Attack((_translate(lambda: [TEXT] * 1_000), _translate(lambda: [" ".join(["la"] * 100)] * 50),
-                     _translate(lambda: TEXT * 20, alternatives=10, confidence=True))),
+    "texts": Attack((_translate(lambda: [" ".join(five) for five in zip(*[iter(_sentences(5_000))] * 5, strict=True)]),
+                     _translate(lambda: [f"{number} " + " ".join(["la"] * 100) for number in range(50)]),
+                     _translate(lambda: " ".join(_sentences(200)), alternatives=10, confidence=True))),
     # Documents that are hard to parse.
     "documents": Attack((_translate(lambda: "<div>" * 40_000 + CAPTIONS[0], format="html"),
                          _translate(lambda: "[" * 50_000, format="markdown"),
                          _translate(lambda: "*a **b " * 10_000, format="markdown"),
                          _upload("a.docx", _bomb), _upload("a.tmx", _entities))),
     # Bodies that are hard to decode.
-    "bodies": Attack((lambda attacker: _ignore(attacker.request("POST", "/translate", b"[" * 8_000_000)),
-                      lambda attacker: _ignore(attacker.request("POST", "/translate", b'{"q":' + b"[]," * 2_600_000)),
-                      _fields, _translate(lambda: TEXT * 35_000, "/detect"))),
+    "bodies": Attack((_post(lambda: b"[" * 8_000_000), _post(lambda: b'{"q":[' + b"[]," * 2_600_000 + b"[]]}"),
+                      _fields, _translate(lambda: " ".join(CAPTIONS) * 35_000, "/detect"))),
     "slow-readers": Attack((_read_slowly,), connections=20),
     "pipelines": Attack((_pipeline,), connections=4),
     "flood": Attack((_translate(lambda: CAPTIONS[0]),), connections=200),
