@@ -38,6 +38,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
@@ -498,8 +499,8 @@ ATTACKS = {
 }
 
 
-def attack(name: str, target: Target) -> None:
-    """Attack a server until `target.end`."""
+def attack(name: str, target: Target, begins: Event) -> None:
+    """Attack a server until `target.end`. Set `begins` at the beginning."""
 
     def repeat(work: Work) -> None:
         attacker = Attacker(target)
@@ -512,6 +513,7 @@ def attack(name: str, target: Target) -> None:
 
     threads = [threading.Thread(target=repeat, args=(work,), daemon=True)
                for work in ATTACKS[name].works for _ in range(ATTACKS[name].connections)]
+    begins.set()
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -538,16 +540,20 @@ def measure_attack(name: str, model: Path, sentences: list[str], seconds: float,
             honest.prepare()
             server.forget_peak()
             memory, log_bytes = [server.memory()], server.log.stat().st_size
-            end = time.monotonic() + seconds + STOP_SECONDS
-            process = multiprocessing.get_context("spawn").Process(
-                target=attack, args=(name, Target(server.address, pair, server.process.pid, served, glossary, end)),
-                daemon=True)
-            watchdog = threading.Timer(seconds + 2 * STOP_SECONDS, server.process.kill)
+            longest = LAUNCH_SECONDS + seconds + STOP_SECONDS
+            context = multiprocessing.get_context("spawn")
+            begins = context.Event()
+            target_of_attack = Target(server.address, pair, server.process.pid, served, glossary,
+                                      time.monotonic() + longest)
+            process = context.Process(target=attack, args=(name, target_of_attack, begins), daemon=True)
+            watchdog = threading.Timer(longest + STOP_SECONDS, server.process.kill)
+            beside = threading.Thread(target=others.run, args=(seconds, seconds))
             watchdog.start()
             process.start()
-            beside = threading.Thread(target=others.run, args=(seconds, seconds))
-            beside.start()
             try:
+                if not begins.wait(LAUNCH_SECONDS):
+                    raise UserError(f"the attack {name} did not begin within {LAUNCH_SECONDS} s")
+                beside.start()
                 for patience in (seconds, seconds / 2):
                     honest.run(seconds / 2, patience)
                     memory.append(server.memory())
