@@ -42,11 +42,15 @@ class Load:
         """Return requests/s, sentences/s, the latencies in ms, and the failures, for a table."""
         if not self.seconds:
             return ["-"] * (2 + len(PERCENTILES)) + [f"{self.failures:,}"]
-        ordered = sorted(self.seconds)
-        latencies = [1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] for percent in PERCENTILES]
-        rate = len(ordered) / self.took
+        latencies = [1000 * percentile(self.seconds, percent) for percent in PERCENTILES]
+        rate = len(self.seconds) / self.took
         return [f"{rate:,.1f}", f"{rate * self.list_length:,.1f}", *(f"{latency:,.0f}" for latency in latencies),
                 f"{self.failures:,}"]
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """Return the value that `percent` % of the values do not exceed."""
+    return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
 
 
 class Sentences:

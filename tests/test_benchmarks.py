@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from toy import copy_finished_run
 
-from benchmarks import cleaning, starting
+from benchmarks import attacks, cleaning, starting
 from benchmarks.__main__ import benchmark_recipe, main
 from benchmarks.measuring import SystemProcess, measure_in_rounds, peak_memory
 from seq2seq.errors import RecipeError, UserError
@@ -212,3 +213,30 @@ def test_the_starting_benchmark_measures_the_processor_time_of_each_command():
     assert all(one.processor >= 0.2 and one.wall > 0 for one in times["busy"])
     with pytest.raises(UserError, match="exit code 1:\nno model"):
         starting.measure({"failing": [sys.executable, "-c", "raise SystemExit('no model')"]}, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, and several addresses of the loopback interface")
+def test_the_benchmark_of_attacks_measures_an_honest_client_beside_each_attack(tmp_path, capsys):
+    run, text = copy_finished_run(tmp_path / "toy"), tmp_path / "text"
+    text.write_text("one cat sees two red dogs\n")
+    assert attacks.main(["--model", str(run), "--text", str(text), "--seconds", "1", "--only", "none,empty,keys"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    header, _, *rows = [line.strip("| ").split(" | ") for line in lines]
+    none, empty, keys = (dict(zip(header, row, strict=True)) for row in rows)
+    assert none["attack"] == "none" and none["errors"] == "0" and 2 <= int(none["requests"]) <= 9
+    assert 0 < float(none["median (ms)"]) <= float(none["maximum (ms)"].replace(",", ""))
+    for row in (none, empty, keys):
+        assert 50 < float(row["memory at start (MB)"]) <= float(row["peak"]) and float(row["seconds to end"]) < 60
+    lengths = [int(row["log (bytes)"].replace(",", "")) for row in (none, keys)]
+    assert lengths[0] < lengths[1], "no wrong key arrived"
+    assert attacks.main(["--model", str(run), "--text", str(text), "--load", "--against", str(ROOT), "--seconds", "0.5",
+                         "--rounds", "1"]) == 0
+    assert "| this / other | " in capsys.readouterr().out
+
+
+def test_the_benchmark_of_attacks_names_unknown_attacks(capsys):
+    for arguments, message in ((["--only", "none,nonsense"], "no attack nonsense"), (["--load"], "belong together")):
+        with pytest.raises(SystemExit, match="2"):
+            attacks.main(arguments)
+        assert message in capsys.readouterr().err
