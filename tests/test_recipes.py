@@ -3,6 +3,7 @@ size."""
 
 import importlib.util
 import json
+import threading
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
