@@ -449,7 +449,7 @@ def _entities() -> bytes:
 
 
 SHORT = _body(lambda: CAPTIONS[0])
-LONG_LINE = _body(lambda: "<!D" * 20_000)
+LONG_LINE = _body(lambda: "<!D" * 6_600)
 BIG = _body(lambda: "a" * 7 * MB)
 
 
@@ -474,6 +474,8 @@ ATTACKS = {
     # A line of 60 KB without the end of a sentence.
     "line": Attack((_translate(lambda: "<!D" * 20_000),)),
     "lines": Attack((_translate(lambda: "<!D" * 20_000),), connections=4),
+    "allowed-lines": Attack((_translate(lambda: "<!D" * 6_600),), connections=8),
+    "faulty": Attack((_translate(lambda: "<!D" * 80),), connections=30),
     "leaving": Attack((_leave,), connections=4),
     "uploads": Attack((_upload("a.html", _empty_html), _upload("b.txt", lambda: b"1\n"),
                        _upload("a.txt", lambda: "\n".join(_sentences(150_000)).encode()[:8_000_000]))),
