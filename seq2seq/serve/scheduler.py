@@ -47,6 +47,8 @@ MAX_CLIENTS = 50_000
 """Maximum number of clients with a virtual clock. If there are more, clocks that are not ahead are forgotten."""
 AGAIN_SIZE = 16
 """Factor by which the number of tokens counts if sentences are translated `Again`."""
+SMALL_SHARE = 0.01
+"""Maximum number of sentences of a small request, as a share of `max_waiting`."""
 UNDISTURBED_SHARE = 0.25
 """After other requests have interrupted a batch for a time, it is not interrupted again for this share of the time."""
 
@@ -172,6 +174,7 @@ class Scheduler:
         Args:
             batch_tokens: maximum number of tokens (`estimate_tokens`) of a batch. A longer sentence has its own batch.
             max_waiting: maximum number of sentences that wait. A request that would exceed this number is refused.
+                Small requests (SMALL_SHARE) may exceed it by a factor of 2, so that large ones cannot keep them out.
             max_seconds: maximum model time of a request.
             report: function that is called after each batch with its number of sentences and its model time.
             charge: function that is called after each batch with each of its clients and the client's model time.
@@ -259,7 +262,8 @@ class Scheduler:
         if sentences > self.max_waiting:
             raise ApiError(413, f"Invalid request: request has {sentences:,} sentences, this server accepts at most "
                                 f"{self.max_waiting:,}")
-        if self._count + sentences > self.max_waiting:
+        is_small = sentences <= SMALL_SHARE * self.max_waiting
+        if self._count + sentences > (2 if is_small else 1) * self.max_waiting:
             raise SlowdownError(f"{self._count:,} sentences are waiting to be translated. Try again later", 5)
 
     def _queue(self, request: _Request) -> None:
@@ -394,6 +398,8 @@ class Scheduler:
             if not answer.missing:
                 answer.complete(partial(answer.future.set_result, answer.results))
         for (request, other), indices in again.items():
+            if not request.answer.is_awaited:
+                continue
             tokens = [request.tokens[index] for index in indices]
             self._queue(replace(request, group=other, size=AGAIN_SIZE * sum(tokens), tokens=tokens, begun=0,
                                 sentences=[request.sentences[index] for index in indices],

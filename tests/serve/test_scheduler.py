@@ -129,6 +129,17 @@ def test_too_many_sentences_are_refused_but_not_those_of_an_admitted_request(sta
     assert release(kept, pivot) == [["1", "2"], ["5", "6"]] and scheduler.waiting == 0
 
 
+def test_large_requests_do_not_keep_small_ones_out(start):
+    scheduler, model, _, release = start(max_waiting=100)
+    waiting = [scheduler.submit("a", ["large"] * 100)]
+    with pytest.raises(SlowdownError):
+        scheduler.submit("a", ["1", "2"])
+    waiting += [scheduler.submit("a", ["small"]) for _ in range(100)]
+    with pytest.raises(SlowdownError):
+        scheduler.submit("a", ["small"])
+    assert len(release(*waiting)) == 101
+
+
 def test_cancelled_requests_are_not_translated_and_leave_room(start):
     scheduler, model, _, release = start(max_waiting=3)
     gone = scheduler.submit("a", ["1", "2", "3"])
