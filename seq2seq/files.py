@@ -86,6 +86,12 @@ def bounded_lines(file: Any, name: str, max_bytes: int, remedy: str) -> Iterator
         yield line
 
 
+def real_path(path: Path) -> Path:
+    """Return an absolute path without links, as far as it exists. Unlike in `Path.resolve` of Python 3.11 and 3.12, a
+    loop of links is no error."""
+    return Path(os.path.realpath(path))
+
+
 def open_regular(path: Path) -> io.BufferedReader:
     """Open a regular file for reading; links are followed.
 

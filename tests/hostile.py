@@ -3,19 +3,19 @@
     python tests/hostile.py VALID DIRECTORY KIND|all SEED COUNT
 
 VALID contains the files that `make_valid_files` writes. Each input is a change to the copy, and a command. The process
-limits its own memory, and an alarm ends it if an input takes too long; DIRECTORY/input.json then contains the input.
+limits its own memory, and a watchdog ends it if an input takes too long; DIRECTORY/input.json then contains the input.
 Prints a JSON object: `inputs`, `codes`, `failures`, `peak_bytes` and `slowest_seconds`.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import json
 import os
 import random
 import resource
 import shutil
-import signal
 import socket
 import sys
 import threading
@@ -823,10 +823,11 @@ def main() -> None:
         made = contents_of(copy)
         (directory / "input.json").write_text(json.dumps({"kind": kind, "number": number, "command": command}))
         Path("/proc/self/clear_refs").write_text("5")                           # reset the peak memory
-        signal.alarm(MAX_SECONDS)
+        # An alarm would not end a command that has its own handler for it, or that hangs outside of Python.
+        faulthandler.dump_traceback_later(MAX_SECONDS, exit=True)
         began = time.monotonic()
         code, out, err = run_one(command, directory)
-        signal.alarm(0)
+        faulthandler.cancel_dump_traceback_later()
         slowest = max(slowest, time.monotonic() - began)
         codes[code] += 1
         problems = faults(command, code, out, err)

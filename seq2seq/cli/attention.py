@@ -12,6 +12,7 @@ from seq2seq import console
 from seq2seq.cli.common import load_translator, number_or
 from seq2seq.cli.options import FORMAT, Device, Model, Precision, PrecisionOption, TargetLanguage, Threads, examples
 from seq2seq.errors import CorpusError, UserError
+from seq2seq.files import real_path
 from seq2seq.translation.text_io import writing
 
 EXAMPLES = examples("seq2seq attention runs/multi30k_de_en --source 'Ein Hund läuft.' --output attention.html",
@@ -91,7 +92,7 @@ def attention(
     selection = AttentionMapSelection(kind_name, layer_number or best.layer or len(maps_of_kind(pair, kind_name)),
                                       head_number or best.head)
     selection.maps(pair)                                # raise UserError for an invalid selection before writing a file
-    name = model.resolve().name
+    name = real_path(model).name
     with writing(output) as file:
         if output.suffix == ".png":
             file.file.write(picture(pair, languages, name, selection))

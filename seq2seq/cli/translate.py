@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import socket
@@ -41,7 +40,7 @@ from seq2seq.cli.options import (
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of
 from seq2seq.errors import UserError
-from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary
+from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary, sha256_of
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import Input, Line, LineWarnings, UnseenCharacters, file_or_standard, reading
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
@@ -221,12 +220,12 @@ def translate(
             _translators(model, device, precision, threads, workers,
                          {"ensemble": ensemble or (), "fusion": fusion, "target_language": target_language}))
         decoding = _checked_decoding(translator, overrides, require is not None)
+        safe = protected(translator, glossary, placeholder or ())
         unfinished.begin({
             **_output_inputs(translator, [model, *(ensemble or ()), *([fusion] if fusion else ())], decoding),
             "format": format.value, "threads": threads, "workers": workers, "document": document,
-            "glossary": glossary and hashlib.sha256(read_document(glossary)).hexdigest(), "placeholder": placeholder,
+            "glossary": glossary and sha256_of(glossary), "placeholder": placeholder,
             "target_language": target_language})
-        safe = protected(translator, glossary, placeholder or ())
         keeps_placeholders = bool(divided is not None or glossary is not None or placeholder
                                   or decoding.safety_net and recipe.task.target_is_text)
         if lines.live:

@@ -28,6 +28,7 @@ from seq2seq.files import (
     bounded_lines,
     opened,
     parse_json,
+    real_path,
     sha256_of,
 )
 from seq2seq.tokenizers.canonical_text import is_blank
@@ -236,9 +237,9 @@ def require_readable(recipe: Recipe, spec: Corpus) -> None:
             raise CorpusError(f"the data set {spec.label} cannot be read as the text of this model.") from error
         if not readable.sha256.issuperset(found):
             raise CorpusError(_not_of_model(f"the data set {spec.label}"))
-    inside = readable.directory.resolve()
+    inside = real_path(readable.directory)
     for path in (recipe.data_directory / each for each in spec.paths):
-        is_inside = path.is_file() and path.resolve().is_relative_to(inside)
+        is_inside = path.is_file() and real_path(path).is_relative_to(inside)
         if not is_inside and _sha256_of(path) not in readable.sha256:
             raise CorpusError(_not_of_model(str(path)))
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from seq2seq.errors import FormatError
-from seq2seq.files import NotZip, open_regular, open_zip
+from seq2seq.files import NotZip, open_regular, open_zip, real_path
 from seq2seq.interop.ctranslate2 import (
     CTRANSLATE2_DECODING_KEYS,
     MODEL_FILE,
@@ -189,7 +189,7 @@ def splitter_files(splitter: Path | None) -> Iterator[tuple[str, Path]]:
         raise FormatError(f"--splitter {splitter} is neither an .onnx file of MiniSBD nor a directory of Stanza with a "
                           "resources.json.")
     for file in sorted(splitter.rglob("*")):
-        if file.is_file() and file.resolve().is_relative_to(splitter.resolve()):
+        if file.is_file() and real_path(file).is_relative_to(real_path(splitter)):
             yield f"stanza/{file.relative_to(splitter).as_posix()}", file
 
 

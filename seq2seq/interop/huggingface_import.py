@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, FormatError, OptionError, RecipeError, TokenizerError
-from seq2seq.files import NotJson, parse_json, regular_bytes
+from seq2seq.files import NotJson, parse_json, real_path, regular_bytes
 from seq2seq.inference.load_model import as_tensors
 from seq2seq.interop.marian import BIAS, model_section_from_config, weights_from_marian
 from seq2seq.recipe import Languages, ModelSection, parse_recipe
@@ -92,7 +92,7 @@ def _read(folder: Path, name: str, source_language: str | None, target_language:
     chosen, directions = _directions(tokenizers.source, tokenizer_config, target_language,
                                      *_languages(name, tokenizer_config, source_language, target_language))
     recipe = {
-        "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(name).resolve().name).lstrip("_.-") or "imported",
+        "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", real_path(Path(name)).name).lstrip("_.-") or "imported",
         "languages": chosen.model_dump(),
         "data": {"train": [_corpus("train", each) | ({} if each == chosen else {"languages": each.model_dump()})
                            for each in directions],

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from seq2seq.errors import RecipeError
+from seq2seq.files import real_path
 from seq2seq.recipe.decoding_section import DecodingSection
 from seq2seq.recipe.messages import explain, format_value, similar_key
 from seq2seq.recipe.model_sizes import PREFIX, model_sizes
@@ -247,7 +248,7 @@ def _inherit_from_start_model(document: Document, directory: Path) -> None:
     start = training.get("start_from") if isinstance(training, dict) else None
     if not isinstance(start, str) or not (path := Path(os.path.normpath(directory / start)) / "recipe.yaml").is_file():
         return                                                          # `_missing_files` reports a missing model
-    if path.resolve().parent != path.parent.resolve():
+    if real_path(path).parent != real_path(path.parent):
         document.diagnostics.append(document.diagnostic(("training", "start_from"), f"{path} is a link to another "
                                                         "directory. Copy the file there"))
         return

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, OptionError, UserError
+from seq2seq.files import real_path
 from seq2seq.storage.atomic import current_path
 from seq2seq.storage.checkpoints import (
     BEST,
@@ -50,7 +51,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path, last: int | None = 
     """
     if last is not None and last < 1:
         raise OptionError(f"last is {last}; set it to 1 or more, or leave it out to average all checkpoints")
-    checkpoints = sorted({path.resolve() for path in _checkpoints(paths, last)}, key=step_of)
+    checkpoints = sorted({real_path(path) for path in _checkpoints(paths, last)}, key=step_of)
     runs = sorted({path.parent.parent for path in checkpoints})
     if len(runs) > 1:
         raise CheckpointError(f"These checkpoints belong to {len(runs)} runs: {', '.join(map(str, runs))}. Models that "
@@ -138,7 +139,7 @@ def _checkpoints(paths: Sequence[Path], last: int | None) -> Iterator[Path]:
     for path in paths:
         is_checkpoint = re.fullmatch(r"step-\d+", path.name)
         refuse_links(path.absolute().parent.parent if is_checkpoint else path)   # before a link is followed
-        path = path.resolve()
+        path = real_path(path)
         if re.fullmatch(r"step-\d+", path.name):
             if last is not None:
                 raise UserError(f"{path} is a checkpoint; --last selects the newest checkpoints of a run. Name the "

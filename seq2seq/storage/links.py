@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seq2seq.errors import CheckpointError
+from seq2seq.files import real_path
 
 RUN_DIRECTORIES = ("checkpoints", "tokenizer", "tensorboard", "prepared", "synthetic", "teachers")
 """Directories in a run in which all files are those of seq2seq."""
@@ -33,7 +34,7 @@ def path_inside(directory: Path, name: str) -> Path:
     """
     path = directory / name
     try:
-        leads_out = Path(name).name != name or _leads_out(path, directory.resolve())
+        leads_out = Path(name).name != name or _leads_out(path, real_path(directory))
     except ValueError as error:                                                 # a null character or a lone surrogate
         raise CheckpointError(f"{directory} has no file {name!r}, which is not a valid name: {error}.") from error
     if leads_out:
@@ -49,7 +50,7 @@ def refuse_links(run: Path, *directories: str) -> None:
     Raises:
         CheckpointError: there is such a link, or a file is a named pipe or a device.
     """
-    inside = run.resolve()
+    inside = real_path(run)
     for path in _own_entries(run, directories):
         if _leads_out(path, inside):
             raise CheckpointError(f"{path} is a link that leads out of the run {run}. Copy what it leads to into the "
@@ -63,14 +64,14 @@ def _leads_out(path: Path, directory: Path) -> bool:
         DamagedError: see `path_inside`.
     """
     try:
-        if not path.resolve().is_relative_to(directory):
+        if not real_path(path).is_relative_to(directory):
             return True
         mode = path.stat().st_mode                      # one call: another process may replace the file meanwhile
     except (FileNotFoundError, NotADirectoryError):
         if path.is_symlink():
             raise DamagedError(f"{path} is not a regular file.") from None
         return False
-    except (RuntimeError, OSError) as error:                                    # RuntimeError: a loop of links
+    except OSError as error:                                                    # such as a loop of links
         raise DamagedError(f"{path} cannot be read: {error}.") from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise DamagedError(f"{path} is not a regular file.")

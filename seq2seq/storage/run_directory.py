@@ -14,7 +14,7 @@ from typing import Any
 
 from seq2seq import console
 from seq2seq.errors import CheckpointError, RecipeError, TokenizerError
-from seq2seq.files import parse_json
+from seq2seq.files import parse_json, real_path
 from seq2seq.recipe import Difference, Recipe, differences
 from seq2seq.storage.atomic import make_directories, open_without_links, replace_file
 from seq2seq.storage.checkpoints import RECIPE, list_checkpoints, stored_recipe
@@ -100,18 +100,18 @@ def rename_old_run(recipe: Recipe, run: Path) -> Path:
         RecipeError: a corpus or a model that the recipe names is inside the run and would move with the run, or the
             run is the current working directory.
     """
-    run = run.absolute().resolve()
+    run = real_path(run)
     if run == Path.cwd():
         raise RecipeError("the run is the current working directory, which cannot be renamed. Change to another "
                           "directory.")
     inside = [path for corpus in recipe.data.corpora() for path in corpus.resolve(recipe.data_directory).paths
-              if path.resolve().is_relative_to(run)]
+              if real_path(path).is_relative_to(run)]
     if inside:
         raise RecipeError(f"--restart would rename the run, and the corpus {inside[0]} is in it. Move the corpus out "
                           f"of {run}, or train in another directory with --run-dir.")
     models = [recipe.tokenizer_model,                                           # or training.start_from
               *(recipe.directory / model for corpus in recipe.data.train for model in corpus.translated_by or ())]
-    if used := [path for path in models if path and path.resolve().is_relative_to(run)]:
+    if used := [path for path in models if path and real_path(path).is_relative_to(run)]:
         raise RecipeError(f"--restart would rename the run, and the recipe uses the model {used[0]}, which is in it. "
                           "Train in another directory with --run-dir.")
     number = 1
