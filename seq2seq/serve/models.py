@@ -20,7 +20,7 @@ from seq2seq.recipe import DecodingSection
 from seq2seq.search.options import Pause
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import SlowdownError
-from seq2seq.serve.scheduler import Again
+from seq2seq.serve.scheduler import Again, estimate_tokens
 from seq2seq.storage.checkpoints import resolve_model_path
 from seq2seq.storage.directories import METADATA
 from seq2seq.tokenizers.source import as_source
@@ -165,6 +165,14 @@ class Models:
         if retries:
             return found
         return [Again(replace(group, retries=True)) if n_best[0].faults else n_best for n_best in found]
+
+    def count_tokens(self, group: Group, sentences: Sequence[Any]) -> list[int]:
+        """Return the number of tokens of each sentence, or approximately that of each pair. An estimate of all would be
+        too small for text that is no language, in which each character is a token."""
+        model = self._by_direction.get((group.source, group.target))
+        if model is None or group.options is None:
+            return list(map(estimate_tokens, sentences))
+        return [len(ids) + 1 for ids in model.translators[group.source, group.target].encode(sentences)]
 
     def context(self, path: Sequence[str]) -> int:
         """Return how many previous sentences the first model of a language path uses as context of each sentence."""

@@ -35,17 +35,17 @@ from seq2seq.tokenizers.vocabulary import as_line
 AGEING_TOKENS_PER_SECOND = 500
 """Number of tokens by which a request may exceed one that arrives a second later, and still come first."""
 BYTES_PER_TOKEN = 4
-"""Approximate number of UTF-8 bytes of a subword. For an exact count, each sentence would be tokenized twice."""
+"""Approximate number of UTF-8 bytes of a subword."""
 MAX_SENTENCE_TOKENS = 5_000
-"""Maximum number of tokens (`estimate_tokens`) of a sentence. No sentence of a text is as long; it could hold memory
-and model for minutes."""
+"""Maximum number of tokens (`estimate_tokens`) of a sentence. No sentence of a text is as long; it could hold the model
+for minutes."""
 CLOCK_RATE = 4
 """Seconds by which a second of model time puts a client's virtual clock forward."""
 MAX_AHEAD = 60
 """Maximum number of seconds by which a client's virtual clock is ahead of time."""
 MAX_CLIENTS = 50_000
 """Maximum number of clients with a virtual clock. If there are more, clocks that are not ahead are forgotten."""
-AGAIN_SIZE = 16
+AGAIN_FACTOR = 16
 """Factor by which the number of tokens counts if sentences are translated `Again`."""
 SMALL_SHARE = 0.01
 """Maximum number of sentences of a small request, as a share of `max_waiting`."""
@@ -59,8 +59,7 @@ Item = str | Source | tuple[str, str]
 
 @dataclass(frozen=True)
 class Again:
-    """Result of an item that must be translated again, in another group, in which that takes AGAIN_SIZE times as long.
-    """
+    """Result of an item that must be translated again in another group, which takes AGAIN_FACTOR times as long."""
 
     group: Hashable
 
@@ -70,6 +69,10 @@ class Translate(Protocol):
     while `pause` interrupts another call of it. A result may be `Again`."""
 
     def __call__(self, group: Any, sentences: list[Any], pause: Pause) -> list[Any]: ...
+
+
+CountTokens = Callable[[Any, Sequence[Any]], list[int]]
+"""Function that returns the number of tokens of each item of a group."""
 
 
 def estimate_tokens(sentence: Item) -> int:
@@ -112,9 +115,9 @@ class _Answer:
 class _Request:
     """Sentences of a request that wait or are being translated: all, or those that are translated `Again`.
 
-    size: number of tokens of all sentences, times AGAIN_SIZE for those that are translated `Again`. number: position in
-    the order of arrival. places: index of each sentence in the answer. begun: number of sentences that batches have
-    taken.
+    size: number of tokens of all sentences. tokens: number of tokens of each, times AGAIN_FACTOR if they are translated
+    `Again`. number: position in the order of arrival. places: index of each sentence in the answer. begun: number of
+    sentences that batches have taken.
     """
 
     answer: _Answer
@@ -168,19 +171,22 @@ class Scheduler:
                  max_seconds: float = math.inf,
                  report: Callable[[int, float], None] = lambda sentences, seconds: None,
                  charge: Callable[[str, float], None] = lambda client, seconds: None,
+                 count: CountTokens = lambda group, sentences: list(map(estimate_tokens, sentences)),
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Start the model thread.
 
         Args:
-            batch_tokens: maximum number of tokens (`estimate_tokens`) of a batch. A longer sentence has its own batch.
+            batch_tokens: maximum number of tokens of a batch. A longer sentence has its own batch.
             max_waiting: maximum number of sentences that wait. A request that would exceed this number is refused.
                 Small requests (SMALL_SHARE) may exceed it by a factor of 2, so that large ones cannot keep them out.
             max_seconds: maximum model time of a request.
             report: function that is called after each batch with its number of sentences and its model time.
             charge: function that is called after each batch with each of its clients and the client's model time.
+            count: see `CountTokens`; called in the thread of `submit`.
         """
         self.max_waiting, self.max_seconds, self._batch_tokens = max_waiting, max_seconds, batch_tokens
         self._translate, self._report, self._charge, self._clock = translate, report, charge, clock
+        self._count_tokens = count
         self._waiting: list[_Request] = []
         self._running: list[_Batch] = []                                    # each one interrupts the one before it
         self._clocks: dict[str, float] = {}
@@ -223,10 +229,10 @@ class Scheduler:
         if not sentences:
             future.set_result([])
             return future
-        tokens = [estimate_tokens(sentence) for sentence in sentences]
-        if not admitted and max(tokens) > MAX_SENTENCE_TOKENS:
-            raise ApiError(413, f"Invalid request: a sentence has about {max(tokens):,} tokens, this server accepts at "
+        if not admitted and (longest := max(map(estimate_tokens, sentences))) > MAX_SENTENCE_TOKENS:
+            raise ApiError(413, f"Invalid request: a sentence has about {longest:,} tokens, this server accepts at "
                                 f"most {MAX_SENTENCE_TOKENS:,}. Divide the text into sentences or lines")
+        tokens = self._count_tokens(group, sentences)
         with self._condition:
             if self._closing:
                 raise _stopping()
@@ -400,10 +406,11 @@ class Scheduler:
         for (request, other), indices in again.items():
             if not request.answer.is_awaited:
                 continue
-            tokens = [request.tokens[index] for index in indices]
-            self._queue(replace(request, group=other, size=AGAIN_SIZE * sum(tokens), tokens=tokens, begun=0,
-                                sentences=[request.sentences[index] for index in indices],
-                                places=[request.places[index] for index in indices]))
+            tokens = [AGAIN_FACTOR * request.tokens[index] for index in indices]
+            self._queue(replace(
+                request, group=other, size=sum(tokens), tokens=tokens, begun=0,
+                sentences=[request.sentences[index] for index in indices],
+                places=[request.places[index] for index in indices]))
 
     def _fail(self, answer: _Answer, error: Exception) -> None:
         self._drop(answer)

@@ -74,7 +74,7 @@ class Service:
         """For the arguments, see `Scheduler`."""
         self.models, self.metrics = models, Metrics()
         self.scheduler = Scheduler(models.translate, batch_tokens, max_waiting, max_seconds, self.metrics.count_batch,
-                                   charge)
+                                   charge, models.count_tokens)
         self._detector: Detector | None = None
 
     @property

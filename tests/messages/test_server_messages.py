@@ -17,7 +17,7 @@ from seq2seq.serve.app import create_app
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.limits import Limits, read_keys
 from seq2seq.serve.models import MachineOptions, Models, named_files
-from seq2seq.serve.scheduler import Scheduler
+from seq2seq.serve.scheduler import Scheduler, estimate_tokens
 from seq2seq.serve.server import listen, proxy_networks
 from seq2seq.serve.service import Service
 
@@ -35,6 +35,9 @@ class NoModels:
 
     def context(self, path):
         return 0
+
+    def count_tokens(self, group, sentences):
+        return list(map(estimate_tokens, sentences))
 
 
 async def answer_of(app, path, body, content_type):

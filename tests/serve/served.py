@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from seq2seq.serve.app import create_app
 from seq2seq.serve.directions import Directions
+from seq2seq.serve.scheduler import estimate_tokens
 from seq2seq.serve.server import create_server, listen
 from seq2seq.serve.service import Service
 from seq2seq.tokenizers.vocabulary import as_line
@@ -29,6 +30,9 @@ class EchoModels:
 
     def context(self, path):
         return 0
+
+    def count_tokens(self, group, sentences):
+        return list(map(estimate_tokens, sentences))
 
     def translate(self, group, sentences, pause):
         if group.options is None:

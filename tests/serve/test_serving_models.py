@@ -12,7 +12,7 @@ from seq2seq.serve.api import Settings
 from seq2seq.serve.errors import SlowdownError
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.models import Group, MachineOptions, Models, RequestOptions
-from seq2seq.serve.scheduler import Again
+from seq2seq.serve.scheduler import Again, estimate_tokens
 from seq2seq.serve.server import application
 from seq2seq.serve.service import Service
 from seq2seq.storage.checkpoints import MODEL
@@ -192,3 +192,11 @@ def test_requests_get_the_old_or_the_new_translation_while_a_model_is_replaced(s
             thread.join(20)
     assert not failures and seen[2] == texts(models)[0]
     assert not service.scheduler.alive
+
+
+def test_tokens_are_counted_as_the_model_reads_them(save):
+    models, lines = Models.load([save()], MACHINE), ["ein Hund", "<!D" * 20]
+    translator, = models._loaded[0].translators.values()
+    assert models.count_tokens(TO_ENGLISH, lines) == [len(ids) + 1 for ids in translator.encode(lines)]
+    assert models.count_tokens(TO_ENGLISH, lines)[1] > 2 * estimate_tokens(lines[1])
+    assert models.count_tokens(Group("xx", "yy"), lines) == list(map(estimate_tokens, lines))
