@@ -68,7 +68,7 @@ def open_without_links(path: str, flags: int) -> int:
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags, 0o666)
     status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EMLINK, "it is not a regular file, or has a second name (a hard link)", path)
@@ -187,7 +187,7 @@ def cannot_save(path: Path, error: OSError) -> CheckpointError:
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "Make the directory writable, or choose another"
     elif error.errno == errno.EMLINK:                                           # of `open_without_links`
-        remedy = "Delete it"
+        remedy = "Replace it with a copy of itself, or delete it"
     elif error.errno == errno.EBUSY:
         remedy = "A directory in use, such as a mount point, cannot be replaced: choose a directory inside it"
     else:
