@@ -49,8 +49,9 @@ AGAIN_FACTOR = 16
 """Factor by which the number of tokens counts if sentences are translated `Again`."""
 SMALL_SHARE = 0.01
 """Maximum number of sentences of a small request, as a share of `max_waiting`."""
-UNDISTURBED_SHARE = 0.25
-"""After other requests have interrupted a batch for a time, it is not interrupted again for this share of the time."""
+UNDISTURBED_SHARE, UNDISTURBED_SECONDS = 0.25, 0.1
+"""After other requests have interrupted a batch for a time, it is not interrupted again for this share of the time, but
+for at most some seconds."""
 
 
 Item = str | Source | tuple[str, str]
@@ -322,7 +323,7 @@ class Scheduler:
             self._work(batch)
             seconds_of_others = self._clock() - now
             running.began += seconds_of_others
-            running.undisturbed_until = self._clock() + UNDISTURBED_SHARE * seconds_of_others
+            running.undisturbed_until = self._clock() + min(UNDISTURBED_SECONDS, UNDISTURBED_SHARE * seconds_of_others)
 
     def _next_batch(self) -> _Batch | None:
         """Take the next batch from the queue, of requests that the running batch must not hold; None if there is none.
