@@ -214,9 +214,12 @@ class Models:
             raise UserError(f"{path} is not a translation model, so it cannot be served.")
         recipe = model_recipe(path)
         try:
-            translator.translate([TEST_LINE], **_decoding(translator.decoding, self.machine, RequestOptions()))
+            (best, *_), = translator.translate(
+                [TEST_LINE], **_decoding(translator.decoding, self.machine, RequestOptions()))
         except Exception as error:                                              # whatever the model's files have caused
             raise UserError(f"{path} cannot translate the line '{TEST_LINE}': {error}") from error
+        if not best.text:
+            raise UserError(f"{path} cannot translate the line '{TEST_LINE}': its translation is empty.")
         several = len(recipe.directions) > 1
         by_direction = [translator.towards(each) for each in recipe.directions] if several else [translator]
         translators = {(canonical(source), canonical(target)): each

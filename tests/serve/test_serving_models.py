@@ -1,9 +1,12 @@
 """Loading of the models of a server, and replacing them while requests come."""
 
+import math
+import os
 import shutil
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from random_models import recipe_text, save_random_model, trained_tokenizers
 from served import wait_until
@@ -15,7 +18,7 @@ from seq2seq.serve.models import Group, MachineOptions, Models, RequestOptions
 from seq2seq.serve.scheduler import Again, estimate_tokens
 from seq2seq.serve.server import application
 from seq2seq.serve.service import Service
-from seq2seq.storage.checkpoints import MODEL
+from seq2seq.storage.checkpoints import MODEL, load_bundle, save_bundle
 from seq2seq.storage.directories import METADATA
 from seq2seq.translation.translator import Translation
 
@@ -200,3 +203,30 @@ def test_tokens_are_counted_as_the_model_reads_them(save):
     assert models.count_tokens(TO_ENGLISH, lines) == [len(ids) + 1 for ids in translator.encode(lines)]
     assert models.count_tokens(TO_ENGLISH, lines)[1] > 2 * estimate_tokens(lines[1])
     assert models.count_tokens(Group("xx", "yy"), lines) == list(map(estimate_tokens, lines))
+
+
+@pytest.mark.parametrize("value, reason", [
+    (0.0, "its translation is empty"), (math.nan, "contains NaN or infinity"), (math.inf, "contains NaN or infinity"),
+    (3e38, "cannot translate the line")])
+def test_a_model_that_cannot_translate_does_not_replace_another(save, value, reason):
+    path = save()
+    models = Models.load([path], MACHINE)
+    before = texts(models)
+    bundle = load_bundle(path)
+    broken = {name: np.full_like(weight, value) for name, weight in bundle.weights.items()}
+    save_bundle(path, broken, bundle.recipe_text, bundle.tokenizer_files, bundle.metadata)
+    message, = models.reload()
+    assert "the old model stays in use" in message and reason in message
+    assert texts(models) == before and models.reload() == []
+
+
+def test_a_pipe_as_glossary_or_model_file_does_not_hold_a_reload(save, tmp_path):
+    path, glossary = save(), tmp_path / "terms.tsv"
+    glossary.write_text("Hund\tdog\n")
+    models = Models.load([path], MACHINE, {"terms": glossary})
+    for file in (glossary, path / METADATA, path / MODEL):
+        file.unlink()
+        os.mkfifo(file)
+        messages = models.reload(changed_only=False)
+        assert any("in use" in message for message in messages)
+    assert texts(models)
