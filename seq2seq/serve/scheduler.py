@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -151,7 +151,7 @@ class _Batch:
     began: float
     undisturbed_until: float = -math.inf
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """Number of tokens of its largest request."""
         return max(request.size for request in self.tokens)
@@ -279,6 +279,8 @@ class Scheduler:
             request.number = self._number
             self._waiting.append(request)
             self._count += request.waiting
+            if self._running and not is_far_larger(self._running[-1].largest, request.size):
+                return                                                          # it waits for the running batch
             self._wake()
 
     def _drop(self, answer: _Answer) -> None:
