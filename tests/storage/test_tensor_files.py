@@ -168,7 +168,7 @@ HOSTILE_VALUES = {
 
 def tower():
     value = []
-    for _ in range(900):
+    for _ in range(200):
         value = [value]
     return value
 
