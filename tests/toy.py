@@ -14,6 +14,7 @@ from seq2seq.training.run import train
 WORDS = [("one", "eins"), ("two", "zwei"), ("three", "drei"), ("red", "rot"), ("blue", "blau"), ("cat", "Katze"),
          ("dog", "Hund"), ("sees", "sieht"), ("hears", "hört"), ("and", "und"), ("not", "nicht")]
 
+FOUR_STEPS = ["training.max_steps=4", "training.validate_every=2"]
 RECIPE = """
 name: tiny
 languages: {source: en, target: de}

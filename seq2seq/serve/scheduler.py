@@ -72,14 +72,18 @@ class Translate(Protocol):
     def __call__(self, group: Any, sentences: list[Any], pause: Pause) -> list[Any]: ...
 
 
-CountTokens = Callable[[Any, Sequence[Any]], list[int]]
-"""Function that returns the number of tokens of each item of a group."""
-
-
 def estimate_tokens(sentence: Item) -> int:
     """Return the approximate number of tokens of a sentence, or of both sentences of a pair, `</s>` included."""
     text = "".join(sentence) if isinstance(sentence, tuple) else as_line(sentence)
     return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 2
+
+
+def require_short(sentences: Sequence[Item]) -> None:
+    """Raise ApiError if a sentence has more than MAX_SENTENCE_TOKENS."""
+    longest = max(map(estimate_tokens, sentences), default=0)
+    if longest > MAX_SENTENCE_TOKENS:
+        raise ApiError(413, f"Invalid request: a sentence has about {longest:,} tokens, this server accepts at most "
+                            f"{MAX_SENTENCE_TOKENS:,}. Divide the text into sentences or lines")
 
 
 def is_far_larger(tokens: int, than: int) -> bool:
@@ -172,7 +176,6 @@ class Scheduler:
                  max_seconds: float = math.inf,
                  report: Callable[[int, float], None] = lambda sentences, seconds: None,
                  charge: Callable[[str, float], None] = lambda client, seconds: None,
-                 count: CountTokens = lambda group, sentences: list(map(estimate_tokens, sentences)),
                  clock: Callable[[], float] = time.monotonic) -> None:
         """Start the model thread.
 
@@ -183,11 +186,9 @@ class Scheduler:
             max_seconds: maximum model time of a request.
             report: function that is called after each batch with its number of sentences and its model time.
             charge: function that is called after each batch with each of its clients and the client's model time.
-            count: see `CountTokens`; called in the thread of `submit`.
         """
         self.max_waiting, self.max_seconds, self._batch_tokens = max_waiting, max_seconds, batch_tokens
         self._translate, self._report, self._charge, self._clock = translate, report, charge, clock
-        self._count_tokens = count
         self._waiting: list[_Request] = []
         self._running: list[_Batch] = []                                    # each one interrupts the one before it
         self._clocks: dict[str, float] = {}
@@ -209,7 +210,7 @@ class Scheduler:
         return self._thread.is_alive()
 
     def submit(self, group: Hashable, sentences: Sequence[Item], arrival: float | None = None, admitted: bool = False,
-               client: str = "") -> Future[list[Any]]:
+               client: str = "", tokens: Sequence[int] | None = None) -> Future[list[Any]]:
         """Queue the sentences of a request, and return a future for the list of their results, in the same order.
 
         If the future is cancelled, the sentences that no batch has taken are removed from the queue, and a batch with
@@ -221,19 +222,16 @@ class Scheduler:
                 such as the models of a pivot translation, have the same arrival.
             admitted: True for the later steps of an accepted request. They are accepted even if the queue is full.
             client: name of the client whose virtual clock counts.
+            tokens: number of tokens of each sentence; None: see `estimate_tokens`.
         Raises:
             SlowdownError: too many sentences wait.
-            ApiError: the request has more than `max_waiting` sentences, or a sentence of more than MAX_SENTENCE_TOKENS,
-                or the server is stopping.
+            ApiError: the request has more than `max_waiting` sentences, or the server is stopping.
         """
         future: Future[list[Any]] = Future()
         if not sentences:
             future.set_result([])
             return future
-        if not admitted and (longest := max(map(estimate_tokens, sentences))) > MAX_SENTENCE_TOKENS:
-            raise ApiError(413, f"Invalid request: a sentence has about {longest:,} tokens, this server accepts at "
-                                f"most {MAX_SENTENCE_TOKENS:,}. Divide the text into sentences or lines")
-        tokens = self._count_tokens(group, sentences)
+        tokens = list(map(estimate_tokens, sentences) if tokens is None else tokens)
         with self._condition:
             if self._closing:
                 raise _stopping()
@@ -245,22 +243,18 @@ class Scheduler:
         future.add_done_callback(lambda done: self._drop(answer) if done.cancelled() else None)
         return future
 
-    def look(self) -> None:
-        """Compare the model time of the running requests with `max_seconds` after the current step. The server calls
-        this method every few seconds."""
-        self._wake()
-
     def close(self) -> None:
         """Refuse further requests, answer all others with an error, and end the model thread."""
         with self._condition:
             self._closing = True
             for request in self._waiting:
                 self._fail(request.answer, _stopping())
-            self._wake()
+            self.wake()
         self._thread.join()
 
-    def _wake(self) -> None:
-        """Let the model thread look at the queue, now or after the current step."""
+    def wake(self) -> None:
+        """Let the model thread look at the queue, now or after the current step, and at the model time of the running
+        requests. The server calls this method every few seconds."""
         with self._condition:
             self._pause.wanted[0] = 1
             self._condition.notify()
@@ -281,14 +275,14 @@ class Scheduler:
             self._count += request.waiting
             if self._running and not is_far_larger(self._running[-1].largest, request.size):
                 return                                                          # it waits for the running batch
-            self._wake()
+            self.wake()
 
     def _drop(self, answer: _Answer) -> None:
         """Remove the sentences that wait for this answer from the queue."""
         with self._condition:
             self._waiting = [request for request in self._waiting if request.answer is not answer]
             self._count = sum(request.waiting for request in self._waiting)
-            self._wake()
+            self.wake()
 
     def _run(self) -> None:
         while True:

@@ -30,7 +30,6 @@ from seq2seq.serve.connections import (
 )
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.service import Service
-from seq2seq.serve.threads import in_thread
 
 logger = logging.getLogger("seq2seq.serve")
 
@@ -69,10 +68,11 @@ async def _keep_models_current(service: Service, reload: asyncio.Event, seconds:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await reload.wait()
-        service.scheduler.look()
+        service.scheduler.wake()
         asked = reload.is_set()
         reload.clear()
-        for message in await in_thread(partial(service.models.reload, changed_only=not asked), large=False):
+        # Always in the same idle thread of asyncio's executor: the C library keeps the freed memory of each thread.
+        for message in await asyncio.to_thread(service.models.reload, changed_only=not asked):
             logger.info("%s", message)
             service.metrics.count_reload()
 

@@ -23,7 +23,7 @@ from seq2seq.serve.directions import Directions
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.serve.metrics import Metrics
 from seq2seq.serve.models import Group, Models, RequestOptions
-from seq2seq.serve.scheduler import Scheduler
+from seq2seq.serve.scheduler import Scheduler, require_short
 from seq2seq.serve.threads import in_thread
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source
@@ -74,7 +74,7 @@ class Service:
         """For the arguments, see `Scheduler`."""
         self.models, self.metrics = models, Metrics()
         self.scheduler = Scheduler(models.translate, batch_tokens, max_waiting, max_seconds, self.metrics.count_batch,
-                                   charge, models.count_tokens)
+                                   charge)
         self._detector: Detector | None = None
 
     @property
@@ -218,6 +218,11 @@ class Service:
         group = Group(path[0], path[1], None)
         return self.scheduler.submit(group, pairs, arrival, admitted=True, client=client).result()
 
+    def _count_tokens(self, group: Group, sentences: Sequence[str | Source], admitted: bool) -> list[int]:
+        if not admitted:
+            require_short(sentences)                                            # before a tokenizer reads them
+        return self.models.count_tokens(group, sentences)
+
     async def _translate_sentences(self, by_path: Mapping[tuple[str, ...], Sequence[Source]], options: RequestOptions,
                                    arrival: float, client: str, size: int,
                                    ) -> dict[tuple[str, ...], dict[Source, list[Translation]]]:
@@ -240,8 +245,8 @@ class Service:
         for hop in range(len(path) - 1):
             last = hop == len(path) - 2
             group = Group(path[hop], path[hop + 1], options if last else RequestOptions())
-            future = await _run(
-                partial(self.scheduler.submit, group, sentences, arrival, admitted=hop > 0, client=client), size)
+            tokens = await _run(partial(self._count_tokens, group, sentences, hop > 0), size)
+            future = self.scheduler.submit(group, sentences, arrival, admitted=hop > 0, client=client, tokens=tokens)
             try:
                 found = await asyncio.wrap_future(future)
             except (CorpusError, RequestError):

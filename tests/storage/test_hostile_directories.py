@@ -12,14 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from toy import RECIPE, write_corpus
 
 from seq2seq.cli import main
 from seq2seq.interop import exporting
-from seq2seq.recipe import load_recipe
-from seq2seq.training.run import train
 
-SETTINGS = ["training.max_steps=4", "training.validate_every=2"]
 SECRET = "opensesame"
 CPU = ["--device", "cpu", "--threads", "1", "--precision", "fp32"]
 IN_RUN = (".lock", "recipe.yaml", "metrics.jsonl", "curves.svg", "best", "best/metadata.json", "best/README.md",
@@ -29,16 +25,6 @@ IN_RUN = (".lock", "recipe.yaml", "metrics.jsonl", "curves.svg", "best", "best/m
           "teachers/1", ".best.replaced", ".recipe.yaml.0123456789abcdef.tmp", "checkpoints/.step-00000004.replaced",
           "best/.metadata.json.0123456789abcdef.tmp")
 QUICK = (".lock", "metrics.jsonl", "best/README.md", "checkpoints", "tensorboard/events.out.tfevents.1", "synthetic")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Directory with text, recipe and a run of 4 steps."""
-    folder = tmp_path_factory.mktemp("made")
-    write_corpus(folder)
-    (folder / "recipe.yaml").write_text(RECIPE)
-    train(load_recipe(folder / "recipe.yaml", SETTINGS), folder / "run")
-    return folder
 
 
 @pytest.fixture

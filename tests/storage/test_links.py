@@ -5,16 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from toy import RECIPE, write_corpus
 
 from seq2seq.cli import main
 from seq2seq.errors import CheckpointError
-from seq2seq.recipe import load_recipe
 from seq2seq.storage import checkpoints
 from seq2seq.storage.links import DamagedError, path_inside, refuse_links
-from seq2seq.training.run import train
 
-SETTINGS = ["training.max_steps=4", "training.validate_every=2"]
 IN_BUNDLE = ("metadata.json", "model.safetensors", "recipe.yaml", "tokenizer.model")
 IN_RUN = ("recipe.yaml", "metrics.jsonl", "curves.svg", ".lock", "checkpoints", "best", "tokenizer", "tensorboard",
           "prepared", "synthetic", "checkpoints/step-00000004", "checkpoints/step-00000004/metadata.json",
@@ -24,17 +20,6 @@ HARMLESS = ("metrics.jsonl.writing", "recipe.yaml.writing", "curves.svg.writing"
             "best/.metadata.json.saving", "best/.README.md.saving", "best/README.md")
 HIDDEN = (".best.saving", ".metadata.json.saving", ".start", "checkpoints/.step-00000006.saving",
           "tokenizer/.metadata.json.saving")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Directory with text, recipe and a run of 4 steps."""
-    folder = tmp_path_factory.mktemp("links")
-    write_corpus(folder)
-    (folder / "recipe.yaml").write_text(RECIPE)
-    train(load_recipe(folder / "recipe.yaml", SETTINGS), folder / "run")
-    (folder / "run" / "tensorboard").mkdir(exist_ok=True)
-    return folder
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from toy import RECIPE, write_corpus
+from toy import FOUR_STEPS, RECIPE, write_corpus
 
 from seq2seq.cli import main
 from seq2seq.data.corpus import Counts, read_corpus, read_pairs, require_readable, text_checksums
@@ -17,7 +17,6 @@ from seq2seq.recipe import Corpus, Readable, load_recipe
 from seq2seq.storage.checkpoints import RECIPE_DIRECTORY, TEXT_CHECKSUMS, load_bundle, save_bundle
 from seq2seq.training.run import train
 
-SETTINGS = ["training.max_steps=4", "training.validate_every=2"]
 SECRET = "opensesame"
 CPU = ["--device", "cpu", "--threads", "1", "--precision", "fp32"]
 # Corpora that a stranger's recipe can name, each without its first key. All of them name the directory `mine`.
@@ -39,16 +38,6 @@ CORPORA = {
 }
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Directory with text, recipe and a run of 4 steps."""
-    folder = tmp_path_factory.mktemp("made")
-    write_corpus(folder)
-    (folder / "recipe.yaml").write_text(RECIPE)
-    train(load_recipe(folder / "recipe.yaml", SETTINGS), folder / "run")
-    return folder
-
-
 @pytest.fixture
 def work(made, tmp_path, monkeypatch):
     """Working directory with the user's files in `mine`, each of which contains the secret."""
@@ -66,7 +55,7 @@ def work(made, tmp_path, monkeypatch):
 def strangers_bundle(work, sections, metadata=(), where="bundle"):
     """Write the bundle of the user's run as a stranger would change it. sections: replaced sections of the recipe."""
     best = load_bundle(work / "own" / "run" / "best")
-    recipe = load_recipe(work / "own" / "recipe.yaml", SETTINGS)
+    recipe = load_recipe(work / "own" / "recipe.yaml", FOUR_STEPS)
     data = {"train": [{"source": "source.en", "target": "target.de"}],
             "valid": {"source": "source.en", "target": "target.de"}, "test": {}}
     document = recipe.model_dump(mode="json", exclude_none=True) | {"data": data | sections}
@@ -168,7 +157,7 @@ def test_a_run_its_average_and_a_copy_of_its_bundle_read_their_text_elsewhere(ma
 def test_a_test_set_that_has_changed_since_is_an_error_that_names_it(work, tmp_path, capfd):
     write_corpus(tmp_path)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    train(load_recipe("recipe.yaml", SETTINGS), tmp_path / "run")
+    train(load_recipe("recipe.yaml", FOUR_STEPS), tmp_path / "run")
     assert main(["evaluate", "run", *CPU]) == 0
     Path("valid.de").write_text(Path("valid.de").read_text().replace("rot", "blau"))
     assert main(["evaluate", "run", *CPU]) == 2
@@ -180,7 +169,7 @@ def test_a_test_set_that_has_changed_since_is_an_error_that_names_it(work, tmp_p
 def test_a_test_set_that_is_added_to_a_finished_run_is_read(work, tmp_path):
     write_corpus(tmp_path)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    train(load_recipe("recipe.yaml", SETTINGS), tmp_path / "run")
+    train(load_recipe("recipe.yaml", FOUR_STEPS), tmp_path / "run")
     (tmp_path / "more").mkdir()
     for side in ("en", "de"):
         shutil.copy(f"train.{side}", tmp_path / "more" / f"other.{side}")
@@ -188,13 +177,13 @@ def test_a_test_set_that_is_added_to_a_finished_run_is_read(work, tmp_path):
             file.write("one\n" if side == "en" else "eins\n")
     Path("recipe.yaml").write_text(RECIPE.replace("test: {", "test: {more: {source: more/other.en, target: "
                                                              "more/other.de}, "))
-    train(load_recipe("recipe.yaml", SETTINGS), tmp_path / "run")
+    train(load_recipe("recipe.yaml", FOUR_STEPS), tmp_path / "run")
     assert main(["evaluate", "run", *CPU]) == 0
 
 
 def test_a_data_set_of_the_hub_is_known_by_its_texts(work):
     spec = Corpus(hub=str(work / "mine" / "set"), split="train", source="x", target="y")
-    recipe = load_recipe("own/recipe.yaml", SETTINGS)
+    recipe = load_recipe("own/recipe.yaml", FOUR_STEPS)
     counts = Counts()
     assert len(list(read_corpus(spec, Path(), counts))) == 1
     checksums = text_checksums(spec, Path(), counts)
