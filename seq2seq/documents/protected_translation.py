@@ -455,10 +455,10 @@ def _inserted(text: str, tags: Sequence[Tag], source: str, placeholders: Sequenc
         joined = before.isalnum() and after.isalnum() and tag.raw[0] != "<"      # see `_separates_words`
         if joined:
             parts[-1] = parts[-1].rstrip(" ")
-        written = "".join(parts)
+        written = next((part[-1] for part in reversed(parts) if part), "")      # its last character
         following = text[tag.position:tag.position + 1]
-        left = before == " " and written and not written[-1].isspace() or (
-            written[-1:].isalnum() and tag.raw[0].isalnum())
+        left = before == " " and written and not written.isspace() or (
+            written.isalnum() and tag.raw[0].isalnum())
         right = following and not following.isspace() and (
             after == " " or before == " " and following.isalnum() and not after.isalnum())
         parts += [" " if left else "", tag.raw, " " if right else ""]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -28,7 +27,7 @@ from seq2seq.model.attention import CrossAttention
 from seq2seq.model.transformer import DecoderLayer, Transformer
 from seq2seq.recipe import DecodingOptions, DecodingSection, ModelSection, Recipe
 from seq2seq.recipe.combinations import SAMPLING_KEYS
-from seq2seq.storage.atomic import make_directories, recover, replace_directory
+from seq2seq.storage.atomic import delete, link_or_copy, make_directories, recover, replace_directory
 from seq2seq.storage.checkpoints import MODEL, README, bundle_metadata, recipe_with_corpora, resolve_model_path
 from seq2seq.storage.model_card import Sizes, Usage, is_own_card, model_card
 from seq2seq.storage.tensor_files import read_shapes
@@ -388,16 +387,16 @@ def write_checked_export(output: Path, export: str, write: Callable[[Path], None
         require(parity, tolerance, export)
         report = {**asdict(parity), "tolerance": asdict(tolerance),
                   FILES_KEY: sorted({REPORT, *(path.name for path in directory.iterdir())})}
-        if message := kept_card(output):
-            shutil.copy2(output / README, directory / README, follow_symlinks=False)
-            console.print_message(message)
         (directory / REPORT).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for path in directory.iterdir():                                # safetensors makes files private to their owner
-            if not path.is_symlink():
-                path.chmod(directory.stat().st_mode & 0o666)
+            path.chmod(directory.stat().st_mode & 0o666)
         if output.exists():
             exported = {*report[FILES_KEY], *_exported_files(output)}
             if others := sorted(path.name for path in output.iterdir() if path.name not in exported):
                 raise FormatError(f"{output} contains {others[0]} besides an earlier export. It was not changed; move "
                                   "that file away, or name a new directory.")
+        if message := kept_card(output):
+            delete(directory / README)
+            link_or_copy(output / README, directory / README)
+            console.print_message(message)
     return parity

@@ -143,6 +143,15 @@ def current_path(path: Path) -> Path:
     return old_path(path) if not path.exists() and old_path(path).exists() else path
 
 
+def link_or_copy(path: str | Path, new: str | Path) -> None:
+    """Give a file or a link a second name, or copy it if the file system has no hard links. A hard link takes no space,
+    however large the file is."""
+    try:
+        os.link(path, new, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        shutil.copy2(path, new, follow_symlinks=False)
+
+
 def delete(path: Path) -> None:
     """Delete a file, a link, or a directory with its contents. Do nothing if `path` does not exist."""
     if path.is_dir() and not path.is_symlink():

@@ -27,6 +27,7 @@ from seq2seq.storage.atomic import (
     current_path,
     delete,
     delete_temporary,
+    link_or_copy,
     old_path,
     recover,
     replace_directory,
@@ -249,9 +250,9 @@ def save_bundle(
         metadata = {**header("bundle", new), **metadata}
         for file in user_files:
             if file.is_dir():
-                shutil.copytree(file, new / file.name, symlinks=True)
+                shutil.copytree(file, new / file.name, symlinks=True, copy_function=link_or_copy)
             else:
-                shutil.copy2(file, new / file.name, follow_symlinks=False)
+                link_or_copy(file, new / file.name)
         (new / METADATA).write_bytes(as_json(metadata))
         if (card := _card(new, metadata)) is not None:
             (new / README).write_bytes(card)

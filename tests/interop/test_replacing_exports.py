@@ -92,6 +92,14 @@ def test_an_earlier_readme_that_is_a_link_shows_nothing_in_the_new_export(export
     assert (tmp_path / "secret").read_text() == "secret" and (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
+def test_an_earlier_readme_of_a_terabyte_is_kept_without_a_copy(export_of, tmp_path):
+    export_of(tmp_path / "theirs", "old")
+    with open(tmp_path / "theirs" / "README.md", "wb") as file:
+        file.truncate(10**12)
+    export_of(tmp_path / "theirs", "new", "README.md")
+    assert (tmp_path / "theirs" / "README.md").stat().st_size == 10**12
+
+
 def test_a_pipe_in_place_of_the_report_of_an_earlier_export_is_not_waited_for(export_of, tmp_path):
     export_of(tmp_path / "theirs", "old")
     (tmp_path / "theirs" / "parity.json").unlink()

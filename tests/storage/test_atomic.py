@@ -11,7 +11,15 @@ import pytest
 from dying import killed_at_operation
 
 from seq2seq.storage import atomic
-from seq2seq.storage.atomic import delete_temporary, recover, replace_directory, replace_file, sync, temporary_path
+from seq2seq.storage.atomic import (
+    delete_temporary,
+    link_or_copy,
+    recover,
+    replace_directory,
+    replace_file,
+    sync,
+    temporary_path,
+)
 
 TESTS = Path(__file__).parents[1]
 IMITATION = """\
@@ -58,6 +66,21 @@ def test_a_directory_is_the_old_one_or_the_new_one_wherever_the_process_is_kille
         found.append((path / "a").read_text())
         assert names_in(tmp_path) == ["best"]
     assert {*found} == {"old", "new"}
+
+
+@pytest.mark.parametrize("has_hard_links", [True, False])
+def test_a_file_or_a_link_gets_a_second_name(tmp_path, monkeypatch, has_hard_links):
+    def no_link(*arguments, **options):
+        raise OSError(errno.EPERM, "there are no hard links")
+
+    (tmp_path / "a").write_text("text")
+    (tmp_path / "link").symlink_to("nowhere")
+    if not has_hard_links:
+        monkeypatch.setattr(atomic.os, "link", no_link)
+    link_or_copy(tmp_path / "a", tmp_path / "b")
+    link_or_copy(tmp_path / "link", tmp_path / "other")
+    (tmp_path / "a").unlink()
+    assert (tmp_path / "b").read_text() == "text" and os.readlink(tmp_path / "other") == "nowhere"
 
 
 def test_a_link_is_replaced_and_its_target_is_not_changed(tmp_path):
