@@ -42,12 +42,14 @@ class Tag:
     position: index of the character of the block's text before which the tag stands. raw: the tag as it stands in the
     document. kind: "alone" is an element without contents, such as an image; "break" is a line break, at which a
     sentence ends. pair: number shared by an opening tag and its counterpart, the closing tag; None if it has none.
+    in_text: True if the tag is part of the block's text for the format, as `<b>` in a string of JSON.
     """
 
     position: int
     raw: str
     kind: TagKind = "alone"
     pair: int | None = None
+    in_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ class Block:
     text: text with escapes resolved: `&amp;` is `&`. tags: inline tags in the order of the document; their positions
     never decrease. place: place in the document for messages, such as `line 12`. split: True if the text is a
     paragraph that is divided into sentences; False if it is one sentence, such as a title. keeps_lines: True if the
-    program that shows the text breaks the line at a line feed; False if it shows a line feed as a space.
+    program that shows the text breaks the line at a line feed; False if it shows a line feed as a space. syntax: names
+    of the format's own syntaxes, which `syntaxes.find_markup` knows, such as `c-format` for a message of PO.
+    access_keys: characters that can mark the letter of a keyboard shortcut in this format, such as `&` in "&File".
     """
 
     text: str
@@ -65,6 +69,8 @@ class Block:
     place: str = ""
     split: bool = True
     keeps_lines: bool = False
+    syntax: tuple[str, ...] = ()
+    access_keys: str = ""
 
     def __post_init__(self) -> None:
         require_block_size(len(self.text), self.place)
