@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -38,9 +38,9 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of
+from seq2seq.documents.registry import FORMATS, START_BYTES, format_of, has_other_format, require_lines
 from seq2seq.errors import UserError
-from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary, sha256_of
+from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary, open_regular, sha256_of
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import Input, Line, LineWarnings, UnseenCharacters, file_or_standard, reading
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
@@ -58,8 +58,6 @@ MAIN_RANK_SECONDS = 10
 ranks in this time, so that the error is printed once."""
 BLOCK_LINES = 8192
 """Maximum number of lines per worker in a block. After a stop signal, the command finishes the block and ends."""
-OTHER_SUFFIXES = frozenset([".pdf", ".doc", ".xls", ".xlsx", ".ppt", ".epub", ".rtf", ".mobi"])
-"""Endings of documents in formats that are not read. Their bytes are not lines of text."""
 
 EXAMPLES = examples("seq2seq translate runs/multi30k_de_en < test.de > test.en",
                     "seq2seq translate model test.de --output test.en --beam-size 1",
@@ -194,6 +192,7 @@ def translate(
     if world_size > 1:
         _require_several_processes_can(path, output, workers, device)
         device = device_of_worker(int(os.environ.get("LOCAL_RANK", 0)), device)
+    may_be_document = document is None
     document = input_format(path, document)
     if document and (format is TextOrLines.jsonl or prefix or require):
         raise UserError("--format jsonl, --prefix and --require are for lines of text, not for documents. Remove them, "
@@ -214,6 +213,8 @@ def translate(
         divided = divide_document(contents, document, name, recipe.languages, recipe.data.context,
                                   Placeholders(placeholder or ())) if document else None
         lines = _as_lines(divided.sentences, name) if divided else opened[0]
+        if path is None and may_be_document:
+            lines.check = partial(require_lines, name)
         # `_stopping` is entered before `_translators` and left after it, to handle signals while the workers end.
         stop = stack.enter_context(_stopping(unfinished))
         translator = stack.enter_context(
@@ -288,15 +289,28 @@ def input_format(path: Path | None, format: str | None) -> str | None:
     format: value of --document: `lines` if the input is lines of text; None if the file's name decides the format.
 
     Raises:
-        UserError: according to its name, the file is a compressed document, or a document of another format.
+        UserError: according to its name or its contents, the file is a compressed document, or a document of another
+            format.
     """
     if format is None and path is not None:
-        if path.suffix.lower() in OTHER_SUFFIXES or path.suffix in COMPRESSED_SUFFIXES and format_of(path.stem):
-            raise UserError(f"{path}: {path.suffix} documents cannot be translated. Convert or decompress it to one of "
-                            f"{' '.join(SUFFIXES)}, or add --document lines if each line of the file is a sentence.")
-        if format := format_of(path.name):
+        compressed = path.suffix in COMPRESSED_SUFFIXES
+        start = b"" if compressed else _start(path)
+        format = format_of(path.name, start)
+        if format is None:
+            require_lines(str(path), start)
+        if compressed and (format_of(path.stem) or has_other_format(path.stem)):
+            raise UserError(f"{path}: documents must not be compressed. Decompress it, or add --document lines if each "
+                            "line of the file is a sentence.")
+        if format:
             console.print_message(f"{path} is translated as {format}; with --document lines, each line is a sentence")
     return None if format == "lines" else format
+
+
+def _start(path: Path) -> bytes:
+    """Return the beginning of a regular file; b"" for another file, and for one whose error appears on reading."""
+    with suppress(OSError), open_regular(path) as file:
+        return file.read(START_BYTES)
+    return b""
 
 
 def _as_lines(sentences: Sequence[str], name: str) -> Input:

@@ -50,6 +50,7 @@ _PATTERNS = (
     r"\{\s*+(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
     # Variables of printf and similar functions: %s, %(count)d, %1$s, %-8.3f, %%, %@, %1, %L2, %n, %name%.
     r"%\([^()\n]{1,80}\)[-+#0]*+\d*+(?:\.\d++)?[A-Za-z]", rf"%{_NAME}%(?![\w%])",
+    r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)",                                     # of Apple's plural rules
     r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?![a-z]{3})",
     r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)",
     # Other variables: $name, :name, __name__, [[name]].

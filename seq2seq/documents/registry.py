@@ -1,17 +1,20 @@
-"""Formats of documents, by their names and by file suffixes."""
+"""Formats of documents, by their names, by file suffixes and by the contents of a file."""
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from importlib import import_module
 from pathlib import PurePath
+from xml.parsers import expat
 
 from seq2seq.documents.block import Document, DocumentError
 from seq2seq.errors import UserError
-from seq2seq.files import compression_of
+from seq2seq.files import UTF16_MARKS, compression_of
 
 # Class and file suffixes of each format. A class is imported on first use, because the help of the command line needs
 # only the names. `.txt` is no suffix of `text`, because such files usually have a sentence per line. `.xml` is left
-# out, because it does not tell the format of the contents.
+# out, because the root element tells the format.
 _TABLE = {
     "html": ("seq2seq.documents.formats.html.HtmlDocument", ".html .htm .xhtml"),
     "markdown": ("seq2seq.documents.formats.markdown.MarkdownDocument", ".md .markdown"),
@@ -25,6 +28,12 @@ _TABLE = {
     "properties": ("seq2seq.documents.formats.properties.PropertiesDocument", ".properties"),
     "android": ("seq2seq.documents.formats.android.AndroidDocument", ""),
     "json": ("seq2seq.documents.formats.json_strings.JsonDocument", ".json .arb"),
+    "yaml": ("seq2seq.documents.formats.yaml_strings.YamlDocument", ".yml .yaml"),
+    "strings": ("seq2seq.documents.formats.apple_strings.AppleStringsDocument", ".strings"),
+    "stringsdict": ("seq2seq.documents.formats.stringsdict.StringsDictDocument", ".stringsdict"),
+    "xcstrings": ("seq2seq.documents.formats.xcstrings.XcstringsDocument", ".xcstrings"),
+    "resx": ("seq2seq.documents.formats.resx.ResxDocument", ".resx .resw"),
+    "csv": ("seq2seq.documents.formats.csv_table.CsvDocument", ".csv .tsv"),
     "docx": ("seq2seq.documents.formats.office.DocxDocument", ".docx"),
     "pptx": ("seq2seq.documents.formats.office.PptxDocument", ".pptx"),
     "odt": ("seq2seq.documents.formats.office.OdtDocument", ".odt .odp .ods"),
@@ -35,13 +44,93 @@ FORMATS = tuple(_TABLE)
 OFFICE = ("docx", "pptx", "odt")
 """Formats whose files are ZIP archives."""
 SUFFIXES = {suffix: name for name, (_, suffixes) in _TABLE.items() for suffix in suffixes.split()}
-"""Format of each file suffix."""
+"""Format of each file suffix. The format of .xml is that of its root element."""
+_BILINGUAL = ("tmx", "yaml", "xcstrings", "csv")
+"""Formats that name the languages of their texts."""
+_ROOTS = {"resources": "android", "xliff": "xliff", "TS": "ts", "tmx": "tmx", "root": "resx", "html": "html"}
+"""Format of a file with the suffix .xml by the name of its root element."""
+# Suffixes of structured files that are not read: their lines are not sentences. Codes of languages are left out, because
+# corpora have them as suffixes: .pl, .cs.
+_OTHER_SUFFIXES = frozenset("""
+.pdf .ps .djvu .doc .docm .dot .dotx .dotm .rtf .wpd .wps .pages .epub .mobi .azw3 .fb2 .fodt .fods .fodp .ott .xls .xlsx
+.xlsm .xlsb .xltx .numbers .ppt .pptm .pps .ppsx .potx .key .idml .indd .icml .sla .vsdx .odg .tex .latex .bib .rst .adoc
+.asciidoc .asc .textile .mediawiki .wiki .typ .ipynb .rmd .qmd .mdx .dita .ditamap .docbook .dbk .mht .mhtml .eml .msg
+.mbox .gmo .qm .qph .dfxp .ttml .itt .sbv .sub .smi .sami .stl .scc .lrc .usf .json5 .jsonc .hjson .jsonl .ndjson .ftl
+.fluent .lang .rc .rc2 .wxl .nsi .nsh .isl .catkeys .desktop .appdata .metainfo .appstream .toml .ini .inf .cfg .conf
+.plist .xib .storyboard .nib .resources .restext .resjson .xaml .axaml .xul .dtd .sdlxliff .mxliff .mqxliff .txlf .ttx
+.xlz .mqxlz .sdlppx .tbx .tmb .sdltm .svg .xsl .xslt .xsd .rdf .rss .atom .kml .gpx .wsdl .js .mjs .cjs .jsx .tsx .vue
+.svelte .astro .php .phtml .py .rb .erb .haml .slim .java .kt .kts .swift .go .dart .scala .cpp .cc .hpp .h .c .css .scss
+.less .sql .pug .jade .hbs .handlebars .mustache .liquid .ejs .twig .j2 .jinja .jinja2 .tmpl .gohtml .tpl .cshtml .razor
+.aspx .jsp .vb .bat .ps1 .graphql .proto .docset .parquet .sqlite .db .xpi .jar .zip .tar .7z .rar .png .jpg .jpeg .gif
+.webp .mp3 .mp4 .wav .exe .dll .so .o .pyc .woff .woff2 .ttf .otf""".split())
+# Beginnings of structured files that no text has.
+_BEGINNINGS = {
+    "XML or HTML": r"<\?xml\b|<!doctype\b|<html\b", "JSON": r'\{\s*+(?:"|\Z)', "PDF": "%PDF-", "PostScript": "%!PS",
+    "RTF": r"\{\\rtf", "WebVTT": r"WEBVTT\s", "ASS": r"\[Script Info\]", "PO": r'(?:#[^\n]*+\n)*+msgid "',
+    "SRT": r"\d++\r?\n\d{1,2}:\d\d:\d\d[,.]\d{1,3} --> ", "YAML": r"%YAML ", "a compiled property list": "bplist0",
+}
+_BEGINNING = re.compile("|".join(f"({pattern})" for pattern in _BEGINNINGS.values()), re.IGNORECASE)
+START_BYTES = 1 << 20
+"""Number of bytes of a file that tell its format."""
 
 
-def format_of(name: str) -> str | None:
-    """Return the format that a file's name tells, or None. A file named strings.xml has the format of Android."""
-    path = PurePath(name)
-    return "android" if path.name.lower() == "strings.xml" else SUFFIXES.get(path.suffix.lower())
+def format_of(name: str, data: bytes = b"") -> str | None:
+    """Return the format that a file's name tells, or None. The root element tells the format of a file named .xml; data:
+    its contents."""
+    suffix = PurePath(name).suffix.lower()
+    return _ROOTS.get(_root_element(data)) if suffix == ".xml" else SUFFIXES.get(suffix)
+
+
+def _root_element(data: bytes) -> str:
+    """Return the name of the root element of an XML document without its prefix; "" if there is none."""
+    names: list[str] = []
+    parser = expat.ParserCreate()
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        names.append(name.rpartition(":")[2])
+        parser.StartElementHandler = None
+
+    parser.StartElementHandler = start
+    with suppress(expat.ExpatError):                                            # after the start tag, it does not matter
+        parser.Parse(data[:START_BYTES], False)
+    return names[0] if names else ""
+
+
+def has_other_format(name: str) -> bool:
+    """Return True if a file's name is that of a structured file, but does not tell a format that is read."""
+    suffix = PurePath(name).suffix.lower()
+    return suffix in _OTHER_SUFFIXES or suffix == ".xml"
+
+
+def structure_of(data: bytes) -> str | None:
+    """Return the kind of structured or binary data that begins with `data`, such as `JSON`; None if it may be text."""
+    is_utf16 = data.startswith(UTF16_MARKS)
+    if b"\0" in data and not is_utf16:
+        return "binary data"
+    start = data[:START_BYTES].decode("utf-16" if is_utf16 else "utf-8", "ignore")
+    found = _BEGINNING.match(start.removeprefix("\ufeff").lstrip())
+    return [*_BEGINNINGS][found.lastindex - 1] if found and found.lastindex else None
+
+
+def require_lines(name: str, start: bytes = b"") -> None:
+    """Refuse a file that is not lines of text.
+
+    Args:
+        name: name of the file, which does not tell a format that is read. start: beginning of its contents.
+    Raises:
+        UserError: its name is that of another kind of document, or its contents begin like one.
+    """
+    suffix = PurePath(name).suffix
+    if suffix.lower() == ".xml":
+        problem = f"no format that is read has the root element <{_root_element(start)}>."
+    elif has_other_format(name):
+        problem = f"{suffix} documents cannot be translated."
+    elif kind := structure_of(start):
+        problem = f"the contents begin like {kind}, not like lines of text."
+    else:
+        return
+    raise UserError(f"{name}: {problem} Convert it to one of {' '.join(SUFFIXES)}, or name its format with --document "
+                    "FORMAT, or add --document lines if each line of the file is a sentence.")
 
 
 def parse(data: bytes, format: str, name: str, source_language: str, target_language: str) -> Document:
@@ -61,7 +150,7 @@ def parse(data: bytes, format: str, name: str, source_language: str, target_lang
     module, _, class_name = _TABLE[format][0].rpartition(".")
     read = getattr(import_module(module), class_name)
     try:
-        document: Document = read(data, source_language, target_language) if format == "tmx" else read(data)
+        document: Document = read(data, source_language, target_language) if format in _BILINGUAL else read(data)
     except DocumentError as error:
         separator = ":" if str(error).startswith("line ") else ": "
         raise DocumentError(f"{name}{separator}{str(error).removeprefix('line ')}") from error

@@ -43,11 +43,11 @@ def translate_document(translator: Translator | TranslatorPool | ProtectedTransl
         UserError: the document or the glossary is malformed. The message contains the place of the fault.
     """
     path = Path(name) if isinstance(document, bytes) else Path(document)
-    format = format or format_of(path.name)
+    data = document if isinstance(document, bytes) else read_document(path)
+    format = format or format_of(path.name, data)
     if format is None:
         raise UserError(f"the name of {path} does not tell its format. Give the format, or one of the endings "
                         f"{' '.join(SUFFIXES)}.")
-    data = document if isinstance(document, bytes) else read_document(path)
     safe = translator if isinstance(translator, ProtectedTranslator) else protected(translator, glossary, placeholders)
     languages = safe.translator.languages
     divided = divide_document(data, format, str(path), languages, safe.translator.context, safe.placeholders)

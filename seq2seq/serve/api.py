@@ -144,13 +144,11 @@ class Api:
         client = await self.admit(request, parameters)
         source, target = text(parameters, "source"), text(parameters, "target")
         name = file.filename or ""
-        format = format_of_file(name)
+        contents = await file.read()
+        format = format_of_file(name, contents)
         if format is None or not name.removesuffix(suffix_of(name)):
             raise invalid(f"the format of this file is not supported, only {', '.join(SUFFIXES)}")
-        contents = await file.read()
         if format == "text":
-            if b"\0" in contents and not contents.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise invalid("the file is not text: it has bytes of value 0")
             contents = contents.removeprefix(codecs.BOM_UTF8)
         if format == "tmx" and source.lower() == AUTO:
             raise invalid("the source language of a .tmx file cannot be detected. Give it in the parameter source")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from seq2seq.documents import registry
-from seq2seq.serve.errors import ApiError
+from seq2seq.serve.errors import ApiError, invalid
 
-SUFFIXES = (".txt", *registry.SUFFIXES)
-"""Endings of the names of files that can be translated. A file with the name strings.xml can be translated, too."""
+SUFFIXES = (".txt", *registry.SUFFIXES, ".xml")
+"""Endings of the names of files that can be translated. The root element of an .xml file tells its format."""
 LIFETIME_SECONDS = 1800
 """Time after which a translated file is deleted if nobody has fetched it."""
 MAX_BYTES = 64 * 2**20
@@ -91,9 +91,17 @@ class FileStore:
             del self._files[key]
 
 
-def format_of_file(name: str) -> str | None:
-    """Return the format that a file's name tells; None if the file cannot be translated."""
-    return "text" if suffix_of(name) == ".txt" else registry.format_of(name.replace("\\", "/"))
+def format_of_file(name: str, contents: bytes) -> str | None:
+    """Return the format of a file; None if the file cannot be translated.
+
+    Raises:
+        ApiError: the contents of a file that is named .txt begin like those of a structured file.
+    """
+    if suffix_of(name) != ".txt":
+        return registry.format_of(name.replace("\\", "/"), contents)
+    if kind := registry.structure_of(contents):
+        raise invalid(f"the contents of the file begin like {kind}, not like text. Give its name the ending of its format")
+    return "text"
 
 
 def content_type(name: str) -> str:

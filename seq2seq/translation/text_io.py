@@ -111,8 +111,10 @@ class Input:
     """Input read line by line.
 
     name: name of the input in messages. live: True if the user types the input, so that each line must be answered
-    immediately.
+    immediately. check: function that gets the bytes of the first line, and may refuse the input.
     """
+
+    check: Callable[[bytes], None] | None = None
 
     def __init__(self, file: BinaryIO, name: str, total: int | None = None, live: bool = False,
                  max_line_bytes: int | None = None) -> None:
@@ -126,6 +128,8 @@ class Input:
         not_utf8 = LineWarnings(self.name, "lines are not UTF-8. Convert the file, for example with iconv -f latin1 -t "
                                            "utf-8")
         for number, data in enumerate(self._raw_lines(), start=1):
+            if number == 1 and self.check:
+                self.check(data)
             ending = b"\r\n" if data.endswith(b"\r\n") else b"\n" if data.endswith(b"\n") else b""
             data = data.removesuffix(ending)
             try:

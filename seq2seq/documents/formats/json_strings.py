@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seq2seq.documents.block import MAX_DEPTH, MAX_LINES, Block, DocumentError, require_count
+from seq2seq.documents.block import MAX_DEPTH, Block, DocumentError
+from seq2seq.documents.json_tree import require_json
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
-from seq2seq.files import NotJson, read_any_json
+from seq2seq.files import read_any_json
 
-_PLACE = re.compile(r"(.*): line (\d+) column (\d+) \(char \d+\)")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 
 
@@ -36,14 +36,8 @@ class JsonDocument:
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not JSON, or is nested too deeply."""
         self._text, self._encoding = decode_text(data)
-        require_count(self._text.count('"') // 2, MAX_LINES, "strings")
+        require_json(self._text)
         content = self._text.removeprefix("\ufeff")
-        try:
-            read_any_json(content)
-        except NotJson as error:
-            problem = _PLACE.sub(r"line \2, column \3: \1", str(error))
-            raise DocumentError(problem if problem.startswith("line ") else f"the document: {problem}. Simplify it.") \
-                from None
         self._ensure_ascii = "\\u" in content and content.isascii()
         self.blocks: list[Block] = []
         self._strings: list[tuple[int, int]] = []                               # span of each block

@@ -1,0 +1,58 @@
+""".NET's .resx and .resw: strings are translated. Names, comments and resources of other types do not change.
+
+Format: https://learn.microsoft.com/en-us/dotnet/core/extensions/work-with-resx-files-programmatically
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from seq2seq.documents.block import Block
+from seq2seq.documents.spans import is_message, trim
+from seq2seq.documents.xml_tokens import XmlToken
+from seq2seq.documents.xml_units import Role, XmlFile
+
+# Properties of Windows Forms whose values are no text. Only in the resources of a form, which have names with >>, such
+# a name cannot be that of a message.
+_PROPERTY = re.compile(r"\.(?:Anchor|AutoScaleMode|AutoSize|AutoSizeMode|BackgroundImageLayout|ClientSize|Dock|FlatStyle"
+                       r"|Font|Icon|Image|ImageAlign|ImageKey|ImeMode|Location|Margin|Name|Padding|RightToLeft|ScrollBars"
+                       r"|Size|SizeMode|StartPosition|TextAlign|TextImageRelation|Type|Visible|ZOrder)")
+
+
+class ResxDocument:
+    """Resources of .NET, with the interface `Document`. `&` marks the key of a menu entry."""
+
+    def __init__(self, data: bytes) -> None:
+        """Raises DocumentError: the document is not well-formed, or has no <root>."""
+        self._xml = xml = XmlFile(data, "root")
+        self.blocks: list[Block] = []
+        self._values: list[int] = []                                            # index of each <value>
+        resources = [element for element in xml.children(xml.root, "data") if xml.tokens[element].kind == "open"]
+        names = {element: xml.tokens[element].attributes.get("name", "") for element in resources}
+        of_form = any(name.startswith(">>") for name in names.values())
+        for element, name in names.items():
+            kept = {"type", "mimetype"} & {*xml.tokens[element].attributes} or name.startswith(">>") \
+                or of_form and _PROPERTY.search(name)
+            value = next(xml.children(element, "value"), None)
+            if kept or value is None or xml.tokens[value].kind != "open":
+                continue
+            block = trim(xml.content(value, _role, keeps_lines=True))[1]
+            if is_message(block.text):
+                self.blocks.append(replace(block, syntax=("csharp-format",), access_keys="&"))
+                self._values.append(value)
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `Document.render`."""
+        xml, edits = self._xml, []
+        for value, new, block in zip(self._values, translations, self.blocks, strict=True):
+            if new != block:
+                before, _, after = trim(xml.content(value, _role))
+                content = xml.escape(before) + new.serialize(xml.escape) + xml.escape(after)
+                edits.append((*xml.span(value + 1, xml.ends[value] - 1), content))
+        return xml.encode(edits)
+
+
+def _role(token: XmlToken) -> tuple[Role, str]:
+    return "whole", ""
