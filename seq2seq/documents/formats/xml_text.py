@@ -33,8 +33,7 @@ class XmlOptions:
     non_splitting: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
     outline: bool = True
-    split_sentences: _CDATA, _CDATA_END = "<![CDATA[", "]]>"
-SplitSentences = "1"
+    split_sentences: SplitSentences = "1"
 
 
 class XmlTextDocument(RunDocument):
