@@ -132,6 +132,11 @@ def resolve(code: str, known: Iterable[str]) -> str | None:
     return next((one for one in same if "" in (_script(one), _script(wanted)) or _script(one) == _script(wanted)), None)
 
 
+def is_same_language(code: str, other: str) -> bool:
+    """Return True if two codes name one language in one script (see `resolve`). Their regions may differ."""
+    return resolve(code, [canonical(other)]) is not None
+
+
 def _script(code: str) -> str:
     return next((part for part in subtags(code)[1:] if len(part) == 4), "")
 

@@ -168,7 +168,9 @@ def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
         DocumentError: the document is too large, the encoding is not known, or the bytes are not valid in it.
     """
     require_size(data)
-    marks = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+    # The mark of UTF-32 begins with that of UTF-16.
+    marks = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF32_LE: "utf-32-le", codecs.BOM_UTF32_BE: "utf-32-be",
+             codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
     encoding = next((name for mark, name in marks.items() if data.startswith(mark)), encoding)
     try:
         return str(data, encoding), encoding

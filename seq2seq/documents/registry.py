@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import PurePath
+from typing import Protocol, runtime_checkable
 from xml.parsers import expat
 
 from seq2seq.documents.block import Document, DocumentError
 from seq2seq.errors import UserError
 from seq2seq.files import UTF16_MARKS, compression_of
+from seq2seq.languages import LANGUAGE_NAMES, is_same_language, main_language
 
 # Class and file suffixes of each format. A class is imported on first use, because the help of the command line needs
 # only the names. `.txt` is no suffix of `text`, because such files usually have a sentence per line. `.xml` is left
@@ -45,8 +48,8 @@ OFFICE = ("docx", "pptx", "odt")
 """Formats whose files are ZIP archives."""
 SUFFIXES = {suffix: name for name, (_, suffixes) in _TABLE.items() for suffix in suffixes.split()}
 """Format of each file suffix. The format of .xml is that of its root element."""
-_BILINGUAL = ("tmx", "yaml", "xcstrings", "csv")
-"""Formats that name the languages of their texts."""
+_BILINGUAL = ("tmx", "xcstrings", "csv")
+"""Formats that have texts of several languages in one file."""
 _ROOTS = {"resources": "android", "xliff": "xliff", "TS": "ts", "tmx": "tmx", "root": "resx", "html": "html"}
 """Format of a file with the suffix .xml by the name of its root element."""
 # Suffixes of structured files that are not read: their lines are not sentences. Codes of languages are left out, because
@@ -133,25 +136,68 @@ def require_lines(name: str, start: bytes = b"") -> None:
                     "FORMAT, or add --document lines if each line of the file is a sentence.")
 
 
+@runtime_checkable
+class NamesLanguages(Protocol):
+    """Document that names its languages.
+
+    source_languages: codes of the languages of the texts to translate. target_languages: codes of the languages of the
+    translations that the document already has and keeps.
+    """
+
+    source_languages: set[str]
+    target_languages: set[str]
+
+
 def parse(data: bytes, format: str, name: str, source_language: str, target_language: str) -> Document:
     """Parse a document.
 
     Args:
-        format: one of FORMATS. name: name of the document, for messages.
+        format: one of FORMATS. name: name of the document, for messages. source_language, target_language: codes of the
+            languages of the translation; "" means that the language is not known yet.
     Raises:
-        DocumentError: the document is malformed, compressed or too large; the message begins with its name and the
-            place.
+        DocumentError: the document is malformed, compressed or too large, or names other languages; the message begins
+            with its name and the place.
         UserError: there is no such format.
     """
     if format not in FORMATS:
         raise UserError(f"'{format}' is not a format of documents. The formats are {', '.join(FORMATS)}.")
-    if format not in OFFICE and (kind := compression_of(data)):
-        raise DocumentError(f"{name}: the document begins like {kind} data. Decompress it, or name its format.")
     module, _, class_name = _TABLE[format][0].rpartition(".")
     read = getattr(import_module(module), class_name)
-    try:
+    with naming(name):
+        if format not in OFFICE:
+            _require_text(data)
         document: Document = read(data, source_language, target_language) if format in _BILINGUAL else read(data)
+        if isinstance(document, NamesLanguages):
+            _require_language("texts", document.source_languages, source_language)
+            _require_language("translations", document.target_languages, target_language)
+    return document
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the name of a document before the place in the messages of DocumentErrors that the block raises."""
+    try:
+        yield
     except DocumentError as error:
         separator = ":" if str(error).startswith("line ") else ": "
         raise DocumentError(f"{name}{separator}{str(error).removeprefix('line ')}") from error
-    return document
+
+
+def _require_text(data: bytes) -> None:
+    if kind := compression_of(data):
+        raise DocumentError(f"the document begins like {kind} data. Decompress it, or name its format.")
+    if (place := data.find(0)) >= 0 and not data.startswith(UTF16_MARKS):           # that of UTF-32 begins with them
+        line = data[:place].count(b"\n") + 1
+        raise DocumentError(f"line {line}: a byte of value 0, which no text has, except in UTF-16 or UTF-32 after a byte "
+                            "order mark. Convert the document to UTF-8.")
+
+
+def _require_language(texts: str, named: Iterable[str], language: str) -> None:
+    """Raise DocumentError if a document names another language than that of the translation. Regions may differ.
+
+    texts: the texts in this language, such as "translations".
+    """
+    for code in sorted(named):
+        if language and main_language(code) in LANGUAGE_NAMES and not is_same_language(code, language):
+            raise DocumentError(f"the document says that it has {texts} in the language {code}, not {language}. Correct "
+                                "what the document says, or choose other languages.")

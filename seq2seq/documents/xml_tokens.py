@@ -49,8 +49,10 @@ def decode_xml(data: bytes) -> tuple[str, str]:
     return decode(data, declared[1].decode().lower() if declared else "utf-8")
 
 
-def xml_tokens(text: str) -> list[XmlToken]:
+def xml_tokens(text: str, is_fragment: bool = False) -> list[XmlToken]:
     """Return the tokens of an XML document. Joining their `raw` gives `text`.
+
+    is_fragment: True if `text` is what can stand inside of an element: elements and texts side by side.
 
     White space outside of the root element is part of the preceding token. A CDATA section is a token of kind "text".
 
@@ -64,6 +66,8 @@ def xml_tokens(text: str) -> list[XmlToken]:
     # (begin, line, kind, name, attributes, text) of each token
     events: list[tuple[int, int, XmlKind, str, Mapping[str, str], str]] = []
     parser = expat.ParserCreate("utf-8")
+    if is_fragment:
+        parser = parser.ExternalEntityParserCreate("")
     parser.buffer_text = False
     depth = 0
     text_is_complete = False                                        # True after the end of a CDATA section
@@ -96,8 +100,8 @@ def xml_tokens(text: str) -> list[XmlToken]:
 
     def characters(content: str) -> None:
         nonlocal text_is_complete
-        last = events[-1]
-        if last[2] == "text" and not text_is_complete:
+        last = events[-1] if events else None
+        if last and last[2] == "text" and not text_is_complete:
             events[-1] = (*last[:5], last[5] + content)
         else:
             add("text", content=content)
@@ -118,14 +122,17 @@ def xml_tokens(text: str) -> list[XmlToken]:
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
-        raise DocumentError(f"line {error.lineno}, column {error.offset + 1}: {expat.ErrorString(error.code)}. The "
-                            "document is not well-formed XML.") from error
+        reason = expat.ErrorString(error.code)
+        if reason == expat.errors.XML_ERROR_ASYNC_ENTITY:
+            reason = "start tag without end tag" if depth else "end tag without start tag"
+        raise DocumentError(f"line {error.lineno}, column {error.offset + 1}: {reason}. The document is not "
+                            "well-formed XML.") from error
     ends = [event[0] for event in events[1:]] + [len(data)]
     tokens = [XmlToken(kind, data[begin:end].decode("utf-8", "surrogatepass"), line, name, attributes, content)
               for (begin, line, kind, name, attributes, content), end in zip(events, ends, strict=True)]
     if bom:
         tokens.insert(0, XmlToken("other", bom, 1))
-    if events[0][0] > 0:
+    if events and events[0][0] > 0:
         tokens.insert(len(bom), XmlToken("other", data[:events[0][0]].decode(), 1))
     return tokens
 

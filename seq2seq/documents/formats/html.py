@@ -14,19 +14,9 @@ import html
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
 
-from seq2seq.documents.block import (
-    MAX_TAGS,
-    Block,
-    TagKind,
-    decode,
-    element_ends,
-    is_translatable,
-    pair_tags,
-    require_count,
-)
+from seq2seq.documents.block import MAX_TAGS, Block, decode, element_ends, require_count
+from seq2seq.documents.runs import RunDocument, Token
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)"
@@ -49,49 +39,19 @@ _ADDRESS = re.compile(r"\s*(?:https?://|www\.|[@#])\S+\s*")
 _RAW_TEXT = frozenset({"script", "style", "textarea"})
 
 
-@dataclass(slots=True)
-class _Token:
-    """Piece of the source. kind: text, open, close, alone, comment, raw (as in <script>), or other (separates runs)."""
-
-    kind: str
-    raw: str
-    name: str = ""
-
-
-class HtmlDocument:
+class HtmlDocument(RunDocument):
     """HTML, with the interface of `block.Document`."""
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is too large, has too many tags, or is not valid in its encoding."""
-        text, self._encoding = decode_html(data)
-        self._mark = "\ufeff" if text.startswith("\ufeff") else ""              # byte order mark
-        text = text.removeprefix(self._mark)
+        text, encoding = decode_html(data)
         require_count(text.count("<"), MAX_TAGS, "tags")
-        self._pieces: list[str | list[_Token]] = []
-        self.blocks: list[Block] = []
-        line = 1
-        for run in _runs(_with_opaque_joined(list(_tokens(text)))):
-            raw = "".join(token.raw for token in run)
-            content = "".join(html.unescape(token.raw) for token in run if token.kind == "text")
-            if run[0].kind != "other" and is_translatable(content):
-                self.blocks.append(_block(run, content, f"line {line}"))
-                self._pieces.append(run)
-            else:
-                self._pieces.append(raw)
-            line += raw.count("\n")
+        mark = "\ufeff" if text.startswith("\ufeff") else ""                    # byte order mark
+        tokens = _with_opaque_joined(list(_tokens(text.removeprefix(mark))))
+        super().__init__([Token("other", mark), *tokens], encoding)
 
-    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `block.Document.render`."""
-        pairs = iter(zip(self.blocks, translations, strict=True))
-        parts = [self._mark]
-        for piece in self._pieces:
-            if isinstance(piece, str):
-                parts.append(piece)
-                continue
-            original, translation = next(pairs)
-            parts.append("".join(token.raw for token in piece) if translation == original else
-                         translation.serialize(lambda text: html.escape(text, quote=False)))
-        return "".join(parts).encode(self._encoding, "xmlcharrefreplace")
+    def _serialize(self, block: Block, run: Sequence[Token]) -> str:
+        return block.serialize(lambda text: html.escape(text, quote=False))
 
 
 def decode_html(data: bytes) -> tuple[str, str]:
@@ -101,19 +61,7 @@ def decode_html(data: bytes) -> tuple[str, str]:
     return decode(data, {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252"}.get(encoding, encoding))
 
 
-def _block(run: list[_Token], text: str, place: str) -> Block:
-    tags: list[tuple[int, str, TagKind, str]] = []
-    position = 0
-    for token in run:
-        if token.kind == "text":
-            position += len(html.unescape(token.raw))
-        else:
-            kind: TagKind = "open" if token.kind == "open" else "close" if token.kind == "close" else "alone"
-            tags.append((position, token.raw, kind, token.name))
-    return Block(text, pair_tags(tags), place)
-
-
-def _tokens(source: str) -> Iterator[_Token]:
+def _tokens(source: str) -> Iterator[Token]:
     """Yield the tokens of HTML; concatenating their raw text gives `source`."""
     begin = position = 0
     endless: set[str] = set()                                                   # keys of _WHOLE that are not closed
@@ -124,7 +72,7 @@ def _tokens(source: str) -> Iterator[_Token]:
             if end >= 0:
                 yield from _text(source[begin:position])
                 begin = end + len(_WHOLE[opening])
-                yield _Token("comment", source[position:begin])
+                yield Token("alone", source[position:begin])
                 position = begin
                 continue
             endless.add(opening)
@@ -135,29 +83,29 @@ def _tokens(source: str) -> Iterator[_Token]:
         yield from _text(source[begin:position])
         name = (match["name"] or "").lower()
         if not name:
-            yield _Token("other", match[0])
+            yield Token("other", match[0])
         elif match["end"]:
-            yield _Token("close", match[0], name)
+            yield Token("close", match[0], name)
         else:
             alone = name in _VOID or match[0].endswith("/>")
-            yield _Token("alone" if alone else "open", match[0], name)
+            yield Token("alone" if alone else "open", match[0], name)
             if name in _RAW_TEXT and not alone:
                 closing = re.compile(rf"</{name}[\s>]", re.IGNORECASE).search(source, match.end())
                 end = closing.start() if closing else len(source)
                 if end > match.end():
-                    yield _Token("raw", source[match.end():end])
+                    yield Token("other", source[match.end():end])
                 begin = position = end
                 continue
         begin = position = match.end()
     yield from _text(source[begin:])
 
 
-def _text(raw: str) -> Iterator[_Token]:
+def _text(raw: str) -> Iterator[Token]:
     if raw:
-        yield _Token("text", raw)
+        yield Token("text", raw, text=html.unescape(raw))
 
 
-def _with_opaque_joined(tokens: list[_Token]) -> list[_Token]:
+def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
     """Replace each element that is not translated by one token that includes its contents. Replace each tag that
     separates runs by a token of kind `other`.
 
@@ -166,7 +114,7 @@ def _with_opaque_joined(tokens: list[_Token]) -> list[_Token]:
     ends = element_ends((token.kind, token.name) for token in tokens)
     exceptions = sorted(index for index in ends if _TRANSLATED.search(tokens[index].raw))
     resumed: list[tuple[int, int]] = []     # token after an exception, token after the `translate="no"` around it
-    result: list[_Token] = []
+    result: list[Token] = []
     index = 0
     while index < len(tokens):
         token = tokens[index]
@@ -180,29 +128,20 @@ def _with_opaque_joined(tokens: list[_Token]) -> list[_Token]:
                 resumed.append((ends[stop] + 1, after))
             inline = not divided and stop == after and token.name in _INLINE | _INLINE_OPAQUE
             if stop > index:
-                result.append(_Token("alone" if inline else "other", "".join(one.raw for one in tokens[index:stop])))
+                result.append(Token("alone" if inline else "other", "".join(one.raw for one in tokens[index:stop])))
             index = stop
             continue
-        inline = token.kind in ("text", "comment") or token.name in (
+        inline = not token.name and token.kind != "other" or token.name in (
             _INLINE_VOID if token.kind == "alone" else _INLINE)
-        result.append(token if inline else _Token("other", token.raw))
+        result.append(token if inline else Token("other", token.raw))
         index += 1
     return result
 
 
-def _is_opaque(tokens: list[_Token], begin: int, end: int) -> bool:
+def _is_opaque(tokens: list[Token], begin: int, end: int) -> bool:
     token = tokens[begin]
     if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or _UNTRANSLATED.search(token.raw):
         return True
     if token.name not in ("a", "span") or end - begin > 20:
         return False
     return bool(_ADDRESS.fullmatch("".join(one.raw for one in tokens[begin:end] if one.kind == "text")))
-
-
-def _runs(tokens: list[_Token]) -> Iterator[list[_Token]]:
-    """Yield lists of tokens. Each is a separator (a token of kind `other`) or a run (tokens between separators)."""
-    for is_separator, group in groupby(tokens, lambda token: token.kind == "other"):
-        if is_separator:
-            yield from ([token] for token in group)
-        else:
-            yield list(group)

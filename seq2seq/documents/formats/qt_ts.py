@@ -14,13 +14,13 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
-from seq2seq.languages import SPACELESS_CHARACTER
+from seq2seq.languages import SPACELESS_CHARACTER, is_same_language
 
 _KEY = re.compile(r"(?<!&)&(?=[^\W_])(?!\w{1,31};)(?!(?<=\w&)[A-Z])")
 
 
 class TsDocument:
-    """Catalogue of Qt Linguist, with the interface `Document`. All numerus forms get the same translation.
+    """Catalogue of Qt Linguist, with the interfaces `Document` and `NamesLanguages`. All numerus forms get the same translation.
 
     The key of a menu entry, such as x in `E&xit`, is not in the blocks. Its mark is put into the translation.
     """
@@ -28,6 +28,8 @@ class TsDocument:
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or not a catalogue of Qt."""
         self._xml = XmlFile(data, "TS")
+        named = self._xml.tokens[self._xml.root].attributes
+        self.source_languages, self.target_languages = {named.get("sourcelanguage", "")}, set[str]()
         self.blocks: list[Block] = []
         self._messages: list[tuple[int, int, bool, str]] = []                   # source, translation, numerus, key
         self._forms = 1                                                         # largest number of forms of a message
@@ -46,6 +48,8 @@ class TsDocument:
         if self._xml.tokens[translation].attributes.get("type") != "unfinished" \
                 or not all(map(self._xml.is_empty, forms or [translation])) \
                 or any(not numerus or self._xml.tokens[form].local_name != "numerusform" for form in forms):
+            if any(is_text(self._xml.content(form, _role).text) for form in forms or [translation]):
+                self.target_languages.add(self._xml.tokens[self._xml.root].attributes.get("language", ""))
             return
         _, block, _ = trim(self._xml.content(found["source"], _role, keeps_lines=True))
         if is_text(block.text):
@@ -54,7 +58,7 @@ class TsDocument:
             self._messages.append((found["source"], translation, numerus, key))
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. `target_language` is filled in if the document names no target language."""
+        """See `Document.render`. `target_language` is filled in if the document names no or another target language."""
         xml = self._xml
         edits: list[tuple[int, int, str]] = []
         for (source, translation, numerus, key), new, block in zip(self._messages, translations, self.blocks,
@@ -70,7 +74,8 @@ class TsDocument:
                 one = f"<numerusform>{text}</numerusform>"
                 edits.append(xml.filled(translation, one * self._forms if numerus else text))
         token = xml.tokens[xml.root]
-        if edits and not token.attributes.get("language"):
+        named = token.attributes.get("language")
+        if edits and (not named or not is_same_language(named, target_language)):
             raw = with_attribute(token.raw, "language", target_language.replace("-", "_"))
             edits.append((*xml.span(xml.root, xml.root), raw))
         return xml.encode(edits)

@@ -18,7 +18,7 @@ from seq2seq.documents.json_tree import JsonNode, parse_json_tree
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
 from seq2seq.files import read_any_json
-from seq2seq.languages import canonical, main_language
+from seq2seq.languages import canonical
 
 
 @dataclass(slots=True)
@@ -32,19 +32,17 @@ class _String:
 
 
 class XcstringsDocument:
-    """String catalogue, with the interface `Document`."""
+    """String catalogue, with the interfaces `Document` and `NamesLanguages`."""
 
     def __init__(self, data: bytes, source_language: str = "", target_language: str = "") -> None:
-        """Raises DocumentError: the document is not a string catalogue, or its source language is another one."""
+        """Raises DocumentError: the document is not a string catalogue."""
         self._text, self._encoding = decode_text(data)
         root = parse_json_tree(self._text)
         strings, source = root.find("strings"), root.text("sourceLanguage")
         if strings is None or source is None:
             raise DocumentError("line 1: the document has no sourceLanguage or no strings; it is not a string catalogue. "
                                 "Check the format of the file.")
-        if source_language and main_language(source) != main_language(source_language):
-            raise DocumentError(f"line {root.members['sourceLanguage'].line}: the source language of the catalogue is "
-                                f"{source}, not {source_language}.")
+        self.source_languages, self.target_languages = {source}, set[str]()
         self.blocks: list[Block] = []
         self._texts: list[str] = []                                             # text of each block with its margins
         self._strings: list[_String] = []

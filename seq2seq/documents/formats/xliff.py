@@ -14,9 +14,11 @@ from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.spans import is_text, replace_spans, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
+from seq2seq.languages import is_same_language
 
 _TO_TRANSLATE = {"1": ("new", "needs-translation"), "2": ("initial",)}
 _FINAL = {"final", "signed-off", "reviewed"}
+_LANGUAGES = {"1": ("source-language", "target-language"), "2": ("srcLang", "trgLang")}
 
 
 @dataclass(slots=True)
@@ -34,7 +36,7 @@ class _Unit:
 
 
 class XliffDocument:
-    """XLIFF, with the interface `Document`. Native code in <bpt>, <ept>, <ph> and <it> is part of the tag."""
+    """XLIFF, with the interfaces `Document` and `NamesLanguages`. Native code in <bpt>, <ept>, <ph> and <it> is part of the tag."""
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or not XLIFF 1 or 2."""
@@ -44,34 +46,41 @@ class XliffDocument:
         if self._version not in _TO_TRANSLATE:
             raise DocumentError(f"the document is XLIFF '{version}', not 1.2, 2.0 or 2.1.")
         self.blocks: list[Block] = []
+        self.source_languages: set[str] = set()
+        self.target_languages: set[str] = set()
         self._units: list[_Unit] = []
         translated, preserved = [True], [False]
+        file = self._xml.root                                                   # element that names the languages
         for index, token in enumerate(self._xml.tokens):
             if token.kind == "open":
                 preserved.append({"default": False, "preserve": True}.get(
                     token.attributes.get("xml:space", ""), preserved[-1]))
                 translated.append({"no": False, "yes": True}.get(token.attributes.get("translate", ""), translated[-1]))
+                file = index if self._version == "1" and token.local_name == "file" else file
                 if translated[-1] and token.local_name == ("trans-unit" if self._version == "1" else "unit"):
                     holders = [index] if self._version == "1" else self._xml.children(index, "segment")
                     for holder in holders:
-                        self._add(holder, preserved[-1])
+                        self._add(holder, file, preserved[-1])
             elif token.kind == "close":
                 translated.pop()
                 preserved.pop()
 
-    def _add(self, holder: int, preserved: bool) -> None:
+    def _add(self, holder: int, file: int, preserved: bool) -> None:
         """Add a <trans-unit> (XLIFF 1.2) or <segment> (2.x), unless it is translated already.
 
-        preserved: True if `xml:space` is "preserve", so that line feeds are kept.
+        file: element that names the languages, <file> (1.2) or <xliff> (2.x). preserved: True if `xml:space` is "preserve", so that line feeds are kept.
         """
         found = {self._xml.tokens[child].local_name: child for child in self._xml.children(holder)}
-        if "source" not in found or self._xml.tokens[holder].attributes.get("approved") == "yes":
+        if "source" not in found:
             return
         unit = _Unit(found.get("seg-source", found["source"]), found.get("target"), holder)
         keeper = unit.target if self._version == "1" else holder
         state = self._xml.tokens[keeper].attributes.get("state", "") if keeper is not None else ""
         has_target = unit.target is not None and not self._xml.is_empty(unit.target)
-        if state in _FINAL or (has_target and state not in _TO_TRANSLATE[self._version]):
+        if state in _FINAL or self._xml.tokens[holder].attributes.get("approved") == "yes" or (
+                has_target and state not in _TO_TRANSLATE[self._version]):
+            if unit.target is not None and is_text(self._xml.content(unit.target, self._role).text):
+                self.target_languages.add(self._language(unit.target, file, target=True))
             return
         end = self._xml.ends[unit.copied]
         segments = []
@@ -89,7 +98,13 @@ class XliffDocument:
             if is_text(block.text):
                 unit.pieces.append((element, len(self.blocks)))
                 self.blocks.append(block)
+                self.source_languages.add(self._language(found["source"], file, target=False))
         self._units.append(unit)
+
+    def _language(self, element: int, file: int, target: bool) -> str:
+        """Return the language that the document names for an element, <source> or <target>; "" if it names none."""
+        return self._xml.tokens[element].attributes.get("xml:lang") or self._xml.tokens[file].attributes.get(
+            _LANGUAGES[self._version][target], "")
 
     def _role(self, token: XmlToken) -> tuple[Role, str]:
         name, attributes = token.local_name, token.attributes
@@ -109,22 +124,21 @@ class XliffDocument:
         return roles.get(name, "element"), f"{name[1:]} {key}"
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. `target_language` is filled in if the document names no target language."""
+        """See `Document.render`. `target_language` is filled in if the document names no or another target language."""
         edits: list[tuple[int, int, str]] = []
         for unit in self._units:
             if any(translations[index] != self.blocks[index] for _, index in unit.pieces):
-                edits += self._fill(unit, translations)
+                edits += self._fill(unit, translations, target_language)
         if edits:
-            root = self._xml.root
-            language = "target-language" if self._version == "1" else "trgLang"
+            root, name = self._xml.root, _LANGUAGES[self._version][True]
             for element in self._xml.children(root, "file") if self._version == "1" else [root]:
                 token = self._xml.tokens[element]
-                if not token.attributes.get(language):
-                    edits.append((*self._xml.span(element, element),
-                                  with_attribute(token.raw, language, target_language)))
+                named = token.attributes.get(name)
+                if not named or not is_same_language(named, target_language):
+                    edits.append((*self._xml.span(element, element), with_attribute(token.raw, name, target_language)))
         return self._xml.encode(edits)
 
-    def _fill(self, unit: _Unit, translations: Sequence[Block]) -> list[tuple[int, int, str]]:
+    def _fill(self, unit: _Unit, translations: Sequence[Block], language: str) -> list[tuple[int, int, str]]:
         """Return the edits that write the target of a unit, and its state."""
         xml = self._xml
         begin, end = xml.span(unit.copied + 1, xml.ends[unit.copied] - 1)
@@ -142,6 +156,9 @@ class XliffDocument:
             edits.append((*xml.span(unit.holder, unit.holder), raw))
         state = {"state": "needs-review-translation"} if self._version == "1" else {}
         if unit.target is not None:
+            named = xml.tokens[unit.target].attributes.get("xml:lang")
+            if named and not is_same_language(named, language):
+                state["xml:lang"] = language
             return [*edits, xml.filled(unit.target, content, **state)]
         source = xml.tokens[unit.copied]
         name = source.name.removesuffix(source.local_name) + "target"

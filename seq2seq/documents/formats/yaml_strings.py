@@ -45,11 +45,11 @@ class _Plural:
 
 
 class YamlDocument:
-    """YAML, with the interface `Document`."""
+    """YAML, with the interfaces `Document` and `NamesLanguages`."""
 
-    def __init__(self, data: bytes, source_language: str = "", target_language: str = "") -> None:
-        """Raises DocumentError: the document is not YAML, too large, nested too deeply, or has texts in other languages
-        than the source language."""
+    def __init__(self, data: bytes) -> None:
+        """Raises DocumentError: the document is not YAML, too large, nested too deeply, or has texts in several
+        languages."""
         self._text, self._encoding = decode_text(data)
         if len(self._text) > MAX_CHARACTERS:
             raise DocumentError(f"the document has {len(self._text):,} characters; {MAX_CHARACTERS:,} are the maximum of "
@@ -57,7 +57,9 @@ class YamlDocument:
         self._begin = int(self._text.startswith("\ufeff"))
         roots = _compose(self._text[self._begin:])
         self._ascii = "\\u" in self._text and self._text[self._begin:].isascii()
-        self._language = _language_key(roots[0], source_language) if len(roots) == 1 else None
+        self._language = _language_key(roots[0]) if len(roots) == 1 else None
+        self.source_languages = {self._language.value} if self._language else set[str]()
+        self.target_languages: set[str] = set()
         self.blocks: list[Block] = []
         self._values: list[ScalarNode] = []                                     # value of each block
         self._plurals: list[_Plural] = []
@@ -218,11 +220,11 @@ def _compose(text: str) -> list[Node]:
             from None
 
 
-def _language_key(root: Node, source_language: str) -> ScalarNode | None:
+def _language_key(root: Node) -> ScalarNode | None:
     """Return the key of all texts if it is the code of their language; None if there is no such key.
 
     Raises:
-        DocumentError: there are texts in several languages, or only in another one than the source language.
+        DocumentError: there are texts in several languages.
     """
     if not isinstance(root, MappingNode) or not root.value:
         return None
@@ -234,7 +236,4 @@ def _language_key(root: Node, source_language: str) -> ScalarNode | None:
     if len(keys) > 1:
         raise DocumentError(f"line {keys[1].start_mark.line + 1}: the document has texts in several languages ({names}). "
                             "Give a document with the texts of the source language only.")
-    if source_language and main_language(keys[0].value) != main_language(source_language):
-        raise DocumentError(f"line {keys[0].start_mark.line + 1}: the language of the texts is {names}, and the source "
-                            f"language is {source_language}. Give a document in {source_language}.")
     return keys[0]

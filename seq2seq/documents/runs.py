@@ -1,0 +1,75 @@
+"""Documents of markup as runs: text with its inline tags, between the tags that separate texts.
+
+Each run with text is a block, so that inline tags do not divide sentences. All other bytes stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_tags
+
+
+@dataclass(slots=True)
+class Token:
+    """Piece of the source.
+
+    kind: "alone" is an element without contents, a comment, or an element that is kept as a whole; "other" separates
+    runs. name: of the element. text: of a token of kind "text", with escapes resolved.
+    """
+
+    kind: Literal["text", "open", "close", "alone", "other"]
+    raw: str
+    name: str = ""
+    text: str = ""
+
+
+class RunDocument:
+    """Document of runs, with the interface of `block.Document`."""
+
+    def __init__(self, tokens: Iterable[Token], encoding: str, make_block: Callable[..., Block] = Block) -> None:
+        """tokens: whole source. make_block: constructor of `Block` with the fields that all blocks share."""
+        self._encoding = encoding
+        self._pieces: list[str | list[Token]] = []
+        self.blocks: list[Block] = []
+        line = 1
+        for is_separator, group in groupby(tokens, lambda token: token.kind == "other"):
+            run = list(group)
+            raw = "".join(token.raw for token in run)
+            text = "".join(token.text for token in run)
+            if not is_separator and is_translatable(text):
+                self.blocks.append(make_block(text, _tags(run), f"line {line}"))
+                self._pieces.append(run)
+            else:
+                self._pieces.append(raw)
+            line += raw.count("\n")
+
+    def render(self, translations: Sequence[Block], target_language: str) -> bytes:
+        """See `block.Document.render`."""
+        pairs = iter(zip(self.blocks, translations, strict=True))
+        parts = []
+        for piece in self._pieces:
+            if isinstance(piece, str):
+                parts.append(piece)
+                continue
+            original, translation = next(pairs)
+            parts.append("".join(token.raw for token in piece) if translation == original
+                         else self._serialize(translation, piece))
+        return "".join(parts).encode(self._encoding, "xmlcharrefreplace")
+
+    def _serialize(self, block: Block, run: Sequence[Token]) -> str:
+        """Return the source of a translated block. run: tokens of the original block."""
+        raise NotImplementedError
+
+
+def _tags(run: Sequence[Token]) -> tuple[Tag, ...]:
+    tags: list[tuple[int, str, TagKind, str]] = []
+    position = 0
+    for token in run:
+        if token.kind in ("open", "close", "alone"):
+            tags.append((position, token.raw, token.kind, token.name))
+        position += len(token.text)
+    return pair_tags(tags)
