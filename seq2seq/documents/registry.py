@@ -52,20 +52,20 @@ _BILINGUAL = ("tmx", "xcstrings", "csv")
 """Formats that have texts of several languages in one file."""
 _ROOTS = {"resources": "android", "xliff": "xliff", "TS": "ts", "tmx": "tmx", "root": "resx", "html": "html"}
 """Format of a file with the suffix .xml by the name of its root element."""
-# Suffixes of structured files that are not read: their lines are not sentences. Codes of languages are left out, because
-# corpora have them as suffixes: .pl, .cs.
-_OTHER_SUFFIXES = frozenset("""
-.pdf .ps .djvu .doc .docm .dot .dotx .dotm .rtf .wpd .wps .pages .epub .mobi .azw3 .fb2 .fodt .fods .fodp .ott .xls .xlsx
-.xlsm .xlsb .xltx .numbers .ppt .pptm .pps .ppsx .potx .key .idml .indd .icml .sla .vsdx .odg .tex .latex .bib .rst .adoc
-.asciidoc .asc .textile .mediawiki .wiki .typ .ipynb .rmd .qmd .mdx .dita .ditamap .docbook .dbk .mht .mhtml .eml .msg
-.mbox .gmo .qm .qph .dfxp .ttml .itt .sbv .sub .smi .sami .stl .scc .lrc .usf .json5 .jsonc .hjson .jsonl .ndjson .ftl
-.fluent .lang .rc .rc2 .wxl .nsi .nsh .isl .catkeys .desktop .appdata .metainfo .appstream .toml .ini .inf .cfg .conf
-.plist .xib .storyboard .nib .resources .restext .resjson .xaml .axaml .xul .dtd .sdlxliff .mxliff .mqxliff .txlf .ttx
-.xlz .mqxlz .sdlppx .tbx .tmb .sdltm .svg .xsl .xslt .xsd .rdf .rss .atom .kml .gpx .wsdl .js .mjs .cjs .jsx .tsx .vue
-.svelte .astro .php .phtml .py .rb .erb .haml .slim .java .kt .kts .swift .go .dart .scala .cpp .cc .hpp .h .c .css .scss
-.less .sql .pug .jade .hbs .handlebars .mustache .liquid .ejs .twig .j2 .jinja .jinja2 .tmpl .gohtml .tpl .cshtml .razor
-.aspx .jsp .vb .bat .ps1 .graphql .proto .docset .parquet .sqlite .db .xpi .jar .zip .tar .7z .rar .png .jpg .jpeg .gif
-.webp .mp3 .mp4 .wav .exe .dll .so .o .pyc .woff .woff2 .ttf .otf""".split())
+# Suffixes of structured files that are not read: their lines are not sentences. Codes of languages, which
+# corpora have as suffixes, are left out, such as .pl and .cs.
+_OTHERS = """
+.pdf .doc .docm .dot .dotx .dotm .rtf .wpd .wps .pages .epub .mobi .azw3 .fb2 .fodt .fods .fodp .ott .xls .xlsx .xlsm
+.xlsb .numbers .ppt .pptm .pps .ppsx .potx .key .idml .indd .icml .sla .odg .tex .rst .adoc .asciidoc .textile
+.mediawiki .wiki .typ .ipynb .rmd .qmd .mdx .dita .ditamap .docbook .dbk .mht .mhtml .eml .gmo .qm .qph .dfxp .ttml
+.itt .sbv .sub .smi .sami .stl .scc .lrc .json5 .jsonc .hjson .jsonl .ndjson .ftl .lang .rc .wxl .nsi .isl .catkeys
+.desktop .appstream .toml .ini .inf .cfg .conf .plist .xib .storyboard .nib .resources .resjson .xaml .axaml .xul .dtd
+.sdlxliff .mxliff .mqxliff .txlf .ttx .xlz .mqxlz .sdlppx .tbx .sdltm .svg .xsl .xslt .xsd .rdf .rss .atom .kml .gpx
+.wsdl .js .mjs .cjs .jsx .tsx .vue .svelte .astro .php .phtml .py .rb .erb .haml .slim .java .kt .kts .swift .go .dart
+.scala .cpp .cc .hpp .h .c .css .scss .less .sql .pug .jade .hbs .handlebars .mustache .liquid .ejs .twig .j2 .jinja
+.jinja2 .tmpl .gohtml .tpl .cshtml .razor .aspx .jsp .vb .bat .ps1 .graphql .proto
+"""
+_OTHER_SUFFIXES = frozenset(_OTHERS.split())
 # Beginnings of structured files that no text has.
 _BEGINNINGS = {
     "XML or HTML": r"<\?xml\b|<!doctype\b|<html\b", "JSON": r'\{\s*+(?:"|\Z)', "PDF": "%PDF-", "PostScript": "%!PS",
@@ -78,8 +78,10 @@ START_BYTES = 1 << 20
 
 
 def format_of(name: str, data: bytes = b"") -> str | None:
-    """Return the format that a file's name tells, or None. The root element tells the format of a file named .xml; data:
-    its contents."""
+    """Return the format that a file's name tells, or None. The root element tells the format of a file named .xml.
+
+    data: contents of the file.
+    """
     suffix = PurePath(name).suffix.lower()
     return _ROOTS.get(_root_element(data)) if suffix == ".xml" else SUFFIXES.get(suffix)
 
@@ -94,7 +96,7 @@ def _root_element(data: bytes) -> str:
         parser.StartElementHandler = None
 
     parser.StartElementHandler = start
-    with suppress(expat.ExpatError):                                            # after the start tag, it does not matter
+    with suppress(expat.ExpatError):                                            # the format reports it
         parser.Parse(data[:START_BYTES], False)
     return names[0] if names else ""
 

@@ -100,7 +100,8 @@ def format_of_file(name: str, contents: bytes) -> str | None:
     if suffix_of(name) != ".txt":
         return registry.format_of(name.replace("\\", "/"), contents)
     if kind := registry.structure_of(contents):
-        raise invalid(f"the contents of the file begin like {kind}, not like text. Give its name the ending of its format")
+        raise invalid(f"the contents of the file begin like {kind}, not like text. Give its name the "
+                      "ending of its format")
     return "text"
 
 

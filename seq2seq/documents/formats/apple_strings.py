@@ -15,7 +15,7 @@ SYNTAX = ("objc-format",)
 """Syntax of the texts in Apple's formats."""
 _STRING = r"\"(?:[^\"\\]|\\[\s\S])*+\"|'(?:[^'\\]|\\[\s\S])*+'|[\w.$:/-]++"
 _SPACE = r"(?:\s++|//[^\n\r]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+"
-_ENTRY = re.compile(rf"(?:{_STRING}){_SPACE}(?:={_SPACE}(?P<value>{_STRING}){_SPACE})?;")
+_ENTRY = re.compile(rf"(?P<key>{_STRING}){_SPACE}(?:={_SPACE}(?P<value>{_STRING}){_SPACE})?;")
 _SPACES = re.compile(_SPACE)
 _ESCAPE = re.compile(r"\\(?:[Uu]([0-9a-fA-F]{4})|([0-7]{1,3})|([\s\S]))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
@@ -35,7 +35,7 @@ class AppleStringsDocument:
             raise DocumentError("line 1: the document is a property list in XML. Give the format stringsdict.")
         self._ascii = "\\U" in self._text and self._text.isascii()
         self.blocks: list[Block] = []
-        self._values: list[tuple[int, int]] = []                                # span of each block
+        self._values: list[tuple[int, int, bool]] = []                          # span of each block; True for a key
         line, counted = 1, 0
         begin = _end_of_space(self._text, int(self._text.startswith("\ufeff")))
         while begin < len(self._text):
@@ -43,23 +43,25 @@ class AppleStringsDocument:
             place = match.start("value") if match and match["value"] else begin
             line, counted = line + self._text.count("\n", counted, place), place
             if match is None:
-                raise DocumentError(f"line {line}: not an entry \"key\" = \"value\"; but "
-                                    f"{self._text[begin:begin + 40]!r}. Correct it; plutil -lint FILE shows such lines.")
-            if match["value"] and is_message(text := _unescape(match["value"])):
+                raise DocumentError(f"line {line}: neither a comment nor an entry \"key\" = \"value\"; but "
+                                    f"{self._text[begin:begin + 40]!r}. Correct it; plutil -lint FILE shows such "
+                                    "lines.")
+            name = "value" if match["value"] else "key"                         # the text of "Open"; is its key
+            if is_message(text := _unescape(match[name])):
                 self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True, syntax=SYNTAX))[1])
-                self._values.append(match.span("value"))
+                self._values.append((*match.span(name), name == "key"))
             begin = _end_of_space(self._text, match.end())
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `Document.render`."""
         edits = []
-        for (begin, end), new, block in zip(self._values, translations, self.blocks, strict=True):
+        for (begin, end, is_key), new, block in zip(self._values, translations, self.blocks, strict=True):
             if new != block:
                 old = self._text[begin:end]
                 before, _, after = trim(Block(_unescape(old)))
                 quote = old[0] if old[0] in "\"'" else '"'
                 text = "".join(self._escaped(one, quote) for one in before + new.text + after)
-                edits.append((begin, end, f"{quote}{text}{quote}"))
+                edits.append((begin, end, f"{old} = " * is_key + f"{quote}{text}{quote}"))
         return encode_text(replace_spans(self._text, edits), self._encoding)
 
     def _escaped(self, character: str, quote: str) -> str:

@@ -16,8 +16,8 @@ _SOURCE = {"source", "sourcetext", "sourcestring", "original", "originaltext", "
 _TARGET = {"target", "targettext", "targetstring", "translation", "translated", "translatedtext", "msgstr"}
 _SEPARATORS = ",;\t|"
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,4}){0,2}")
-_REMEDY = ("Name the columns in the first line: source and target, or the codes of the languages, such as en and de; or "
-           "give the format lines if each line is a sentence.")
+_REMEDY = ("Name the columns in the first line: source and target, or the codes of the languages, such as en and de. "
+           "Or choose the format lines if each line is a sentence.")
 
 Cell = tuple[int, int]
 """Span of a cell in the document, with its quotes."""
@@ -30,7 +30,7 @@ class CsvDocument:
     """
 
     def __init__(self, data: bytes, source_language: str = "", target_language: str = "") -> None:
-        """Raises DocumentError: the table is malformed, or its header does not name the columns of source and target."""
+        """Raises DocumentError: the table is malformed, or its header names no column of source or target."""
         self._text, self._encoding = decode_text(data)
         begin = int(self._text.startswith("\ufeff"))
         header_line = 1

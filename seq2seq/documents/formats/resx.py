@@ -16,9 +16,10 @@ from seq2seq.documents.xml_units import Role, XmlFile
 
 # Properties of Windows Forms whose values are no text. Only in the resources of a form, which have names with >>, such
 # a name cannot be that of a message.
-_PROPERTY = re.compile(r"\.(?:Anchor|AutoScaleMode|AutoSize|AutoSizeMode|BackgroundImageLayout|ClientSize|Dock|FlatStyle"
-                       r"|Font|Icon|Image|ImageAlign|ImageKey|ImeMode|Location|Margin|Name|Padding|RightToLeft|ScrollBars"
-                       r"|Size|SizeMode|StartPosition|TextAlign|TextImageRelation|Type|Visible|ZOrder)")
+_PROPERTY = re.compile(r"\.(?:Anchor|AutoScaleMode|AutoSize|AutoSizeMode|BackgroundImageLayout|ClientSize|Dock"
+                       r"|FlatStyle|Font|Icon|Image|ImageAlign|ImageKey|ImeMode|Location|Margin|Name|Padding"
+                       r"|RightToLeft|ScrollBars|Size|SizeMode|StartPosition|TextAlign|TextImageRelation|Type|Visible"
+                       r"|ZOrder)")
 
 
 class ResxDocument:
@@ -34,7 +35,7 @@ class ResxDocument:
         of_form = any(name.startswith(">>") for name in names.values())
         for element, name in names.items():
             kept = {"type", "mimetype"} & {*xml.tokens[element].attributes} or name.startswith(">>") \
-                or of_form and _PROPERTY.search(name)
+                or of_form and _PROPERTY.fullmatch(name, max(0, name.rfind(".")))
             value = next(xml.children(element, "value"), None)
             if kept or value is None or xml.tokens[value].kind != "open":
                 continue

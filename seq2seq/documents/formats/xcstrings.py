@@ -40,7 +40,7 @@ class XcstringsDocument:
         root = parse_json_tree(self._text)
         strings, source = root.find("strings"), root.text("sourceLanguage")
         if strings is None or source is None:
-            raise DocumentError("line 1: the document has no sourceLanguage or no strings; it is not a string catalogue. "
+            raise DocumentError("line 1: the document has no sourceLanguage or no strings, as a string catalogue has. "
                                 "Check the format of the file.")
         self.source_languages, self.target_languages = {source}, set[str]()
         self.blocks: list[Block] = []

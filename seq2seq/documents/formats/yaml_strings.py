@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
 from seq2seq.documents.block import MAX_DEPTH, Block, DocumentError
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
@@ -52,8 +52,8 @@ class YamlDocument:
         languages."""
         self._text, self._encoding = decode_text(data)
         if len(self._text) > MAX_CHARACTERS:
-            raise DocumentError(f"the document has {len(self._text):,} characters; {MAX_CHARACTERS:,} are the maximum of "
-                                "YAML. Divide it.")
+            raise DocumentError(f"the document has {len(self._text):,} characters; {MAX_CHARACTERS:,} are the maximum "
+                                "of YAML. Divide it.")
         self._begin = int(self._text.startswith("\ufeff"))
         roots = _compose(self._text[self._begin:])
         self._ascii = "\\u" in self._text and self._text[self._begin:].isascii()
@@ -75,7 +75,7 @@ class YamlDocument:
                 self._add(node)
                 continue
             inner = [value for _, value in node.value] if isinstance(node, MappingNode) else node.value
-            if node.flow_style:
+            if isinstance(node, CollectionNode) and node.flow_style:
                 self._in_flow |= {*map(id, inner)}
             if not isinstance(node, MappingNode) or not self._add_plural(node, seen):
                 todo += reversed(inner)
@@ -234,6 +234,6 @@ def _language_key(root: Node) -> ScalarNode | None:
         return None
     names = ", ".join(key.value for key in keys[:20])
     if len(keys) > 1:
-        raise DocumentError(f"line {keys[1].start_mark.line + 1}: the document has texts in several languages ({names}). "
-                            "Give a document with the texts of the source language only.")
+        raise DocumentError(f"line {keys[1].start_mark.line + 1}: the document has texts in several languages "
+                            f"({names}). Give a document with the texts of the source language only.")
     return keys[0]
