@@ -8,18 +8,7 @@ from dataclasses import replace
 
 from seq2seq.data.line_splitting import Span
 from seq2seq.documents.block import MAX_LINES, Block, DocumentError, decode, require_count
-
-# Words for programs: addresses, colours, language codes such as en-US, dotted names, camelCase and paths. This
-# expression is applied only to strings without white space, because it takes linear time only for such strings.
-_NOT_A_MESSAGE = re.compile(
-    r"[a-zA-Z][a-zA-Z0-9+.-]*+:(?://\S++|\S*[/@.]\S*+)|www\.\S++|[^\s@]++@\S++|#[0-9a-fA-F]{3,8}"
-    r"|[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[\w$-]++(?:\.[\w$-]++)++"
-    r"|(?:[a-z][a-z0-9]*+|[A-Z][a-z0-9]++)(?:[A-Z][a-z0-9]*+)++|(?=\S*\.\w+\Z)[\w.-]++(?:/[\w.-]++)++"
-    r"|[.~]{0,2}/\S*+|\d{4}-\d\d-\d\dT[\d:.]++(?:Z|[+-]\d\d:?\d\d)?|true|false|null", re.ASCII)
-_COLOR = re.compile(r"(?:rgb|hsl)a?\([^()]*+\)")
-_MAX_ASCII_WORD = 60
-"""Maximum length of an ASCII word that counts as text. Longer words are keys, hashes or encoded data."""
-_NAME = re.compile(r"[\w$.:/-]++", re.ASCII)
+from seq2seq.documents.data_values import is_data
 
 
 def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
@@ -55,16 +44,9 @@ def is_text(text: str) -> bool:
     return any(map(str.isalpha, text)) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))
 
 
-def is_message(text: str) -> bool:
-    """Return True if a string is text for people, not an address, identifier, colour or other data for programs."""
-    word = text.strip()
-    if not is_text(word) or _COLOR.fullmatch(word):
-        return False
-    if any(map(str.isspace, word)):
-        return True
-    if len(word) > _MAX_ASCII_WORD and word.isascii():
-        return False
-    return not (_NOT_A_MESSAGE.fullmatch(word) or ("_" in word and _NAME.fullmatch(word)))
+def is_message(text: str, key: str = "") -> bool:
+    """Return True if a string is text for people, not data for programs (see `is_data`). key: key of the string."""
+    return is_text(text) and not is_data(text, key)
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -22,12 +22,13 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 @dataclass
 class _Level:
     """Object or array. kept: True if its strings must not change. key_follows: True if the next string is a key.
-    value_kept: True if the value of the last key must not change."""
+    value_kept: True if the value of the last key must not change. key: last key, or that of the array."""
 
     is_object: bool
     kept: bool
     key_follows: bool
     value_kept: bool
+    key: str = ""
 
 
 class JsonDocument:
@@ -50,7 +51,7 @@ class JsonDocument:
         for match in _TOKEN.finditer(self._text):
             token, level = match[0], levels[-1]
             if token in "{[":
-                levels.append(_Level(token == "{", level.value_kept, token == "{", level.value_kept))
+                levels.append(_Level(token == "{", level.value_kept, token == "{", level.value_kept, level.key))
                 if len(levels) > MAX_DEPTH:
                     raise DocumentError(f"line {line}: values are nested more than {MAX_DEPTH:,} deep. Simplify it.")
             elif token in "}]":
@@ -58,12 +59,12 @@ class JsonDocument:
             elif token == ",":
                 level.key_follows = level.is_object
             elif token != ":" and level.key_follows:
-                level.key_follows = False
+                level.key_follows, level.key = False, token[1:-1]
                 level.value_kept = level.kept or token.startswith('"@')
             elif token != ":" and not level.value_kept:
                 line += self._text.count("\n", counted, match.start())
                 counted = match.start()
-                if is_message(text := read_any_json(token)):
+                if is_message(text := read_any_json(token), level.key):
                     self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True))[1])
                     self._strings.append(match.span())
 

@@ -12,8 +12,8 @@ from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.spans import decode_text, encode_text, is_message, join_surrogates, replace_spans, trim, wrap
 
 _SPACE = r"(?:[ \t\f]|\\(?:\r\n|\r|\n)[ \t\f]*+)*+"
-_LINE = re.compile(rf"[ \t\f]*+(?:[#!][^\r\n]*+|(?:[^\\ \t\f=:\r\n]|\\(?:\r\n|[\s\S]|\Z))*+{_SPACE}[=:]?+{_SPACE}"
-                   r"(?P<value>(?:[^\\\r\n]|\\(?:\r\n|[\s\S]|\Z))*+))(?:\r\n|\r|\n|\Z)")
+_LINE = re.compile(r"[ \t\f]*+(?:[#!][^\r\n]*+|(?P<key>(?:[^\\ \t\f=:\r\n]|\\(?:\r\n|[\s\S]|\Z))*+)"
+                   rf"{_SPACE}[=:]?+{_SPACE}(?P<value>(?:[^\\\r\n]|\\(?:\r\n|[\s\S]|\Z))*+))(?:\r\n|\r|\n|\Z)")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|((?:\r\n|\r|\n)[ \t\f]*+)|([\s\S])|\Z)")
 _CONTINUATION = re.compile(r"(?:^|[^\\])(?:\\\\)*+\\(\r\n|\r|\n)([ \t\f]*+)")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
@@ -45,7 +45,7 @@ class PropertiesDocument:
             if match["value"]:
                 line_of_value = line + len(re.findall(r"\r\n|\r|\n", self._text[begin:match.start("value")]))
                 text, _ = _read(_unescape(match["value"], line_of_value))
-                if is_message(text):
+                if is_message(text, match["key"]):
                     self.blocks.append(trim(Block(text, place=f"line {line_of_value}", keeps_lines=True))[1])
                     self._values.append(match.span("value"))
             line += len(re.findall(r"\r\n|\r|\n", match[0]))

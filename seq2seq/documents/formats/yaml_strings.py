@@ -65,24 +65,25 @@ class YamlDocument:
         self._plurals: list[_Plural] = []
         self._in_flow: set[int] = set()                                         # nodes in brackets or braces
         seen: set[int] = set()                                                  # an alias is its node once more
-        todo: list[Node] = roots[::-1]
+        todo: list[tuple[str, Node]] = [("", root) for root in reversed(roots)]
         while todo:
-            node = todo.pop()
+            key, node = todo.pop()
             if id(node) in seen:
                 continue
             seen.add(id(node))
             if isinstance(node, ScalarNode):
-                self._add(node)
+                self._add(node, key)
                 continue
-            inner = [value for _, value in node.value] if isinstance(node, MappingNode) else node.value
+            inner = [(str(name.value), value) for name, value in node.value] if isinstance(node, MappingNode) else [
+                (key, value) for value in node.value]
             if isinstance(node, CollectionNode) and node.flow_style:
-                self._in_flow |= {*map(id, inner)}
+                self._in_flow |= {id(value) for _, value in inner}
             if not isinstance(node, MappingNode) or not self._add_plural(node, seen):
                 todo += reversed(inner)
 
-    def _add(self, node: ScalarNode) -> bool:
+    def _add(self, node: ScalarNode, key: str = "") -> bool:
         text = node.value
-        if node.tag != _STRING_TAG or not is_message(text) or not node.style and _BOOLEAN.fullmatch(text):
+        if node.tag != _STRING_TAG or not is_message(text, key) or not node.style and _BOOLEAN.fullmatch(text):
             return False
         self.blocks.append(trim(Block(text, place=f"line {node.start_mark.line + 1}", keeps_lines=True,
                                       syntax=("ruby-format",)))[1])
