@@ -80,7 +80,7 @@ _PHRASES = {
                        r"|(?:repeating-)?(?:linear|radial|conic)-gradient|cubic-bezier)"
                        r"\([^()]*+(?:\([^()]*+\)[^()]*+)*+\)",
     "time of PHP": r"[gGhH]:i(?::s)?(?: ?[aA])?",
-    "directives of strftime": r"(?:%[-_^#0]?[A-Za-z%]|[^\w%]|\d)++",
+    "directives of printf and strftime": r"(?:%(?:\d\$)?[-+_^#0]?[\d.]*+(?:hh?|ll?|[qzj])?[A-Za-z@%]|[^\w%]|\d)++",
     "HTML entities": r"(?:&(?:[A-Za-z][A-Za-z0-9]*+|#x?[0-9A-Fa-f]++);|[\W\d_])++",
     "MIME type": r"(?:application|audio|font|image|multipart|text|video)/[\w.+*-]++(?:;\s*+[\w-]++=[^\s;]++)++",
     "lengths": rf"(?:(?:{_LENGTH}|0|auto)\s++)++(?:{_LENGTH}|0|auto)",

@@ -28,7 +28,11 @@ XML = {
           "</TS>",
     "tmx": '<tmx version="1.4"><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>',
     "android": '<resources><string name="a">{}</string></resources>',
+    "resx": '<root><data name="a"><value>{}</value></data></root>',
+    "stringsdict": "<plist><dict><key>a</key><string>{}</string></dict></plist>",
 }
+STRINGS = {"json": '["{}"]', "properties": "a = {}", "strings": '"a" = "{}";', "csv": 'en,de\n"{}",',
+           "xcstrings": '{{"sourceLanguage": "en", "strings": {{"{}": {{}}}}}}'}
 OFFICE = {
     "docx": ("word/document.xml", '<w:document xmlns:w="w"><w:body>{}</w:body></w:document>', "<w:p><w:r><w:t>{}</w:t>"
              "</w:r></w:p>"),
@@ -122,11 +126,11 @@ CASES = {
     **{f"{format} of a large paragraph": (format, lambda size, text=text: text.format("one two " * (size // 8))
                                           .encode(), 1_100_000, 200_000_000, None)
        for format, text in (("text", "{}"), ("html", "<p>{}</p>"), ("markdown", "{}"), ("po", MESSAGE),
-                            ("json", '["{}"]'), ("properties", "a = {}"), *XML.items())},
+                            *STRINGS.items(), *XML.items())},
     **{f"{format} of a paragraph of 90 MB": (format, lambda size, text=text: text.format("one two " * (size // 8))
                                              .encode(), 1_100_000, 90_000_000, "characters")
        for format, text in (("text", "{}"), ("html", "<p>{}</p>"), ("markdown", "{}"), ("po", MESSAGE),
-                            ("json", '["{}"]'), ("properties", "a = {}"), *XML.items())},
+                            *STRINGS.items(), *XML.items())},
     "docx of a large paragraph": ("docx", lambda size: office("docx", paragraph("docx", "one two " * (size // 8))),
                                   1_100_000, 200_000_000, None),
     "docx of a paragraph of 90 MB": ("docx", lambda size: office("docx", paragraph(
@@ -145,6 +149,13 @@ CASES = {
     "srt of many cues": ("srt", cues, 1_000, 2_000_000, None),
     "po of many lines": ("po", lambda size: ('msgid ""\nmsgstr ""\n\nmsgid ""\n' + '"a "\n' * size + 'msgstr ""\n')
                          .encode(), 1_000, 900_000, None),
+    "yaml of a large paragraph": ("yaml", lambda size: b"a: " + b"one two " * (size // 8), 1_100_000, 90_000_000,
+                                  "a text of"),
+    "yaml of many strings": ("yaml", lambda size: b"- one\n" * size, 1_000, 400_000, None),
+    "csv of many rows": ("csv", lambda size: b"en,de\n" + b"one,\n" * size, 1_000, 5_000_000, None),
+    "strings of many entries": ("strings", lambda size: b'"a" = "one";\n' * size, 1_000, 5_000_000, None),
+    "xcstrings of many strings": ("xcstrings", lambda size: ('{"sourceLanguage": "en", "strings": {' + ",".join(
+        f'"one {number}": {{}}' for number in range(size)) + "}}").encode(), 1_000, 5_000_000, None),
     "json of many strings": ("json", lambda size: b'["one"' + b',"one"' * size + b"]", 1_000, 10_000_000, None),
     "text of many lines": ("text", lambda size: b"a\n" * size, 1_000, 45_000_000, None),
     "text of many sentences": ("text", lambda size: (b"Ab. " * 200_000 + b"\n") * (size // 200_000) + b"Ab. " * (
@@ -166,7 +177,9 @@ LARGEST = {
     **{name: size for name, size in (
         ("html of many tags", 600_000), ("html of many inline tags", 19_000), ("android of many tags", 370_000),
         ("tmx of many tags", 19_000), ("docx of many runs", 120_000), ("odt of many tags", 240_000),
-        ("srt of many cues", 120_000), ("json of many strings", 399_000), ("text of many lines", 399_000),
+        ("srt of many cues", 120_000), ("json of many strings", 399_000),
+        ("yaml of many strings", 160_000), ("csv of many rows", 390_000), ("strings of many entries", 390_000),
+        ("xcstrings of many strings", 199_000), ("text of many lines", 399_000),
         ("text of many sentences", 399_000),
         ("markdown of many paragraphs", 249_000), ("markdown of mixed marks", 490_000),
         ("html of a paragraph of 90 MB", 999_000), ("html of <", 749_000), ("html of <p>", 2_200_000),

@@ -1,4 +1,4 @@
-"""Strings that are text, and helpers of the formats."""
+"""Helpers of the formats."""
 
 import pytest
 from hypothesis import strategies as st
@@ -6,21 +6,7 @@ from property_checks import few_and_many
 
 from seq2seq.documents.block import Block, Tag
 from seq2seq.documents.divided_document import split_sentences
-from seq2seq.documents.spans import is_message, join_surrogates, replace_spans, trim, wrap
-
-
-@pytest.mark.parametrize("text", ["Open", "OK", "A/B test", "Loading...", "Sign-in", "see https://a.org", "日本語",
-                                  "Yes/No", "支持iOS16.4以上", "Größe.Änderung", "file_name is wrong", "Note: this"])
-def test_messages_are_text(text):
-    assert is_message(text)
-
-
-@pytest.mark.parametrize("text", ["", "12 %", "https://a.org/b", "http://localhost:80", "mailto:a@b.org", "a@b.org",
-                                  "en_US", "zh-Hans-CN", "de-AT", "#fff", "rgba(1, 2, 3, x)", "camelCase", "a.b.c",
-                                  "MAX_SIZE", "/usr/bin", "./a", "www.a.org", "true", "\ud800 a",
-                                  "DejaVuSans", "2020-01-01T00:00:00Z", "fonts/a/b.ttf", "a" * 61])
-def test_data_is_not_text(text):
-    assert not is_message(text)
+from seq2seq.documents.spans import join_surrogates, replace_spans, trim, wrap
 
 
 def test_spans_are_replaced_in_order():
@@ -46,10 +32,8 @@ def test_wrapped_lines_are_the_text(text, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["a:" + "/" * 500_000 + " ", "_" * 1_000_000 + "!", "a." * 500_000, "aA" * 500_000,
-                                  "a " * 500_000, "rgb(" * 200_000, " " * 1_000_000 + "a"])
+@pytest.mark.parametrize("text", ["a " * 500_000, " " * 1_000_000 + "a"])
 def test_hostile_texts_take_linear_time(text):
-    is_message(text)
     assert "".join(wrap(text, 77)) == text
 
 

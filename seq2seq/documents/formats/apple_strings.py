@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.spans import decode_text, encode_text, is_message, join_surrogates, replace_spans, trim
 
-SYNTAX = ("objc-format",)
-"""Syntax of the texts in Apple's formats."""
 _STRING = r"\"(?:[^\"\\]|\\[\s\S])*+\"|'(?:[^'\\]|\\[\s\S])*+'|[\w.$:/-]++"
 _SPACE = r"(?:\s++|//[^\n\r]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+"
 _ENTRY = re.compile(rf"(?P<key>{_STRING}){_SPACE}(?:={_SPACE}(?P<value>{_STRING}){_SPACE})?;")
@@ -48,7 +46,7 @@ class AppleStringsDocument:
                                     "lines.")
             name = "value" if match["value"] else "key"                         # the text of "Open"; is its key
             if is_message(text := _unescape(match[name])):
-                self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True, syntax=SYNTAX))[1])
+                self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True))[1])
                 self._values.append((*match.span(name), name == "key"))
             begin = _end_of_space(self._text, match.end())
 

@@ -41,7 +41,7 @@ class ResxDocument:
                 continue
             block = trim(xml.content(value, _role, keeps_lines=True))[1]
             if is_message(block.text):
-                self.blocks.append(replace(block, syntax=("csharp-format",), access_keys="&"))
+                self.blocks.append(replace(block, access_keys="&"))
                 self._values.append(value)
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:

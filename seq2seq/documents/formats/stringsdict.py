@@ -7,10 +7,9 @@ https://developer.apple.com/documentation/xcode/localizing-strings-that-contain-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from seq2seq.documents.block import Block
-from seq2seq.documents.formats.apple_strings import SYNTAX
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
 from seq2seq.documents.spans import is_message, trim
 from seq2seq.documents.xml_tokens import XmlToken
@@ -73,7 +72,7 @@ class StringsDictDocument:
         block = trim(self._xml.content(element, _role, keeps_lines=True))[1]
         if not is_message(block.text):
             return False
-        self.blocks.append(replace(block, syntax=SYNTAX))
+        self.blocks.append(block)
         self._strings.append(element)
         return True
 

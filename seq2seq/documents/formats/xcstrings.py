@@ -12,13 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.formats.apple_strings import SYNTAX
+from seq2seq.documents.block import Block, DocumentError, require_count
 from seq2seq.documents.json_tree import JsonNode, parse_json_tree
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
 from seq2seq.files import read_any_json
 from seq2seq.languages import canonical
+
+MAX_STRINGS = 200_000
+"""Maximum number of strings of a catalogue. Each takes up to 2 kB of memory."""
 
 
 @dataclass(slots=True)
@@ -42,7 +44,9 @@ class XcstringsDocument:
         if strings is None or source is None:
             raise DocumentError("line 1: the document has no sourceLanguage or no strings, as a string catalogue has. "
                                 "Check the format of the file.")
+        require_count(len(strings.members), MAX_STRINGS, "strings")
         self.source_languages, self.target_languages = {source}, set[str]()
+        self._colon = " : " if '" : ' in self._text else ": "                      # Xcode writes the first one
         self.blocks: list[Block] = []
         self._texts: list[str] = []                                             # text of each block with its margins
         self._strings: list[_String] = []
@@ -62,8 +66,7 @@ class XcstringsDocument:
                 if isinstance(text, str) and is_message(text):
                     string.blocks.append(len(self.blocks))
                     unit["value"] = len(self.blocks)
-                    self.blocks.append(trim(Block(text, place=f"line {(found or node).line}", keeps_lines=True,
-                                                  syntax=SYNTAX))[1])
+                    self.blocks.append(trim(Block(text, place=f"line {(found or node).line}", keeps_lines=True))[1])
                     self._texts.append(text)
             if string.blocks:
                 self._strings.append(string)
@@ -133,7 +136,7 @@ class XcstringsDocument:
         return parent.begin, parent.end, f"{{{inner}{written}{margin}}}"
 
     def _key(self, key: str) -> str:
-        return json.dumps(key, ensure_ascii=False) + (" : " if '" : ' in self._text else ": ")
+        return json.dumps(key, ensure_ascii=False) + self._colon
 
     def _margin(self, place: int) -> str:
         """Return the line end and the indentation before a place; " " or "" if it is not at the beginning of a line."""
@@ -146,8 +149,8 @@ class XcstringsDocument:
 
     def _json(self, value: Any, margin: str) -> str:
         is_indented = "\n" in margin
-        separators = (",", " : ") if '" : ' in self._text else (",", ": ") if is_indented else None
-        written = json.dumps(value, ensure_ascii=False, indent=2 if is_indented else None, separators=separators)
+        written = json.dumps(value, ensure_ascii=False, indent=2 if is_indented else None,
+                             separators=("," if is_indented else ", ", self._colon))
         return written.replace("\n", margin) if is_indented else written
 
 

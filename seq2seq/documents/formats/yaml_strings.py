@@ -22,8 +22,8 @@ from seq2seq.documents.plurals import CATEGORIES, plural_sources
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
 from seq2seq.languages import LANGUAGE_NAMES, main_language
 
-MAX_CHARACTERS = 3_000_000
-"""Maximum size of a YAML document in characters. The parser reads some 300,000 in a second."""
+MAX_CHARACTERS = 1_000_000
+"""Maximum size of a YAML document in characters. The parser reads 60,000 to 300,000 in a second."""
 _STRING_TAG = "tag:yaml.org,2002:str"
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4}){0,2}")
 _PROPERTIES = re.compile(r"(?:[&!][^\s]*+\s++)*+")                              # anchor and tag before a scalar
@@ -86,7 +86,7 @@ class YamlDocument:
         if node.tag != _STRING_TAG or not is_message(text, key) or not node.style and _BOOLEAN.fullmatch(text):
             return False
         self.blocks.append(trim(Block(text, place=f"line {node.start_mark.line + 1}", keeps_lines=True,
-                                      syntax=("ruby-format",)))[1])
+                                      syntax=("strftime", "template")))[1])
         self._values.append(node)
         return True
 

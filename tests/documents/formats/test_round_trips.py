@@ -1,10 +1,13 @@
 """Each format: texts are found, an identical translation keeps every byte, another one changes only the texts."""
 
+import csv
+import io
+import plistlib
 import time
 
 import polib
 import pytest
-from translate.storage import aresource, properties, tmx, ts2, xliff
+from translate.storage import aresource, properties, resx, tmx, ts2, xliff, yaml
 from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.block import DocumentError
@@ -320,6 +323,217 @@ MARKDOWN = "---\na: b\n---\n# One *two*\n\n- three `four`\n- [five](six)\n\n| a 
 HTML = "<h1>One <i>two</i></h1>\n<!-- three --><p class='a'>Five <code>six</code></p><script>seven</script>\n"
 TEXT = "One\n\n > > two \n\t12\n"
 
+STRINGS = r'''/* Title of the window */
+"title" = "Hello \"World\"\nSay %@";
+"key with = and ;"="It's 'here'";
+bare.key = Word;
+"code" = "camelCase";  // "not" = "this";
+"Shown as it is";
+'single' /* a */ = /* b */ 'It\'s "one"';
+'''
+STRINGS_CHANGES = [(r'"Hello \"World\"\nSay %@"', r'"HELLO \"WORLD\"\nSAY %@"'), ("It's 'here'", "IT'S 'HERE'"),
+                   ("= Word", '= "WORD"'), ('"Shown as it is"', '"Shown as it is" = "SHOWN AS IT IS"'),
+                   (r"'It\'s", r"'IT\'S"), ('"one"', '"ONE"')]
+STRINGSDICT = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
+<plist version="1.0">
+<dict>
+\t<key>dogs</key>
+\t<dict>
+\t\t<key>NSStringLocalizedFormatKey</key>
+\t\t<string>You see %#@dogs@ here</string>
+\t\t<key>dogs</key>
+\t\t<dict>
+\t\t\t<key>NSStringFormatSpecTypeKey</key>
+\t\t\t<string>NSStringPluralRuleType</string>
+\t\t\t<key>NSStringFormatValueTypeKey</key>
+\t\t\t<string>lld</string>
+\t\t\t<!-- a note -->
+\t\t\t<key>one</key>
+\t\t\t<string>%lld dog</string>
+\t\t\t<key>other</key>
+\t\t\t<string>%lld dogs &amp; more</string>
+\t\t</dict>
+\t</dict>
+\t<key>wide</key>
+\t<dict><key>NSStringDeviceSpecificRuleType</key><dict><key>mac</key><string>Click it</string></dict></dict>
+\t<key>plain</key> <string>Plain text</string>
+</dict>
+</plist>
+"""
+STRINGSDICT_CHANGES = [("You see %#@dogs@ here", "YOU SEE %#@DOGS@ HERE"), ("%lld dog<", "%LLD DOG<"), (
+    "%lld dogs &amp; more", "%LLD DOGS &amp; MORE"), ("Click it", "CLICK IT"), ("Plain text", "PLAIN TEXT")]
+XCSTRINGS = """{
+  "sourceLanguage" : "en",
+  "strings" : {
+    "" : {
+
+    },
+    "%lld dogs" : {
+      "localizations" : {
+        "en" : {
+          "variations" : {
+            "plural" : {
+              "one" : {
+                "stringUnit" : {
+                  "state" : "translated",
+                  "value" : "%lld dog"
+                }
+              },
+              "other" : {
+                "stringUnit" : {
+                  "state" : "translated",
+                  "value" : "%lld dogs"
+                }
+              }
+            }
+          }
+        },
+        "fr" : {
+          "stringUnit" : {
+            "state" : "translated",
+            "value" : "chiens"
+          }
+        }
+      }
+    },
+    "Done" : {
+      "localizations" : {
+        "de" : {
+          "stringUnit" : {
+            "state" : "translated",
+            "value" : "Fertig"
+          }
+        }
+      }
+    },
+    "Hello %@" : {
+
+    },
+    "Keep" : {
+      "shouldTranslate" : false
+    },
+    "key_of_code" : {
+      "comment" : "A title",
+      "localizations" : {
+        "en" : {
+          "stringUnit" : {
+            "state" : "new",
+            "value" : "A title"
+          }
+        },
+        "de" : {
+          "stringUnit" : {
+            "state" : "new",
+            "value" : ""
+          }
+        }
+      }
+    }
+  },
+  "version" : "1.0"
+}
+"""
+XCSTRINGS_CHANGES = [('''      "localizations" : {
+        "en" : {
+          "variations" : {''', '''      "localizations" : {
+        "de" : {
+          "variations" : {
+            "plural" : {
+              "one" : {
+                "stringUnit" : {
+                  "state" : "needs_review",
+                  "value" : "%LLD DOG"
+                }
+              },
+              "other" : {
+                "stringUnit" : {
+                  "state" : "needs_review",
+                  "value" : "%LLD DOGS"
+                }
+              }
+            }
+          }
+        },
+        "en" : {
+          "variations" : {'''), ('''    "Hello %@" : {
+
+    }''', '''    "Hello %@" : {
+      "localizations" : {
+        "de" : {
+          "stringUnit" : {
+            "state" : "needs_review",
+            "value" : "HELLO %@"
+          }
+        }
+      }
+    }'''), ('''            "state" : "new",
+            "value" : ""''', '''            "state" : "needs_review",
+            "value" : "A TITLE"''')]
+YAML = r'''# Texts of the page
+en: &root
+  title: "Hello \"World\"" # a title
+  plain: &plain Plain text - no,
+    on two lines
+  single: 'It''s here'
+  lines: |
+    First line
+      Second line
+
+    Third line
+
+  folded: >-
+    A paragraph
+    on two lines
+  list: [One, "Two words", '%d.%m.%Y', :year, 12, yes, {a: Three}]
+  alias: *plain
+  code: camelCase
+  tagged: !html Some text
+  dogs:
+    one: "%{count} dog"
+    other: "%{count} dogs"
+'''
+YAML_CHANGES = [("en: &root", "de: &root"), (r'Hello \"World\"', r'HELLO \"WORLD\"'), (
+    "Plain text - no,\n    on two lines", "PLAIN TEXT - NO, ON TWO LINES"), ("It''s here", "IT''S HERE"), (
+    "First line\n      Second line\n\n    Third line", "FIRST LINE\n      SECOND LINE\n\n    THIRD LINE"), (
+    "A paragraph\n    on two lines", "A PARAGRAPH ON TWO LINES"), ("One,", "ONE,"), ("Two words", "TWO WORDS"), (
+    "Three", "THREE"), ("%{count} dog\"", "%{COUNT} DOG\""), ("%{count} dogs", "%{COUNT} DOGS")]
+RESX = """<?xml version="1.0" encoding="utf-8"?>
+<root>
+  <xsd:schema id="root" xmlns:xsd="http://www.w3.org/2001/XMLSchema"><xsd:element name="data" /></xsd:schema>
+  <resheader name="reader"><value>System.Resources.ResXResourceReader, System.Windows.Forms</value></resheader>
+  <data name="Save" xml:space="preserve">
+    <value>&amp;Save {0} &lt;now&gt;</value>
+    <comment>A button</comment>
+  </data>
+  <data name="Icon" type="System.Resources.ResXFileRef"><value>icon.ico;System.Drawing.Icon</value></data>
+  <data name="Picture" mimetype="application/x-microsoft.net.object.bytearray.base64"><value>AAEA AAD</value></data>
+  <data name="button1.Text"><value>  Two
+lines </value></data>
+  <data name="button1.Anchor"><value>Top, Left</value></data>
+  <data name="&gt;&gt;button1.Name"><value>button</value></data>
+  <data name="empty"><value /></data>
+  <data name="id"><value>fileName</value></data>
+</root>
+"""
+RESX_CHANGES = [("&amp;Save {0} &lt;now&gt;", "&amp;SAVE {0} &lt;NOW&gt;"), ("Two\nlines", "TWO\nLINES")]
+CSV = """key,en,de,note
+a,Hello,,Some note
+b,"Say ""hi"", you","",
+c,Done,Fertig,
+d,=A1&" dogs",,
+e,Short
+f,"Two
+lines",,"x"
+
+g,12,,
+h,camelCase,,
+"""
+CSV_CHANGES = [("a,Hello,,", "a,Hello,HELLO,"), ('you","",', 'you","SAY ""HI"", YOU",'), ("e,Short", "e,Short,SHORT"), (
+    'Two\nlines",', 'Two\nlines","TWO\nLINES"')]
+TABLE = "\ufeffcontext;Source;Target\nmenu;One; \nmenu;\"Two; three\"\n"
+TABLE_CHANGES = [("One; ", "One;ONE"), ('"Two; three"', '"Two; three";"TWO; THREE"')]
+
 # Name of a sample: format, text, texts of its blocks with their lines, changes of the source that translate it.
 SAMPLES = {
     "po": ("po", PO, [('Cannot open "%s".', 15), ("File", 21), (
@@ -345,6 +559,20 @@ SAMPLES = {
         ("One *two*", "ONE *TWO*"), ("three", "THREE"), ("five", "FIVE"), ("| a", "| A"), ("| b", "| B")]),
     "html": ("html", HTML, [("One two", 1), ("Five ", 2)], [("One <i>two", "ONE <i>TWO"), ("Five", "FIVE")]),
     "text": ("text", TEXT, [("One", 1), ("two", 3)], [("One", "ONE"), ("two", "TWO")]),
+    "strings": ("strings", STRINGS, [('Hello "World"\nSay %@', 2), ("It's 'here'", 3), ("Word", 4), (
+        "Shown as it is", 6), ('It\'s "one"', 7)], STRINGS_CHANGES),
+    "stringsdict": ("stringsdict", STRINGSDICT, [
+        ("You see %#@dogs@ here", 8), ("%lld dog", 17), ("%lld dogs & more", 19), ("Click it", 23), ("Plain text", 24)],
+        STRINGSDICT_CHANGES),
+    "xcstrings": ("xcstrings", XCSTRINGS, [("%lld dog", 9), ("%lld dogs", 9), ("Hello %@", 45), ("A title", 54)],
+                  XCSTRINGS_CHANGES),
+    "yaml": ("yaml", YAML, [
+        ('Hello "World"', 3), ("Plain text - no, on two lines", 4), ("It's here", 6), (
+            "First line\n  Second line\n\nThird line", 7), ("A paragraph on two lines", 13), ("One", 16), (
+            "Two words", 16), ("Three", 16), ("%{count} dog", 21), ("%{count} dogs", 22)], YAML_CHANGES),
+    "resx": ("resx", RESX, [("&Save {0} <now>", 6), ("Two\nlines", 11)], RESX_CHANGES),
+    "csv": ("csv", CSV, [("Hello", 2), ('Say "hi", you', 3), ("Short", 6), ("Two\nlines", 7)], CSV_CHANGES),
+    "csv with semicolons": ("csv", TABLE, [("One", 2), ("Two; three", 3)], TABLE_CHANGES),
 }
 
 
@@ -393,10 +621,16 @@ def targets(data, name):
     """Return the translations of a document as other programs read them."""
     if name == "po":
         return [entry.msgstr for entry in polib.pofile(data.decode())]
+    if name == "csv":
+        return [row[2] for row in csv.reader(io.StringIO(data.decode(), newline="")) if len(row) > 2]
+    if name == "stringsdict":
+        return [value for value in plistlib.loads(data).values() if isinstance(value, str)]
     store = {"xliff 1.2": xliff.xlifffile, "ts": ts2.tsfile, "tmx": tmx.tmxfile, "properties": properties.javafile,
-             "android": aresource.AndroidResourceFile}[name](**{"personality": "java"} if name == "properties" else {})
+             "android": aresource.AndroidResourceFile, "strings": properties.stringsutf8file, "resx": resx.RESXFile,
+             "yaml": yaml.RubyYAMLFile}[name](
+                 **{"personality": "java"} if name == "properties" else {})
     store.parse(data)
-    return [str(unit.source if name == "properties" else unit.gettarget("de") if name == "tmx" else unit.target)
+    return [str(unit.source if name in ("properties", "strings") else unit.gettarget("de") if name == "tmx" else unit.target)
             for unit in store.units]
 
 
@@ -404,6 +638,9 @@ def targets(data, name):
     ("xliff 1.2", ["SAVE & CLOSE NOW", "OPEN", "Fertig", "EMPTY", "ONE. TWO."]), ("tmx", ["ONE"]),
     ("ts", ["Schließen", "%N FILE(S)", "SAVE"]),
     ("android", ['IT\'S "NEW"\nHERE & THERE', "  IT'S QUOTED  ", "TWO LINES"]),
+    ("strings", ['HELLO "WORLD"\nSAY %@', "IT'S 'HERE'", "WORD"]), ("stringsdict", ["PLAIN TEXT"]),
+    ("resx", ["&SAVE {0} <NOW>", "  TWO\nLINES "]), ("csv", ["HELLO", 'SAY "HI", YOU', "TWO\nLINES", "Fertig"]),
+    ("yaml", ['HELLO "WORLD"', "IT'S HERE", "FIRST LINE\n  SECOND LINE\n\nTHIRD LINE\n", "A PARAGRAPH ON TWO LINES"]),
     ("properties", ["HELLO WORLD", "WITH A: COLON AND É", "A LONG VALUE ON TWO LINES, OR THREE"]),
     ("po", ['CANNOT OPEN "%S".\n', "FILE", "Öfnen", "A FIRST LINE THAT IS RATHER LONG, SO THAT THE MESSAGE IS WRITTEN "
             "ON SEVERAL LINES.\n\tA SECOND LINE WITH A TAB AND A \\.\n"])])
@@ -417,7 +654,9 @@ def test_other_programs_read_the_translations(name, expected):
     ("properties", PROPERTIES.replace("\n", "\r")), ("properties", ""), ("properties", "a=b\\"), ("srt", ""),
     ("srt", "\ufeff\n \n"), ("srt", "1\n00:00:01,000 --> 00:00:02,000\n10:30:15 - the end, 10,5 - 11:30\n"),
     ("vtt", "WEBVTT"), ("vtt", "\ufeffWEBVTT"), ("ass", ""), ("ass", "[Events]\n"), ("markdown", ""), ("html", ""),
-    ("html", "  "), ("text", ""), ("tmx", "<tmx><body/></tmx>")])
+    ("html", "  "), ("text", ""), ("tmx", "<tmx><body/></tmx>"), ("yaml", ""), ("yaml", "# a"), ("yaml", "a b"),
+    ("yaml", "a:\n...\n---\nb: 1"), ("strings", ""), ("strings", "// a"), ("resx", "<root/>"), ("csv", "en,de"),
+    ("stringsdict", "<plist/>"), ("xcstrings", '{"sourceLanguage":"en","strings":{}}')])
 def test_small_documents_keep_their_bytes(format, text):
     assert unchanged(parsed(format, text)) == text.encode()
 
@@ -442,6 +681,19 @@ HOSTILE = {
         "<bx id='1'/>" * 9_000 + "a" + "<ex id='2'/>" * 9_000, "<g id='1'>a</g>" * 9_000,
         "<g id='1'>" * 900 + "a" + "</g>" * 900, "<bx id='1'/><ex id='1'/>" * 9_000 + "a",
         "<g " + " ".join(f"a{number}=''" for number in range(20_000)) + ">a</g>")],
+    "strings": ["\"" * 1_000_001, "/*" * 500_000, "/* *" * 250_000, '"a"' * 300_000, '"' + "\\" * 1_000_000, "a=" * 500_000,
+                "a " * 500_000, "//\n" * 300_000 + "a"],
+    "yaml": ["[" * 100_000, "{a: " * 100_000, "- " * 100_000, "a: &a [" + "*a, " * 100_000 + "]", "a: 'b\n" * 50_000,
+             "&a " * 300_000, "a: |\n" + "  b\n" * 200_000, "? " * 100_000, "a:\n" + "  one: b c\n" * 50_000],
+    "csv": ["en,de\n" + '"' * 1_000_001, "en,de\n" + '"a' * 300_000, "," * 900_000, "en,de\n" + "a b," * 200_000,
+            "en,de\n" + "a b\n" * 200_000],
+    "xcstrings": ['{"sourceLanguage":"en","strings":' + '{"a":' * 100_000, '{"sourceLanguage":"en","strings":{' + ",".join(
+        f'"a {number}":{{}}' for number in range(100_000)) + "}}"],
+    "stringsdict": ["<plist>" + "<dict>" * 900 + "</dict>" * 900 + "</plist>", "<plist><dict>" + "<key>a</key><string>a b"
+                    "</string>" * 100_000 + "</dict></plist>", "<plist><dict>" + "<key>a</key>" * 200_000
+                    + "</dict></plist>"],
+    "resx": ["<root>" + '<data name="&gt;&gt;a"><value>a b</value></data>' * 100_000 + "</root>",
+             '<root><data name="' + ".Size" * 200_000 + '"><value>a b</value></data></root>'],
     "markdown": [piece * (40_000 // len(piece)) for piece in (
         "[", "![](", "*a ", "*a_ ", "<a ", "`a``", "> ", "- a\n", "a  \n", "|a", "[a](b", "&", "]", "\\")],
     "srt": [f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n" for text in (

@@ -1,0 +1,113 @@
+"""YAML: texts in every style of YAML, plurals of Rails, and the key of the language."""
+
+import pytest
+from hypothesis import strategies as st
+from property_checks import few_and_many
+from ruamel.yaml import YAML
+from unchanged_documents import texts, unchanged, upper
+
+from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.formats.yaml_strings import YamlDocument
+from seq2seq.documents.registry import parse
+
+
+def load(data):
+    return YAML(typ="safe", pure=True).load(data.decode())
+
+
+@pytest.mark.parametrize("source", ["a: {}", "a: {{b: {}}}", "a: [{}]", "- {}"])
+@pytest.mark.parametrize("quotes", ["{}", "'{}'", '"{}"'])
+@pytest.mark.parametrize("text", [
+    "Ein Hund", "Hund: er bellt", "Hund #1", "Hund, Katze", "[Hund]", "{Hund}", "- Hund", "'Hund'", '"Hund"', "Ja", "No",
+    "null", "12 Hunde", "1.5", "2020-01-01", "~", "Hund:", "*Hund", "&Hund", "!Hund", "%Hund", "@Hund", "`Hund", "?", "|",
+    "zwei\nZeilen", "a\\b", "é\u00a0é", "\u2028 x", "Hund\t", "😀 Hund", "<<", "= x"])
+def test_a_translation_is_read_as_the_text_that_it_is(source, quotes, text):
+    data = source.format(quotes.format("Some dog")).encode()
+    document = YamlDocument(data)
+    assert unchanged(document) == data
+    result = load(document.render([Block(text)], "de"))
+    while not isinstance(result, str):
+        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
+    assert result == text
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ("a: Some dog # note\n", "a: SOME DOG # note\n"), ("a: 'it''s it'\n", "a: 'IT''S IT'\n"),
+    ("a: Some\n  dog\nb: 1\n", "a: SOME DOG\nb: 1\n"), ('a: "Some\\u00e9 \\\n  dog"\n', 'a: "SOME\\u00c9 DOG"\n'),
+    ("a: &x !!str Some dog\nb: *x\n", "a: &x !!str SOME DOG\nb: *x\n"), ("a: !x Some dog\n", "a: !x Some dog\n"),
+    ("base: &x\n  a: A dog\nb:\n  <<: *x\n  c: A cat\n", "base: &x\n  a: A DOG\nb:\n  <<: *x\n  c: A CAT\n"),
+    ("a: |\n  One\n   two\n\n  three\n\nb: 1\n", "a: |\n  ONE\n   TWO\n\n  THREE\n\nb: 1\n"),
+    ("a: >-\n  One\n  two\n\n  three\nb: 1\n", "a: >-\n  ONE TWO\n\n  THREE\nb: 1\n"),
+    ("a: >\n  One\n   two\n  three\n", "a: |\n  ONE\n   TWO\n  THREE\n"), ("a: |2+ # c\n    One\n\n", "a: |2+ # c\n    ONE\n\n"),
+    ("a: Yes\nb: 'Yes'\nc: on\nd: y\n", "a: Yes\nb: 'YES'\nc: on\nd: y\n"),
+    ("a: :symbol\nb: 12\nc: 2020-01-01\nd: ~\ne: null\n", "a: :symbol\nb: 12\nc: 2020-01-01\nd: ~\ne: null\n"),
+    ("---\na: One two\n---\nb: Three four\n...\n", "---\na: ONE TWO\n---\nb: THREE FOUR\n...\n"),
+    ("{a: One two, 'b': [x y, 'z, a']}", "{a: ONE TWO, 'b': [X Y, 'Z, A']}"), ("locale: it\nname: it\n",
+                                                                              "locale: it\nname: IT\n")])
+def test_only_texts_change(source, expected):
+    for line_end in ("\n", "\r\n"):
+        document = YamlDocument(source.replace("\n", line_end).encode())
+        assert unchanged(document).decode() == source.replace("\n", line_end)
+        assert upper(document).decode() == expected.replace("\n", line_end)
+
+
+RUSSIAN = "  dogs:\n    one: '%{count} DOG'\n    few: '%{count} DOGS'\n    many: '%{count} DOGS'\n    other: '%{count} DOGS'\n"
+
+
+@pytest.mark.parametrize(("source", "language", "expected"), [
+    ("en:\n  dogs:\n    one: '%{count} dog'\n    other: '%{count} dogs'\n", "ru", f"ru:\n{RUSSIAN}"),
+    ("en:\n  dogs:\n    one: '%{count} dog'\n    other: '%{count} dogs'\n  a: A b\n", "ja",
+     "ja:\n  dogs:\n    other: '%{count} DOGS'\n  a: A B\n"),
+    ("en:\n  dogs: {one: 1 dog, other: Dogs}\n", "cs", 'cs:\n  dogs: {one: "1 DOG", few: DOGS, many: DOGS, other: DOGS}\n'),
+    ("en:\n  dogs:\n    zero: No dogs\n    one: A dog\n    other: '%{count} dogs'\n", "fr",
+     "fr:\n  dogs:\n    zero: NO DOGS\n    one: \"%{count} DOGS\"\n    many: '%{count} DOGS'\n    other: '%{count} DOGS'\n"),
+    ("ja:\n  dogs:\n    other: 犬 x %{count}\n", "en",
+     "en:\n  dogs:\n    one: 犬 X %{count}\n    other: 犬 X %{count}\n"),
+    # These are no plurals.
+    ("en:\n  sex: {male: Man, other: Other}\n", "ru", "ru:\n  sex: {male: MAN, other: OTHER}\n"),
+    ("en:\n  x: {other: Other}\n", "ru", "ru:\n  x: {other: OTHER}\n"), ("x: {one: One, two: Two}\n", "ru",
+                                                                       "x: {one: ONE, two: TWO}\n")])
+def test_a_plural_gets_the_categories_of_the_target_language(source, language, expected):
+    document = YamlDocument(source.encode())
+    assert upper(document, language).decode().replace("%{COUNT}", "%{count}") == expected
+
+
+@pytest.mark.parametrize(("source", "language", "expected"), [
+    ("en:\n  a: A b\n", "de", "de:\n  a: A B\n"), ('"en":\n  a: A b\n', "pt-BR", '"pt-BR":\n  a: A B\n'),
+    ("en-GB:\n  a: A b\n", "de", "de:\n  a: A B\n"), ("en:\n  a: A b\n", "no", '"no":\n  a: A B\n'),
+    ("en: A b\n", "de", "en: A B\n"), ("en: {}\n", "de", "en: {}\n"), ("app:\n  a: A b\n", "de", "app:\n  a: A B\n"),
+    ("en:\n  a: 1\n", "de", "en:\n  a: 1\n")])
+def test_the_key_of_all_texts_becomes_the_target_language(source, language, expected):
+    assert upper(YamlDocument(source.encode()), language).decode() == expected
+
+
+@pytest.mark.parametrize(("source", "message"), [
+    ("en:\n  a: A b\nde:\n  a: C d\n", "name:3: the document has texts in several languages"),
+    ("fr:\n  a: A b\n", "language fr, not en"), ("a: [b\nc", "name:2, column 2"), ("a: *b\n", "name:1, column 4"),
+    ("a: 'b\n", "name:2"), ("a:\tb: c\n\t- d\n", "name:"), ("a: \x07\n", "name: "), ("[" * 10_000, "nested")])
+def test_other_documents_are_refused(source, message):
+    with pytest.raises(DocumentError) as error:
+        parse(source.encode(), "yaml", "name", "en", "de")
+    assert message in str(error.value)
+
+
+WORDS = st.text("ab :#-'\"{}[],\\\n", max_size=12)
+
+
+@few_and_many(10, 500, st.recursive(WORDS | st.integers(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+    st.text("ab'", min_size=1, max_size=3), inner, max_size=3), max_leaves=10), st.sampled_from("'\"|>"))
+def test_exactly_the_values_change(value, style):
+    from io import StringIO
+
+    stream = StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_style = style
+    yaml.dump({"x": value}, stream)
+    data = stream.getvalue().encode()
+    document = YamlDocument(data)
+    assert unchanged(document) == data
+    assert str(load(upper(document))).lower() == str(load(data)).lower()
+
+
+def test_a_document_without_plurals_or_texts_stays():
+    assert texts(YamlDocument(b"- 1\n- [true, x.y, en_US]\n")) == []
