@@ -68,9 +68,10 @@ _OTHERS = """
 _OTHER_SUFFIXES = frozenset(_OTHERS.split())
 # Beginnings of structured files that no text has.
 _BEGINNINGS = {
-    "XML or HTML": r"(?i:<\?xml\b|<!doctype\b|<html\b)", "JSON": r'\{\s*+(?:"|\Z)', "PDF": "%PDF-", "PostScript": "%!PS",
-    "RTF": r"\{\\rtf", "WebVTT": r"WEBVTT\s", "ASS": r"\[Script Info\]", "PO": r'(?:#[^\n]*+\n)*+msgid "',
-    "SRT": r"\d++\r?\n\d{1,2}:\d\d:\d\d[,.]\d{1,3} --> ", "YAML": r"%YAML ", "a compiled property list": "bplist0",
+    "XML or HTML": r"(?i:<\?xml\b|<!doctype\b|<html\b)", "JSON": r'\{\s*+(?:"|\Z)', "PDF": "%PDF-",
+    "PostScript": "%!PS", "RTF": r"\{\\rtf", "WebVTT": r"WEBVTT\s", "ASS": r"\[Script Info\]",
+    "PO": r'(?:#[^\n]*+\n)*+msgid "', "SRT": r"\d++\r?\n\d{1,2}:\d\d:\d\d[,.]\d{1,3} --> ", "YAML": "%YAML ",
+    "a compiled property list": "bplist0",
 }
 _BEGINNING = re.compile("|".join(f"({pattern})" for pattern in _BEGINNINGS.values()))
 START_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""Files are read in the format that their name or their root element tells, or refused, never read as lines by mistake."""
+"""Files are read in the format that their name or root element tells, or refused, never read as lines by mistake."""
 
 import pytest
 
@@ -9,12 +9,14 @@ from seq2seq.languages import LANGUAGE_NAMES, canonical
 from seq2seq.serve.errors import ApiError
 from seq2seq.serve.files import format_of_file
 
-REFUSED = (".pdf .doc .docm .dotx .xls .xlsx .ppt .pptm .pages .numbers .key .rtf .epub .mobi .fodt .idml .rst .adoc .tex .qm "
-           ".gmo .js .jsx .tsx .vue .php .svg .sbv .ttml .dfxp .stl .lrc .json5 .jsonl .ftl .lang .rc .dtd .wxl .nsi "
-           ".catkeys .desktop .toml .ini .plist .xib .xaml .sdlxliff .ipynb .eml .PDF .Xib").split()
+REFUSED = """
+.pdf .doc .docm .dotx .xls .xlsx .ppt .pptm .pages .numbers .key .rtf .epub .mobi .fodt .idml .rst .adoc .tex .qm
+.gmo .js .jsx .tsx .vue .php .svg .sbv .ttml .dfxp .stl .lrc .json5 .jsonl .ftl .lang .rc .dtd .wxl .nsi
+.catkeys .desktop .toml .ini .plist .xib .xaml .sdlxliff .ipynb .eml .PDF .Xib
+"""
 
 
-@pytest.mark.parametrize("suffix", REFUSED)
+@pytest.mark.parametrize("suffix", REFUSED.split())
 def test_files_of_other_formats_are_refused_with_the_formats_that_are_read(suffix, tmp_path):
     path = tmp_path / f"a{suffix}"
     path.write_text("A dog.\n")
@@ -25,8 +27,9 @@ def test_files_of_other_formats_are_refused_with_the_formats_that_are_read(suffi
     assert format_of_file(path.name, b"A dog.\n") is None
 
 
-@pytest.mark.parametrize("name", ["a", "a.txt", "train.de", "test.2016", "corpus.cs", "corpus.pl", "corpus.ml", "x.tok.bpe",
-                                  "corpus.en.gz", "eng_Latn.dev", "a.src", "a.hyp", "news.el", "corpus.sh", "corpus.mo"])
+@pytest.mark.parametrize("name", ["a", "a.txt", "train.de", "test.2016", "corpus.cs", "corpus.pl", "corpus.ml",
+                                  "x.tok.bpe", "corpus.en.gz", "eng_Latn.dev", "a.src", "a.hyp", "news.el", "corpus.sh",
+                                  "corpus.mo"])
 def test_lines_of_text_are_lines_whatever_their_name(name, tmp_path):
     (tmp_path / name).write_bytes(b"A dog.\nTwo: {dogs}\n\n<b>x</b>\n")
     assert input_format(tmp_path / name, None) is None
@@ -38,14 +41,17 @@ def test_no_code_of_a_language_is_the_suffix_of_another_format():
 
 
 @pytest.mark.parametrize(("data", "kind"), [
-    (b'<?xml version="1.0"?>\n<a/>', "XML or HTML"), (b"<!DOCTYPE html>", "XML or HTML"), (b"\n <html lang='en'>", "XML or HTML"),
-    (b'{\n  "a": "b"}', "JSON"), (b'{"a": 1}', "JSON"), (b"%PDF-1.7", "PDF"), (b"{\\rtf1", "RTF"), (b"a\0b", "binary data"),
+    (b'<?xml version="1.0"?>\n<a/>', "XML or HTML"), (b"<!DOCTYPE html>", "XML or HTML"),
+    (b"\n <html lang='en'>", "XML or HTML"),
+    (b'{\n  "a": "b"}', "JSON"), (b'{"a": 1}', "JSON"), (b"%PDF-1.7", "PDF"), (b"{\\rtf1", "RTF"),
+    (b"a\0b", "binary data"),
     (b"WEBVTT\n\n00:01.000", "WebVTT"), (b"1\n00:00:01,000 --> 00:00:02,000\na", "SRT"), (b"[Script Info]\n", "ASS"),
     (b'# German\n#\nmsgid ""\n', "PO"), ('\ufeff{"a": 1}'.encode(), "JSON"), ('{"a": 1}'.encode("utf-16"), "JSON"),
     (b"PK\3\4\0\0", "binary data"),
     *((text.encode(), None) for text in (
         "", "A dog.", "{name} has a dog.", "{ a dog }", "<b>A dog</b>", "[1] A dog", "1\nTwo", "# Title", "- a", "a: b",
-        "html", "webvtt is a format", "XML", "{{a}}", "\ufeffA dog", "%s dogs", "<0>a</0>", "12:30 --> 13:00", "---\na")),
+        "html", "webvtt is a format", "XML", "{{a}}", "\ufeffA dog", "%s dogs", "<0>a</0>", "12:30 --> 13:00",
+        "---\na")),
     ("A dog.".encode("utf-16"), None)])
 def test_structured_contents_are_recognised_and_text_is_text(data, kind):
     assert structure_of(data) == kind
@@ -66,7 +72,8 @@ def test_structured_contents_under_another_name_are_refused(name, tmp_path):
     (b"<resources/>", "android"), (b'<?xml version="1.0"?><!-- <a> -->\n<resources xmlns:x="y">', "android"),
     (b"<xliff version='1.2'/>", "xliff"), (b"<!DOCTYPE TS><TS/>", "ts"), (b"<tmx version='1.4'>", "tmx"),
     (b"<root/>", "resx"), ("<?xml version='1.0' encoding='utf-16'?><resources/>".encode("utf-16"), "android"),
-    (b"<manifest/>", None), (b"<x:xliff/>", "xliff"), (b"<plist/>", None), (b"A dog", None), (b"", None), (b"<a><resources/></a>", None)])
+    (b"<manifest/>", None), (b"<x:xliff/>", "xliff"), (b"<plist/>", None), (b"A dog", None), (b"", None),
+    (b"<a><resources/></a>", None)])
 def test_the_root_element_tells_the_format_of_an_xml_file(data, format, tmp_path):
     assert format_of("arrays.xml", data) == format
     assert format_of_file("values/ARRAYS.XML", data) == format

@@ -1,5 +1,4 @@
-"""Apple's .strings, .stringsdict and .xcstrings: escapes, plural categories of the target language, and string catalogues
-that other programs read."""
+"""Apple's .strings, .stringsdict and .xcstrings: escapes, comments, and plural categories of the target language."""
 
 import json
 import plistlib
@@ -34,7 +33,8 @@ def test_comments_are_no_entries_and_keys_are_no_texts():
 
 @pytest.mark.parametrize(("data", "message"), [
     (b'"a" = "b"\n"c" = "d";', "line 1"), (b'"a" = "b";\n"c" = "d;', "line 2"), (b"bplist00x", "plutil"),
-    (b'<?xml version="1.0"?><plist/>', "stringsdict"), (b'/* open\n"a" = "b";', "line 1"), (b'"a" = {b = "c"; };', "line 1")])
+    (b'<?xml version="1.0"?><plist/>', "stringsdict"), (b'/* open\n"a" = "b";', "line 1"), (
+        b'"a" = {b = "c"; };', "line 1")])
 def test_strings_that_cannot_be_read_are_refused(data, message):
     with pytest.raises(DocumentError, match=message):
         AppleStringsDocument(data)

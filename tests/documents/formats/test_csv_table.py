@@ -55,8 +55,9 @@ def test_empty_cells_are_filled_and_others_stay(row, expected):
 def test_the_separator_is_that_of_the_header(separator):
     data = separator.join(["key", "en", "de"]) + f'\na{separator}"A {separator} b"{separator}\n'
     document = parsed(data)
-    assert upper(document).decode() == data[:-1] + f'"A {separator} B"\n'
-    assert upper(parsed(f"sep={separator}\n{data}")).decode() == f"sep={separator}\n" + data[:-1] + f'"A {separator} B"\n'
+    expected = data[:-1] + f'"A {separator} B"\n'
+    assert upper(document).decode() == expected
+    assert upper(parsed(f"sep={separator}\n{data}")).decode() == f"sep={separator}\n{expected}"
 
 
 def test_the_languages_may_be_known_later():

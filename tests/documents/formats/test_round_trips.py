@@ -630,8 +630,8 @@ def targets(data, name):
              "yaml": yaml.RubyYAMLFile}[name](
                  **{"personality": "java"} if name == "properties" else {})
     store.parse(data)
-    return [str(unit.source if name in ("properties", "strings") else unit.gettarget("de") if name == "tmx" else unit.target)
-            for unit in store.units]
+    return [str(unit.source if name in ("properties", "strings") else unit.gettarget("de") if name == "tmx" else
+                unit.target) for unit in store.units]
 
 
 @pytest.mark.parametrize(("name", "expected"), [
@@ -681,16 +681,18 @@ HOSTILE = {
         "<bx id='1'/>" * 9_000 + "a" + "<ex id='2'/>" * 9_000, "<g id='1'>a</g>" * 9_000,
         "<g id='1'>" * 900 + "a" + "</g>" * 900, "<bx id='1'/><ex id='1'/>" * 9_000 + "a",
         "<g " + " ".join(f"a{number}=''" for number in range(20_000)) + ">a</g>")],
-    "strings": ["\"" * 1_000_001, "/*" * 500_000, "/* *" * 250_000, '"a"' * 300_000, '"' + "\\" * 1_000_000, "a=" * 500_000,
-                "a " * 500_000, "//\n" * 300_000 + "a"],
+    "strings": ["\"" * 1_000_001, "/*" * 500_000, "/* *" * 250_000, '"a"' * 300_000, '"' + "\\" * 1_000_000,
+                "a=" * 500_000, "a " * 500_000, "//\n" * 300_000 + "a"],
     "yaml": ["[" * 100_000, "{a: " * 100_000, "- " * 100_000, "a: &a [" + "*a, " * 100_000 + "]", "a: 'b\n" * 50_000,
              "&a " * 300_000, "a: |\n" + "  b\n" * 200_000, "? " * 100_000, "a:\n" + "  one: b c\n" * 50_000],
     "csv": ["en,de\n" + '"' * 1_000_001, "en,de\n" + '"a' * 300_000, "," * 900_000, "en,de\n" + "a b," * 200_000,
             "en,de\n" + "a b\n" * 200_000],
-    "xcstrings": ['{"sourceLanguage":"en","strings":' + '{"a":' * 100_000, '{"sourceLanguage":"en","strings":{' + ",".join(
-        f'"a {number}":{{}}' for number in range(100_000)) + "}}"],
-    "stringsdict": ["<plist>" + "<dict>" * 900 + "</dict>" * 900 + "</plist>", "<plist><dict>" + "<key>a</key><string>a b"
-                    "</string>" * 100_000 + "</dict></plist>", "<plist><dict>" + "<key>a</key>" * 200_000
+    "xcstrings": ['{"sourceLanguage":"en","strings":' + '{"a":' * 100_000,
+                  '{"sourceLanguage":"en","strings":{' + ",".join(
+                      f'"a {number}":{{}}' for number in range(100_000)) + "}}"],
+    "stringsdict": ["<plist>" + "<dict>" * 900 + "</dict>" * 900 + "</plist>",
+                    "<plist><dict>" + "<key>a</key><string>a b</string>" * 100_000
+                    + "</dict></plist>", "<plist><dict>" + "<key>a</key>" * 200_000
                     + "</dict></plist>"],
     "resx": ["<root>" + '<data name="&gt;&gt;a"><value>a b</value></data>' * 100_000 + "</root>",
              '<root><data name="' + ".Size" * 200_000 + '"><value>a b</value></data></root>'],

@@ -18,9 +18,9 @@ def load(data):
 @pytest.mark.parametrize("source", ["a: {}", "a: {{b: {}}}", "a: [{}]", "- {}"])
 @pytest.mark.parametrize("quotes", ["{}", "'{}'", '"{}"'])
 @pytest.mark.parametrize("text", [
-    "Ein Hund", "Hund: er bellt", "Hund #1", "Hund, Katze", "[Hund]", "{Hund}", "- Hund", "'Hund'", '"Hund"', "Ja", "No",
-    "null", "12 Hunde", "1.5", "2020-01-01", "~", "Hund:", "*Hund", "&Hund", "!Hund", "%Hund", "@Hund", "`Hund", "?", "|",
-    "zwei\nZeilen", "a\\b", "é\u00a0é", "\u2028 x", "Hund\t", "😀 Hund", "<<", "= x"])
+    "Ein Hund", "Hund: er bellt", "Hund #1", "Hund, Katze", "[Hund]", "{Hund}", "- Hund", "'Hund'", '"Hund"', "Ja",
+    "No", "null", "12 Hunde", "1.5", "2020-01-01", "~", "Hund:", "*Hund", "&Hund", "!Hund", "%Hund", "@Hund", "`Hund",
+    "?", "|", "zwei\nZeilen", "a\\b", "é\u00a0é", "\u2028 x", "Hund\t", "😀 Hund", "<<", "= x"])
 def test_a_translation_is_read_as_the_text_that_it_is(source, quotes, text):
     data = source.format(quotes.format("Some dog")).encode()
     document = YamlDocument(data)
@@ -38,7 +38,8 @@ def test_a_translation_is_read_as_the_text_that_it_is(source, quotes, text):
     ("base: &x\n  a: A dog\nb:\n  <<: *x\n  c: A cat\n", "base: &x\n  a: A DOG\nb:\n  <<: *x\n  c: A CAT\n"),
     ("a: |\n  One\n   two\n\n  three\n\nb: 1\n", "a: |\n  ONE\n   TWO\n\n  THREE\n\nb: 1\n"),
     ("a: >-\n  One\n  two\n\n  three\nb: 1\n", "a: >-\n  ONE TWO\n\n  THREE\nb: 1\n"),
-    ("a: >\n  One\n   two\n  three\n", "a: |\n  ONE\n   TWO\n  THREE\n"), ("a: |2+ # c\n    One\n\n", "a: |2+ # c\n    ONE\n\n"),
+    ("a: >\n  One\n   two\n  three\n", "a: |\n  ONE\n   TWO\n  THREE\n"), (
+        "a: |2+ # c\n    One\n\n", "a: |2+ # c\n    ONE\n\n"),
     ("a: Yes\nb: 'Yes'\nc: on\nd: y\n", "a: Yes\nb: 'YES'\nc: on\nd: y\n"),
     ("a: :symbol\nb: 12\nc: 2020-01-01\nd: ~\ne: null\n", "a: :symbol\nb: 12\nc: 2020-01-01\nd: ~\ne: null\n"),
     ("---\na: One two\n---\nb: Three four\n...\n", "---\na: ONE TWO\n---\nb: THREE FOUR\n...\n"),
@@ -51,16 +52,18 @@ def test_only_texts_change(source, expected):
         assert upper(document).decode() == expected.replace("\n", line_end)
 
 
-RUSSIAN = "  dogs:\n    one: '%{count} DOG'\n    few: '%{count} DOGS'\n    many: '%{count} DOGS'\n    other: '%{count} DOGS'\n"
+DOGS = "'%{count} DOGS'"
 
 
 @pytest.mark.parametrize(("source", "language", "expected"), [
-    ("en:\n  dogs:\n    one: '%{count} dog'\n    other: '%{count} dogs'\n", "ru", f"ru:\n{RUSSIAN}"),
+    ("en:\n  dogs:\n    one: '%{count} dog'\n    other: '%{count} dogs'\n", "ru", 
+     f"ru:\n  dogs:\n    one: '%{{count}} DOG'\n    few: {DOGS}\n    many: {DOGS}\n    other: {DOGS}\n"),
     ("en:\n  dogs:\n    one: '%{count} dog'\n    other: '%{count} dogs'\n  a: A b\n", "ja",
      "ja:\n  dogs:\n    other: '%{count} DOGS'\n  a: A B\n"),
-    ("en:\n  dogs: {one: 1 dog, other: Dogs}\n", "cs", 'cs:\n  dogs: {one: "1 DOG", few: DOGS, many: DOGS, other: DOGS}\n'),
+    ("en:\n  dogs: {one: 1 dog, other: Dogs}\n", "cs",
+     'cs:\n  dogs: {one: "1 DOG", few: DOGS, many: DOGS, other: DOGS}\n'),
     ("en:\n  dogs:\n    zero: No dogs\n    one: A dog\n    other: '%{count} dogs'\n", "fr",
-     "fr:\n  dogs:\n    zero: NO DOGS\n    one: \"%{count} DOGS\"\n    many: '%{count} DOGS'\n    other: '%{count} DOGS'\n"),
+     f"fr:\n  dogs:\n    zero: NO DOGS\n    one: \"%{{count}} DOGS\"\n    many: {DOGS}\n    other: {DOGS}\n"),
     ("ja:\n  dogs:\n    other: 犬 x %{count}\n", "en",
      "en:\n  dogs:\n    one: 犬 X %{count}\n    other: 犬 X %{count}\n"),
     # These are no plurals.
