@@ -38,7 +38,7 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of
+from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of, naming
 from seq2seq.errors import UserError
 from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary, sha256_of
 from seq2seq.signals import StopRequest, stopping_by_signal
@@ -247,9 +247,10 @@ def translate(
         if unfinished.output is not None:
             finished = stop.interruptible(unfinished.blocks())
             if divided:
-                unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
-                                                     recipe.languages.target, safe.align,
-                                                     lambda place: warnings.faulty.warn(place, LOST_PLACEHOLDER)))
+                with naming(name):
+                    unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
+                                                         recipe.languages.target, safe.align,
+                                                         lambda place: warnings.faulty.warn(place, LOST_PLACEHOLDER)))
             else:
                 for data in finished:
                     unfinished.output.write(data)

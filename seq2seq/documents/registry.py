@@ -100,8 +100,8 @@ def _require_text(data: bytes) -> None:
         raise DocumentError(f"the document begins like {kind} data. Decompress it, or name its format.")
     if (place := data.find(0)) >= 0 and not data.startswith(UTF16_MARKS):           # that of UTF-32 begins with them
         line = data[:place].count(b"\n") + 1
-        raise DocumentError(f"line {line}: a byte of value 0, which no text has, except in UTF-16 or UTF-32 after a byte "
-                            "order mark. Convert the document to UTF-8.")
+        raise DocumentError(f"line {line}: a byte of value 0, which no text has, except in UTF-16 or UTF-32 after a "
+                            "byte order mark. Convert the document to UTF-8.")
 
 
 def _require_language(texts: str, named: Iterable[str], language: str) -> None:
@@ -111,5 +111,5 @@ def _require_language(texts: str, named: Iterable[str], language: str) -> None:
     """
     for code in sorted(named):
         if language and main_language(code) in LANGUAGE_NAMES and not is_same_language(code, language):
-            raise DocumentError(f"the document says that it has {texts} in the language {code}, not {language}. Correct "
-                                "what the document says, or choose other languages.")
+            raise DocumentError(f"the document says that it has {texts} in the language {code}, not {language}. "
+                                "Correct what the document says, or choose other languages.")

@@ -16,7 +16,7 @@ from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator
-from seq2seq.documents.registry import SUFFIXES, format_of, parse
+from seq2seq.documents.registry import SUFFIXES, format_of, naming, parse
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import DecodingOptions, Languages, Recipe
 from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
@@ -58,8 +58,9 @@ def translate_document(translator: Translator | TranslatorPool | ProtectedTransl
         unseen.add(place, best.unseen)
         if best.faults:
             warnings.warn(place, ", ".join(best.faults))
-    joined = divided.join([best.text for best, *_ in n_best], languages.target, safe.align,
-                          lambda place: warnings.warn(place, LOST_PLACEHOLDER))
+    with naming(str(path)):
+        joined = divided.join([best.text for best, *_ in n_best], languages.target, safe.align,
+                              lambda place: warnings.warn(place, LOST_PLACEHOLDER))
     warnings.finish()
     unseen.finish()
     return joined

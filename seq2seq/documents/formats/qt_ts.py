@@ -20,7 +20,8 @@ _KEY = re.compile(r"(?<!&)&(?=[^\W_])(?!\w{1,31};)(?!(?<=\w&)[A-Z])")
 
 
 class TsDocument:
-    """Catalogue of Qt Linguist, with the interfaces `Document` and `NamesLanguages`. All numerus forms get the same translation.
+    """Catalogue of Qt Linguist, with the interfaces `Document` and `NamesLanguages`. All numerus forms get the same
+    translation.
 
     The key of a menu entry, such as x in `E&xit`, is not in the blocks. Its mark is put into the translation.
     """
