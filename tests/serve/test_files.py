@@ -1,6 +1,7 @@
 """Translated files: uploads of any name and content, unguessable names, deletion."""
 
 import time
+from urllib.parse import unquote
 
 import pytest
 import requests
@@ -55,9 +56,10 @@ def test_names_never_become_paths_or_headers(echo, name):
     if answer.status_code == 400:
         return
     fetched = requests.get(answer.json()["translatedFileUrl"], timeout=20)
-    given = fetched.headers["Content-Disposition"].removeprefix('attachment; filename="').removesuffix('"')
+    given, _, encoded = fetched.headers["Content-Disposition"].partition("; filename*=UTF-8''")
     assert fetched.content == b"en(eins)" and "Set-Cookie" not in fetched.headers
-    assert given.endswith("_en.txt") and not set(given) & set('/\\"\r\n\0') and len(given) < 100
+    for one in (given.removeprefix('attachment; filename="').removesuffix('"'), unquote(encoded) or "_en.txt"):
+        assert one.endswith("_en.txt") and not set(one) & set('/\\"\r\n\0') and len(one) < 100
 
 
 @pytest.mark.parametrize("path", ["x.txt", "..%2f..%2fetc%2fpasswd", "../../../etc/passwd", "%00", ""])
