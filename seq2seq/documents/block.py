@@ -176,7 +176,8 @@ def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
         return str(data, encoding), encoding
     except UnicodeDecodeError as error:
         line = data[:error.start].count(b"\n") + 1
-        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document to UTF-8, or "
-                            "correct the encoding that it declares.") from error
+        correct = "" if encoding == "utf-8" else ", or correct the encoding that it declares"
+        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document to UTF-8"
+                            f"{correct}.") from error
     except (LookupError, UnicodeError):
         raise DocumentError(f"the encoding '{encoding}' is not known. Convert the document to UTF-8.") from None

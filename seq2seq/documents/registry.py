@@ -97,7 +97,7 @@ def naming(name: str) -> Iterator[None]:
 
 def _require_text(data: bytes) -> None:
     if kind := compression_of(data):
-        raise DocumentError(f"the document begins like {kind} data. Decompress it, or name its format.")
+        raise DocumentError(f"the document begins like {kind} data. Decompress it, or choose its format.")
     if (place := data.find(0)) >= 0 and not data.startswith(UTF16_MARKS):           # that of UTF-32 begins with them
         line = data[:place].count(b"\n") + 1
         raise DocumentError(f"line {line}: a byte of value 0, which no text has, except in UTF-16 or UTF-32 after a "
