@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -98,7 +99,8 @@ def naming(name: str) -> Iterator[None]:
 def _require_text(data: bytes) -> None:
     if kind := compression_of(data):
         raise DocumentError(f"the document begins like {kind} data. Decompress it, or choose its format.")
-    if (place := data.find(0)) >= 0 and not data.startswith(UTF16_MARKS):           # that of UTF-32 begins with them
+    marks = (*UTF16_MARKS, codecs.BOM_UTF32_BE)                     # that of UTF-32 LE begins with that of UTF-16
+    if (place := data.find(0)) >= 0 and not data.startswith(marks):
         line = data[:place].count(b"\n") + 1
         raise DocumentError(f"line {line}: a byte of value 0, which no text has, except in UTF-16 or UTF-32 after a "
                             "byte order mark. Convert the document to UTF-8.")

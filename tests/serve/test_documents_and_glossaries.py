@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import requests
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
-from served import EchoModels, serving
+from served import EchoModels, serving, wait_until
 from test_files import upload
 
 from seq2seq.serve.models import Group, MachineOptions, Models, named_files
@@ -54,6 +54,26 @@ def test_translated_characters_are_counted_and_not_bytes():
             fields = {"q": text, "source": "de", "target": "en", "format": format}
             assert requests.post(f"{url}/translate", json=fields, timeout=20).status_code == 200
         assert "seq2seq_characters_total 4" in requests.get(f"{url}/metrics", timeout=20).text.splitlines()
+
+
+def test_a_document_that_names_its_language_needs_no_detection(echo):
+    text = '<xliff version="1.2"><file source-language="{}" target-language="en"><body><trans-unit id="1"><source>Hand' \
+           "</source></trans-unit></body></file></xliff>"
+    for named, path in (("de", "de,en"), ("zh_CN", "zh-Hans,en"), ("fr", None)):
+        answer = upload(echo, "a.xlf", text.format(named).encode(), source="auto")
+        assert answer.headers.get("X-Translation-Path") == path, answer.text
+    answer = upload(echo, "a.xlf", text.format("fr").encode())
+    assert answer.status_code == 400 and "a.xlf: " in answer.json()["error"] and "fr, not de" in answer.json()["error"]
+    for name, endpoint, fields in (("source", "/translate_file", {"target": "en"}),
+                                   ("source_lang", "/v2/document", {"target_lang": "en"})):
+        answer = requests.post(echo + endpoint, data={name: "auto", **fields}, timeout=20,
+                               files={"file": ("a.tmx", b"<tmx/>")})
+        if endpoint == "/v2/document":
+            job = answer.json()
+            wait_until(lambda: requests.post(f"{echo}/v2/document/{job['document_id']}", timeout=20, json={
+                "document_key": job["document_key"]}).json().get("status") == "error")
+        else:
+            assert answer.status_code == 400 and "Name it in the request" in answer.json()["error"]
 
 
 def archive(*members):
