@@ -85,10 +85,11 @@ def test_elements_of_xliff_may_name_their_language_themselves():
 
 
 def test_each_file_of_xliff_names_its_languages():
-    file = '<file source-language="en" target-language="{}"><body><trans-unit id="1"><source>dog</source>{}</trans-unit>' \
-           "</body></file>"
+    file = '<file source-language="en" target-language="{}"><body><trans-unit id="1"><source>dog</source>{}' \
+           "</trans-unit></body></file>"
     both = '<xliff version="1.2">' + file + file + "</xliff>"
     with pytest.raises(DocumentError, match="language es"):
-        parse(both.format("de", "<target>Hund</target>", "es", "<target>perro</target>").encode(), "xliff", "a", "en", "de")
+        parse(both.format("de", "<target>Hund</target>", "es", "<target>perro</target>").encode(), "xliff", "a", "en",
+              "de")
     text = upper(parse(both.format("fr", "", "es", "").encode(), "xliff", "a", "en", "de")).decode()
     assert text.count('target-language="de"') == 2

@@ -21,8 +21,8 @@ def options_in_messages(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
         if isinstance(node, ast.Raise) or name in ("warn", "invalid", "ApiError"):
-            texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-            message = " ".join(texts)
+            values = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant)]
+            message = " ".join(value for value in values if isinstance(value, str))
             found += [(node.lineno, option) for option in OPTION.findall(message)
                       if OTHER_PROGRAMS.get(option, "\0") not in message]
     return found
@@ -30,7 +30,8 @@ def options_in_messages(path):
 
 # Modules that a request reaches. --placeholder is an option of `translate` alone; what a server's start says is for its
 # operator.
-REQUESTS = [path for path in sorted((PACKAGE / "documents").rglob("*.py")) if path.stem not in ("adherence", "placeholders")]
+REQUESTS = [path for path in sorted((PACKAGE / "documents").rglob("*.py"))
+            if path.stem not in ("adherence", "placeholders")]
 REQUESTS += [PACKAGE / "serve" / f"{name}.py" for name in (
     "app", "compression", "connections", "deepl", "deepl_documents", "detection", "directions", "errors", "files",
     "parameters", "scheduler", "service")]

@@ -11,15 +11,16 @@ from served import EchoModels, serving
 from seq2seq.documents.block import DocumentError
 from seq2seq.serve.files import SUFFIXES
 
-PO = 'msgid ""\nmsgstr ""\n"Language: fr\\n"\n"Content-Type: text/plain; charset={}\\n"\n\nmsgid "ein Hund"\nmsgstr ""\n'
+PO = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset={}\\n"\n\nmsgid "ein Hund"\nmsgstr ""\n'
 SEEDS = {
     ".html": '<!DOCTYPE html><meta charset="iso-8859-1"><p>ein <b>Hund</b> &amp; <a href="x">zwei</a></p>',
     ".md": "# ein Hund\n\n*zwei* `code` [drei](x) | a\n",
-    ".srt": "1\n00:00:01,000 --> 00:00:02,000\nein <i>Hund</i>\n", ".vtt": "WEBVTT\n\n00:01.000 --> 00:02.000\nein Hund\n",
+    ".srt": "1\n00:00:01,000 --> 00:00:02,000\nein <i>Hund</i>\n",
+    ".vtt": "WEBVTT\n\n00:01.000 --> 00:02.000\nein Hund\n",
     ".ass": "[Events]\nFormat: Start, End, Text\nDialogue: 0:00:01.00,0:00:02.00,ein {\\i1}Hund\n",
     ".po": PO.format("ISO-8859-1"),
-    ".xlf": '<?xml version="1.0" encoding="iso-8859-1"?><xliff version="1.2"><file source-language="de"><body><trans-unit '
-            'id="1"><source>ein <g id="1">Hund</g></source></trans-unit></body></file></xliff>',
+    ".xlf": '<?xml version="1.0" encoding="iso-8859-1"?><xliff version="1.2"><file source-language="de"><body>'
+            '<trans-unit id="1"><source>ein <g id="1">Hund</g></source></trans-unit></body></file></xliff>',
     ".ts": '<TS version="2.1"><context><message><source>ein Hund</source><translation type="unfinished"/></message>'
            "</context></TS>",
     ".properties": "a=ein Hund\\u0020\n", ".json": '{"a": "ein Hund", "b": [1, {"c": "zwei {name}"}]}',
@@ -54,7 +55,8 @@ def damaged(draw, data):
     data = bytearray(data)
     for _ in range(draw.choice([1, 2, 5])):
         place = draw.randrange(len(data) + 1)
-        data[place:place + draw.choice([0, 1, 9])] = draw.choice([b"", b"\xff", b'"', b"<", b"\r\n", b"\\u12", b"{", b"\xe2"])
+        data[place:place + draw.choice([0, 1, 9])] = draw.choice(
+            [b"", b"\xff", b'"', b"<", b"\r\n", b"\\u12", b"{", b"\xe2"])
     return bytes(data)
 
 
@@ -65,7 +67,8 @@ def test_any_file_is_translated_or_refused(odd, name):
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("[Content_Types].xml", "<Types/>")
         file.writestr("content.xml", "<a/>")
-    contents = [b"", b"\n", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\x1f\x8b\x08\0", archive.getvalue(), draw.randbytes(999)]
+    contents = [b"", b"\n", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\x1f\x8b\x08\0", archive.getvalue(),
+                draw.randbytes(999)]
     for seed in {SEEDS.get(name, SEEDS[".txt"]), *draw.sample(list(SEEDS.values()), 3)}:
         contents += [seed.encode(encoding) for encoding in ENCODINGS]
         contents += [damaged(draw, seed.encode()) for _ in range(5)]
@@ -80,7 +83,7 @@ def test_any_file_is_translated_or_refused(odd, name):
 
 def test_an_error_while_a_document_is_written_names_its_file_and_line(odd, monkeypatch):
     def render(self, translations, target_language):
-        raise DocumentError("line 3: the translation has 茶, which KOI8-R does not have. Convert the document to UTF-8.")
+        raise DocumentError("line 3: the translation has 茶, which KOI8-R does not have. Convert it to UTF-8.")
 
     monkeypatch.setattr("seq2seq.documents.formats.subtitles.SrtDocument.render", render)
     answer = post(odd, "a.srt", SEEDS[".srt"].encode())

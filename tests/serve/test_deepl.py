@@ -82,7 +82,8 @@ def test_a_request_says_where_sentences_end(echo, markup, split, text, expected)
     ({"style_id": "a"}, "style_id"), ({"custom_instructions": ["a"]}, "custom_instructions"),
     ({"translation_memory_id": "a"}, "translation_memory_id"), ({"split_sentences": "2"}, "split_sentences"),
     ({"split_sentences": []}, "split_sentences"), ({"ignore_tags": "x"}, "ignore_tags"),
-    ({"splitting_tags": ["x"], "tag_handling": "html"}, "splitting_tags"), ({"non_splitting_tags": "a"}, "non_splitting"),
+    ({"splitting_tags": ["x"], "tag_handling": "html"}, "splitting_tags"),
+    ({"non_splitting_tags": "a"}, "non_splitting_tags"),
     ({"outline_detection": 0}, "outline_detection"), ({"ignore_tags": [1], "tag_handling": "xml"}, "ignore_tags"),
     ({"preserve_formatting": "x"}, "preserve_formatting"), ({"tag_handling_version": "v9"}, "tag_handling_version"),
     ({"tag_handling": "xml"}, "text:1"), ({"glossary_ids": ["a", "b"]}, "only one glossary")])
@@ -102,7 +103,9 @@ def test_what_changes_nothing_is_accepted(echo):
 def used_terms(models, *sentences):
     """Return the translations that the glossary of the last batch prescribes for the terms of some sentences."""
     glossary = models.batches[-1][0].options.glossary
-    return [found.term.translations for sentence in sentences for found in glossary.find(sentence)] if glossary else None
+    if glossary is None:
+        return None
+    return [found.term.translations for sentence in sentences for found in glossary.find(sentence)]
 
 
 def test_a_glossary_is_created_listed_used_and_deleted(stored, client):
@@ -157,7 +160,8 @@ def test_a_multilingual_glossary_is_created_edited_and_used(stored, client):
     client.update_multilingual_glossary_dictionary(made, Entries("DE", "EN", {"Hund": "dog", "Katze": "cat"}))
     client.update_multilingual_glossary_dictionary(made, Entries("EN", "DE", {"cat": "Katze"}))
     assert contents("DE", "EN") == "Hund\tdog\nKatze\tcat" and contents("EN", "DE") == "cat\tKatze"
-    assert client.replace_multilingual_glossary_dictionary(made, Entries("DE", "EN", {"Maus": "mouse"})).entry_count == 1
+    replaced = client.replace_multilingual_glossary_dictionary(made, Entries("DE", "EN", {"Maus": "mouse"}))
+    assert (replaced.source_lang, replaced.target_lang, replaced.entry_count) == ("DE", "EN", 1)
     assert contents("DE", "EN") == "Maus\tmouse"
     client.delete_multilingual_glossary_dictionary(made, source_lang="EN", target_lang="FR")
     with pytest.raises(deepl.GlossaryNotFoundException):
@@ -357,8 +361,9 @@ def test_several_threads_change_glossaries_at_the_same_time(tmp_path):
 
     def change(thread):
         for number in range(5):
-            store.update("a", glossary.glossary_id, lambda old: {PAIR: {
-                **store.entries(old.dictionaries[0]), f"{'abcd'[thread]}{number}": "x"}})
+            new = {f"{'abcd'[thread]}{number}": "x"}
+            store.update("a", glossary.glossary_id, lambda old, new=new: {
+                PAIR: store.entries(old.dictionaries[0]) | new})
 
     threads = [threading.Thread(target=change, args=[number]) for number in range(4)]
     for thread in threads:

@@ -57,23 +57,19 @@ def test_translated_characters_are_counted_and_not_bytes():
 
 
 def test_a_document_that_names_its_language_needs_no_detection(echo):
-    text = '<xliff version="1.2"><file source-language="{}" target-language="en"><body><trans-unit id="1"><source>Hand' \
-           "</source></trans-unit></body></file></xliff>"
+    text = '<xliff version="1.2"><file source-language="{}" target-language="en"><body><trans-unit id="1"><source>' \
+           "Hand</source></trans-unit></body></file></xliff>"
     for named, path in (("de", "de,en"), ("zh_CN", "zh-Hans,en"), ("fr", None)):
         answer = upload(echo, "a.xlf", text.format(named).encode(), source="auto")
         assert answer.headers.get("X-Translation-Path") == path, answer.text
     answer = upload(echo, "a.xlf", text.format("fr").encode())
     assert answer.status_code == 400 and "a.xlf: " in answer.json()["error"] and "fr, not de" in answer.json()["error"]
-    for name, endpoint, fields in (("source", "/translate_file", {"target": "en"}),
-                                   ("source_lang", "/v2/document", {"target_lang": "en"})):
-        answer = requests.post(echo + endpoint, data={name: "auto", **fields}, timeout=20,
-                               files={"file": ("a.tmx", b"<tmx/>")})
-        if endpoint == "/v2/document":
-            job = answer.json()
-            wait_until(lambda: requests.post(f"{echo}/v2/document/{job['document_id']}", timeout=20, json={
-                "document_key": job["document_key"]}).json().get("status") == "error")
-        else:
-            assert answer.status_code == 400 and "Name it in the request" in answer.json()["error"]
+    answer = upload(echo, "a.tmx", b"<tmx/>", source="auto")
+    assert answer.status_code == 400 and "Name it in the request" in answer.json()["error"]
+    job = requests.post(f"{echo}/v2/document", data={"target_lang": "en"}, files={"file": ("a.tmx", b"<tmx/>")},
+                        timeout=20).json()
+    wait_until(lambda: requests.post(f"{echo}/v2/document/{job['document_id']}", timeout=20, json={
+        "document_key": job["document_key"]}).json().get("status") == "error")
 
 
 def archive(*members):

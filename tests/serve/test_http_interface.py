@@ -170,7 +170,8 @@ def test_settings_health_and_metrics(echo):
 def test_the_specification_names_all_endpoints_and_the_page_loads_nothing_from_elsewhere(echo):
     paths = requests.get(f"{echo}/spec", timeout=20).json()["paths"]
     assert {"/translate", "/detect", "/languages", "/translate_file", "/suggest", "/frontend/settings", "/health",
-            "/metrics", "/glossaries", "/v2/translate"} == set(paths)
+            "/metrics", "/glossaries", "/v2/translate", "/v2/document", "/v2/glossaries", "/v3/glossaries",
+            "/v2/glossary-language-pairs"} == set(paths)
     page = requests.get(f"{echo}/docs", timeout=20).text
     assert all(path in page for path in paths)
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//|@import|url\(", page)
@@ -248,7 +249,8 @@ def gzipped(body, *members):
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip"])
 def test_a_body_may_be_compressed_with_gzip(echo, encoding):
     headers = {"Content-Encoding": encoding}
-    file = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n' + b"a\n" * 9_999 + b"\r\n--x--"
+    file = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+    file += b"a\n" * 9_999 + b"\r\n--x--"
     for path, body, kind in (("/translate", ASKED, "application/json"),
                              ("/translate", b"q=a&source=de&target=en", "application/x-www-form-urlencoded"),
                              ("/v2/translate", b"text=a&source_lang=de&target_lang=en", ""),
@@ -261,8 +263,8 @@ def test_a_body_may_be_compressed_with_gzip(echo, encoding):
     assert requests.get(f"{echo}/languages", headers=headers, timeout=20).status_code == 200
 
 
-@pytest.mark.parametrize("body", [ASKED, gzipped(ASKED)[:-1], gzipped(ASKED, b"x"), gzipped(ASKED, gzipped(ASKED)), b"\x1f",
-                                  gzipped(ASKED)[:-8] + bytes(8)])
+@pytest.mark.parametrize("body", [ASKED, gzipped(ASKED)[:-1], gzipped(ASKED, b"x"), gzipped(ASKED, gzipped(ASKED)),
+                                  b"\x1f", gzipped(ASKED)[:-8] + bytes(8)])
 def test_damaged_gzip_is_an_error(echo, body):
     error(requests.post(f"{echo}/translate", data=body, headers={"Content-Encoding": "gzip"}, timeout=20), 400)
 
@@ -287,7 +289,8 @@ def test_a_compressed_body_counts_with_its_expanded_size():
 
 @pytest.mark.parametrize(("kind", "body", "status"), [
     ("application/json; charset=iso-8859-1", '{"q": "Gr\u00fc\u00dfe"}'.encode("latin-1"), 415),
-    ("application/json; charset=iso-8859-1", ASKED, 415), ("application/json; charset=utf-16", ASKED.decode().encode("utf-16"), 415),
+    ("application/json; charset=iso-8859-1", ASKED, 415),
+    ("application/json; charset=utf-16", ASKED.decode().encode("utf-16"), 415),
     ("application/x-www-form-urlencoded; charset=windows-1252", b"q=Gr%FC%DFe&source=de&target=en", 415),
     ("application/x-www-form-urlencoded; charset=ISO-8859-1", b"q=a&source=de&target=en", 200),
     ("application/json; charset=us-ascii", b'{"q": "a", "source": "de", "target": "en"}', 200),
