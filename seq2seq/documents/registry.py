@@ -112,6 +112,7 @@ def _require_language(texts: str, named: Iterable[str], language: str) -> None:
     texts: the texts in this language, such as "translations".
     """
     for code in sorted(named):
-        if language and main_language(code) in LANGUAGE_NAMES and not is_same_language(code, language):
+        known = {main_language(code), main_language(language)} <= LANGUAGE_NAMES.keys()
+        if known and not is_same_language(code, language):
             raise DocumentError(f"the document says that it has {texts} in the language {code}, not {language}. "
                                 "Correct what the document says, or choose other languages.")

@@ -6,10 +6,10 @@ Documentation: https://developers.deepl.com/api-reference
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -44,6 +44,8 @@ from seq2seq.serve.files import safe_name, suffix_of
 from seq2seq.serve.parameters import flag, names, read_parameters, text, texts
 from seq2seq.serve.service import AUTO, Glossaries, Read
 from seq2seq.serve.threads import in_thread
+
+T = TypeVar("T")
 
 UNLIMITED = 1_000_000_000_000
 """Character limit of an account without a limit, as DeepL gives it."""
@@ -93,8 +95,8 @@ class DeepLApi:
             Route(f"/v3{glossary}/dictionaries", self.replace_dictionary, methods=["PUT"]),
             Route(f"/v3{glossary}/dictionaries", self.delete_dictionary, methods=["DELETE"]),
             Route("/v2/document", self.upload_document, methods=["POST"]),
-            Route(document, self.document_status, methods=["GET", "POST"]),
-            Route(f"{document}/result", self.document_result, methods=["GET", "POST"]),
+            Route(document, self.document_status, methods=["POST"]),
+            Route(f"{document}/result", self.document_result, methods=["POST"]),
         ]
 
     # Texts
@@ -234,16 +236,16 @@ class DeepLApi:
             client, request.path_params["glossary_id"], lambda old: {wanted: None}), parameters)
         return Response(status_code=204)
 
-    async def _with_store(self, request: Request, function: Any, parameters: Mapping[str, Any] | None = None) -> Any:
+    async def _with_store(self, request: Request, function: Callable[[str], T],
+                          parameters: Mapping[str, Any] | None = None) -> T:
         """Return the result of a function of the client's name, which uses the store of glossaries."""
         parameters = await read_parameters(request) if parameters is None else parameters
         client = await self.api.admit(request, parameters)
         return await in_thread(lambda: function(client), large=request.method != "GET")
 
     async def _glossary(self, request: Request) -> ClientGlossary:
-        found: ClientGlossary = await self._with_store(
+        return await self._with_store(
             request, lambda client: self.store.get(client, request.path_params["glossary_id"]))
-        return found
 
     def _pairs(self) -> list[Languages]:
         """Return the languages, without scripts and regions, for which a model can use a glossary."""
@@ -281,7 +283,7 @@ class DeepLApi:
                      ) -> tuple[str, Glossaries | None]:
         """Return the name of the glossary of a request, and the client's glossaries with this name by direction; None
         if the name is that of a glossary of the server."""
-        several = [*names(parameters, "glossary_id"), *names(parameters, "glossary_ids")]
+        several = [*filter(None, [text(parameters, "glossary_id", "")]), *names(parameters, "glossary_ids")]
         if len(several) > 1:
             raise invalid("only one glossary is supported")
         if not several or any(name == several[0] for name, *_ in self.api.service.models.glossaries):
