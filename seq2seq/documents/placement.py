@@ -20,6 +20,7 @@ import numpy as np
 from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
+from seq2seq.documents.spans import overlapping, replace_spans
 from seq2seq.languages import SPACELESS_CHARACTER, belongs_to_letter
 
 Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
@@ -63,6 +64,49 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
     root = _tree(tags, placement.old)
     placement.place(root)
     return _outside_placeholders(placement.emit(root), translation)
+
+
+def align_words(align: Align | None, pairs: Sequence[tuple[str, str]], placeholders: Placeholders,
+                ) -> list[np.ndarray | None]:
+    """Return the attention weights of pairs (see `Align`), in which each placeholder is aligned with itself.
+
+    Models attend wrongly around placeholders, so these are left out of the texts that `align` gets.
+    """
+    if align is None or not pairs:
+        return [None] * len(pairs)
+    divided = [[_without_placeholders(text, placeholders) for text in pair] for pair in pairs]
+    weights: list[np.ndarray | None] = []
+    for one, (old, new) in zip(align([(old.text, new.text) for old, new in divided]), divided, strict=True):
+        whole = None
+        if one is not None and one.shape == (sum(new.outside), sum(old.outside)):
+            whole = np.zeros((len(new.outside), len(old.outside)))
+            whole[np.ix_(new.outside, old.outside)] = one
+            for text, groups in new.kept.items():
+                for rows, columns in zip(groups, old.kept.get(text, ()), strict=False):
+                    whole[np.ix_(rows, columns)] = 1 / len(columns) if columns else 0
+        weights.append(whole)
+    return weights
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """Text with a space in place of each placeholder. outside: for each unit of the original text, True if it is
+    outside of placeholders. kept: units of each occurrence of each placeholder."""
+
+    text: str
+    outside: np.ndarray
+    kept: dict[str, list[list[int]]]
+
+
+def _without_placeholders(text: str, placeholders: Placeholders) -> _Outside:
+    spans, units = placeholders.spans(text), alignment_units(text)
+    outside = np.ones(len(units), bool)
+    kept: dict[str, list[list[int]]] = defaultdict(list)
+    for begin, end in spans:
+        inside = overlapping(units, begin, end)
+        outside[inside] = False
+        kept[text[begin:end]].append(inside)
+    return _Outside(replace_spans(text, [(begin, end, " ") for begin, end in spans]), outside, kept)
 
 
 @dataclass
