@@ -14,7 +14,7 @@ import numpy as np
 from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, Span, divide, join_translations, split_margins
 from seq2seq.documents.block import Block, Document, DocumentError, Tag, is_translatable
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.placement import Align, align_words, place_tags, with_spaces
+from seq2seq.documents.placement import Align, align_words, place_tags, single_spaced, with_spaces
 from seq2seq.documents.preparation import Prepared, prepare
 from seq2seq.documents.spans import overlapping, replace_spans
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER, NOT_TRANSLATED
@@ -29,6 +29,7 @@ o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
 _ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
 _LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
 _LOOK_BACK = 40
+_NOT_A_SPACE = re.compile(r"[ \t\u00a0]*+[\r\n]\s*+|[\t\u00a0]")
 _STANDARD = Placeholders()
 
 
@@ -153,15 +154,18 @@ def _line_ends(block: Block) -> list[int]:
     return [0, *sorted(ends - {0, len(text)}), len(text)]
 
 
-def _plain(sentence: str, placeholders: Placeholders) -> str:
-    """Return a sentence with a space in place of each line end, and of each tab and no-break space outside of
-    placeholders, which many models do not know. Positions stay the same."""
-    other = re.compile(r"[\t\n\r\u00a0]")
-    if not other.search(sentence):
-        return sentence
-    kept = placeholders.spans(sentence)
-    return replace_spans(other.sub(" ", sentence), [(begin, end, sentence[begin:end].replace("\n", " "))
-                                                      for begin, end in kept])
+def _plain(sentence: Sentence, placeholders: Placeholders) -> str:
+    """Return the text of a sentence with a space in place of white space that contains a line end, and of each tab and
+    no-break space, which many models do not know; and without second spaces beside tags (`single_spaced`). In
+    placeholders, only line ends become spaces."""
+    text = single_spaced(sentence.text, sentence.tags)
+    if not _NOT_A_SPACE.search(text):
+        return text
+    parts, last = [], 0
+    for begin, end in [*placeholders.spans(text), (len(text), len(text))]:
+        parts += [_NOT_A_SPACE.sub(" ", text[last:begin]), text[begin:end].replace("\n", " ")]
+        last = end
+    return "".join(parts)
 
 
 def _rewrapped(sentence: str, translation: str, tags: Sequence[Tag], placeholders: Placeholders,
@@ -196,7 +200,7 @@ class _DividedPieces:
 class DividedDocument:
     """Document divided into sentences.
 
-    sentences: texts to translate, with spaces in place of other white space. Sentences without letters are left out.
+    sentences: texts to translate, as `_plain` returns them. Sentences without letters are left out.
     places: place in the document of the first occurrence of each of `sentences`, such as `line 12`.
     """
 
@@ -228,7 +232,7 @@ class DividedDocument:
             if count > MAX_SENTENCES:
                 raise DocumentError(f"{block.place or 'the document'}: the document has more than {MAX_SENTENCES:,} "
                                     "sentences. Divide it.")
-            for text in [_plain(one.text, placeholders) for one in sentences if is_translatable(one.text)]:
+            for text in [_plain(one, placeholders) for one in sentences if is_translatable(one.text)]:
                 if not once or text not in first:
                     first[text] = len(self.sentences)
                     self.sentences.append(text)

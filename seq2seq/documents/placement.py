@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -236,6 +236,9 @@ class _Placement:
                 free = [part for low, high in free for part in (
                     [(low, high)] if child.high <= low or child.low >= high else
                     [(low, child.low), (child.high, high)]) if part[0] < part[1]]
+            for child in elements:
+                if child.low == child.high and child.opened is not None and child.closed is not None:
+                    self._share(child, elements)
             taken = [(child.low, child.high) for child in elements]
             for child in node.children:
                 if child.begin == child.end:
@@ -257,6 +260,21 @@ class _Placement:
             return low, high
         gap = self._gap(child, node, [])
         return gap, gap
+
+    def _share(self, child: _Node, siblings: Sequence[_Node]) -> None:
+        """Give an element that has got no interval the first or last unit of a sibling's interval, if there is one of
+        several units: with an empty pair of tags, the markup of a word would be lost."""
+        values = self._values(child)
+        edges = [(float(values[unit] - self._values(one)[unit]), unit, index) for index, one in enumerate(siblings)
+                 if one.high - one.low > 1 for unit in (one.low, one.high - 1)]
+        if edges:
+            _, unit, index = max(edges)
+            sibling = siblings[index]
+            child.low, child.high = unit, unit + 1
+            if unit == sibling.low:
+                sibling.low += 1
+            else:
+                sibling.high -= 1
 
     def _edge(self, child: _Node, node: _Node, free: list[Span]) -> Span:
         """Return the interval of an element that continues outside of the sentence."""
@@ -408,6 +426,12 @@ def _outside_placeholders(tags: Sequence[Tag], text: str) -> list[Tag]:
     return moved
 
 
+def single_spaced(text: str, tags: Sequence[Tag]) -> str:
+    """Return a text without the second space of "Run <x/> now", which without its tag has two spaces in a row."""
+    places = sorted({tag.position for tag in tags if text[max(tag.position - 1, 0):tag.position + 1] == "  "})
+    return "".join(text[begin + (begin > 0):end] for begin, end in pairwise([0, *places, len(text)]))
+
+
 def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequence[Tag]) -> tuple[str, list[Tag]]:
     """Return a translation and its placed tags, with the spaces that are around the tags in the source.
 
@@ -438,7 +462,9 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
             text += " "
         result += [replace(tag, position=len(text)) for tag in group]
         follows_whole = len(text) if whole else -1
-        if apart and _needs_space(translation[position:position + 1], after):
+        following = translation[position:position + 1]
+        same = following != "" and following == source[origin + 1:origin + 2]           # the same mark after a space
+        if apart and (_needs_space(following, after) or same and after.isspace()):
             text += " "
     return text + translation[end:], result
 

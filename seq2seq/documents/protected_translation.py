@@ -23,7 +23,7 @@ from seq2seq.data.line_splitting import Span, split_margins
 from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_tags
 from seq2seq.documents.glossary import FoundTerm, Glossary, Term, find_words
 from seq2seq.documents.placeholders import Placeholders, paired_tags, tag_kind
-from seq2seq.documents.placement import MAX_TAGS, Align, align_words, place_tags, with_spaces
+from seq2seq.documents.placement import MAX_TAGS, Align, align_words, place_tags, single_spaced, with_spaces
 from seq2seq.documents.preparation import tags_in_text, with_markup, without_markup
 from seq2seq.documents.spans import replace_spans
 from seq2seq.documents.term_placement import TermPlacement, after_end, attended_word, sentence_count
@@ -89,7 +89,7 @@ class ProtectedTranslator:
             # Tags could divide a required phrase, or stand before a prefix.
             block = None if request.prefix or request.required or everywhere else _without_tags(request.text)
             tagged.append(block)
-            request = replace(request, text=block.text) if block else request
+            request = replace(request, text=single_spaced(block.text, block.tags)) if block else request
             terms = self.glossary.find(request.text) if self.glossary else []
             required = tuple(dict.fromkeys((*request.required, *(everywhere or ()))))
             own = self.placeholders.counts(request.text)
@@ -103,20 +103,21 @@ class ProtectedTranslator:
 
     def _with_tags(self, blocks: Sequence[Block | None], results: list[list[Translation]]) -> list[list[Translation]]:
         """Return the translations with the tags of their lines. blocks: lines with tags; None: a line has none."""
-        pairs = [(block.text, one.text) for block, n_best in zip(blocks, results, strict=True) if block
-                 for one in n_best if one.text != block.text]
+        plain = [single_spaced(block.text, block.tags) if block else "" for block in blocks]
+        pairs = [(text, one.text) for text, block, n_best in zip(plain, blocks, results, strict=True) if block
+                 for one in n_best if one.text != text]
         weights = iter(align_words(self.align, pairs, self.placeholders))
 
-        def tagged(block: Block, one: Translation) -> Translation:
+        def tagged(block: Block, plain: str, one: Translation) -> Translation:
             text, tags = block.text, list(block.tags)
-            if one.text != block.text:
-                placed = place_tags(block.text, block.tags, one.text, next(weights))
-                text, tags = with_spaces(block.text, block.tags, one.text, placed)
+            if one.text != plain:
+                text, tags = with_spaces(block.text, block.tags, one.text, place_tags(
+                    block.text, block.tags, one.text, next(weights)))
             return replace(one, text=with_markup(Block(text, tuple(tags)), {}).text,
                            words=_words_with(one.words, text, tags))
 
-        return [[tagged(block, one) for one in n_best] if block else n_best
-                for block, n_best in zip(blocks, results, strict=True)]
+        return [[tagged(block, text, one) for one in n_best] if block else n_best
+                for text, block, n_best in zip(plain, blocks, results, strict=True)]
 
     def _first_request(self, line: _Line) -> Source:
         if line.placeholders and not is_translatable(self._without_placeholders(line.request.text)[0]):

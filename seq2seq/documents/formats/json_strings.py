@@ -2,6 +2,8 @@
 
 The metadata of ARB, which has keys that begin with @, does not change either:
 https://github.com/google/app-resource-bundle/wiki/ApplicationResourceBundleSpecification
+Nor do the descriptions and placeholders of the messages of browser extensions:
+https://developer.chrome.com/docs/extensions/reference/api/i18n
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from seq2seq.documents.spans import decode_text, encode_text, is_message, replac
 from seq2seq.files import NotJson, read_any_json
 
 _PLACE = re.compile(r"(.*): line (\d+) column (\d+) \(char \d+\)")
+_EXTENSION_KEYS = {"message", "description", "placeholders", "hash"}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 
 
@@ -39,12 +42,14 @@ class JsonDocument:
         require_count(self._text.count('"') // 2, MAX_LINES, "strings")
         content = self._text.removeprefix("\ufeff")
         try:
-            read_any_json(content)
+            value = read_any_json(content)
         except NotJson as error:
             problem = _PLACE.sub(r"line \2, column \3: \1", str(error))
             raise DocumentError(problem if problem.startswith("line ") else f"the document: {problem}. Simplify it.") \
                 from None
         self._ensure_ascii = "\\u" in content and content.isascii()
+        self._is_extension = isinstance(value, dict) and bool(value) and all(
+            isinstance(one, dict) and "message" in one and one.keys() <= _EXTENSION_KEYS for one in value.values())
         self.blocks: list[Block] = []
         self._strings: list[tuple[int, int]] = []                               # span of each block
         self._scan()
@@ -65,12 +70,15 @@ class JsonDocument:
                 level.key_follows = level.is_object
             elif token != ":" and level.key_follows:
                 level.key_follows = False
-                level.value_kept = level.kept or token.startswith('"@')
+                level.value_kept = level.kept or token.startswith('"@') or (
+                    self._is_extension and len(levels) == 3 and token != '"message"')
             elif token != ":" and not level.value_kept:
                 line += self._text.count("\n", counted, match.start())
                 counted = match.start()
                 if is_message(text := read_any_json(token)):
-                    self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True))[1])
+                    self.blocks.append(trim(Block(
+                        text, place=f"line {line}", keeps_lines=True, access_keys="&",
+                        syntax=("chrome",) if self._is_extension else ()))[1])
                     self._strings.append(match.span())
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
