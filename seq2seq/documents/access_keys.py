@@ -12,16 +12,17 @@ from dataclasses import replace
 
 from seq2seq.documents.block import Block
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.spans import is_text
+from seq2seq.documents.spans import blanked, is_text
 from seq2seq.languages import SPACELESS_CHARACTER
 
 # `&` (Qt, Windows, KDE, Eclipse; `&&` in Visual Studio Code), `_` (GTK) and `~` (LibreOffice). `Q&A`, `&amp;`,
 # `a && b`, `__init__` and `~5` have none.
 _MARKS = {
-    "&": re.compile(r"(?<![&\w])&&(?=[^\W_])(?!.*&)|(?<!&)&(?=[^\W_])(?!\w{1,31};)(?!(?<=\w&)[A-Z])"),
+    "&": re.compile(r"(?<![&\w])&&(?=[^\W_])|(?<!&)&(?=[^\W_])(?!\w{1,31};)(?!(?<=\w&)[A-Z])"),
     "_": re.compile(r"(?<![_\d])_(?=[^\W_])"),
     "~": re.compile(r"(?<![~/\s])~(?=[^\W\d_])|(?<!\S)~(?=[^\W\d_]++(?![/\\.]))"),
 }
+_PLACEHOLDERS = Placeholders()
 MAX_LABEL = 60
 """Maximum length of a text in which `_` or `~` inside of a word is a mark. In longer texts, it is part of a name."""
 MIN_PART = 3
@@ -31,7 +32,7 @@ MIN_PART = 3
 def without_key(block: Block) -> tuple[Block, str, str]:
     """Return a block without the mark of its access key, the mark, and the letter of the key; "" and "" if the block
     has no key or several. The marks of the format are in `Block.access_keys`."""
-    words = _without_placeholders(block.text)
+    words = blanked(block.text, _PLACEHOLDERS.spans(block.text))
     for mark in block.access_keys:
         places = [match.span() for match in _MARKS[mark].finditer(words)]
         if len(places) == 1 and (mark == "&" or words.count(mark) == 1 and _is_label(words, *places[0])):
@@ -55,7 +56,7 @@ def _is_label(text: str, begin: int, end: int) -> bool:
 
 def with_key(block: Block, mark: str, key: str) -> Block:
     """Return a translated block with the mark of its key; see `without_key`."""
-    text, words, letter = block.text, _without_placeholders(block.text), re.escape(key)
+    text, words, letter = block.text, blanked(block.text, _PLACEHOLDERS.spans(block.text)), re.escape(key)
     if not key or not is_text(words):
         return block
     found = re.search(rf"(?i)\b{letter}", words) or re.search(f"(?i){letter}", words)
@@ -65,10 +66,3 @@ def with_key(block: Block, mark: str, key: str) -> Block:
     mark = mark if found else f"({mark}{key.upper()})"
     tags = tuple(replace(tag, position=tag.position + len(mark) * (tag.position > place)) for tag in block.tags)
     return replace(block, text=text[:place] + mark + text[place:], tags=tags)
-
-
-def _without_placeholders(text: str) -> str:
-    """Return a text with spaces in place of its placeholders, which stay as they are."""
-    for begin, end in Placeholders().spans(text):
-        text = text[:begin] + " " * (end - begin) + text[end:]
-    return text

@@ -10,18 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
 
-from seq2seq.data.line_splitting import Span
 from seq2seq.documents.access_keys import with_key, without_key
 from seq2seq.documents.block import Block, Tag, TagKind, element_ends, pair_tags
 from seq2seq.documents.messages import BranchedMessage, parse_message
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.spans import overlapping
+from seq2seq.documents.spans import blanked, overlapping
 from seq2seq.documents.syntaxes import Markup, find_markup
 
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w:.-]{0,80}|[0-9]{1,3})(?P<rest>(?:\s(?:[^<>\"']|\"[^\"<]{0,2000}\""
-                  r"|'[^'<]{0,2000}'){0,400})?)(?P<alone>/?)>|<!--(?:(?!-->).){0,2000}-->", re.DOTALL)
+                  r"|'[^'<]{0,2000}'){0,400})?)(?P<alone>/?)>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
 _ELEMENTS = {
     "void": "area base br col embed hr img input link meta source track wbr",
     "dividing": "address article aside blockquote br center dd details div dl dt fieldset figcaption figure footer "
@@ -45,8 +43,8 @@ def tags_in_text(text: str, hidden: Sequence[Markup] = ()) -> list[Markup]:
     """
     if "<" not in text:
         return []
-    text = _blanked(text, [(one.begin, one.end) for one in hidden])
-    text = _blanked(text, [span for span in _PLACEHOLDERS.spans(text) if text[span[0]] != "<"])
+    text = blanked(text, [(one.begin, one.end) for one in hidden])
+    text = blanked(text, [span for span in _PLACEHOLDERS.spans(text) if text[span[0]] != "<"])
     found = [(match, match["name"].lower() if match["name"] else "") for match in _TAG.finditer(text)]
     kinds: list[TagKind] = ["alone" if match["alone"] or name in _VOID or not name else
                             "close" if match["end"] else "open" for match, name in found]
@@ -191,11 +189,6 @@ def _piece(original: Block) -> Piece:
     without, values = without_markup(original, markup)
     without, mark, key = without_key(without) if original.access_keys else (without, "", "")
     return Piece(original, without, values, mark, key)
-
-
-def _blanked(text: str, spans: Sequence[Span]) -> str:
-    return "".join(" " * (end - begin) if index % 2 else text[begin:end] for index, (begin, end) in enumerate(
-        pairwise([0, *chain.from_iterable(sorted(spans)), len(text)])))
 
 
 def _marked(block: Block, tags: Sequence[Tag]) -> str:
