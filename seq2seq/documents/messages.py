@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -280,11 +280,21 @@ def _expand(nodes: tuple[_Node, ...], chosen: dict[tuple[str, str, str], str], s
         sentences.append(sentence[0])
         return sentence[1]
     first = min(arguments, key=lambda one: bool(one.offset))           # because # with an offset can only stand inside
-    keys = dict.fromkeys(key.strip() for one in arguments if one.identity == first.identity for key, _ in one.branches)
-    raw = {key.strip(): key for one in arguments if one.identity == first.identity for key, _ in reversed(one.branches)}
+    same = [one for one in _arguments(nodes) if one.identity == first.identity]
+    raw = {key.strip(): key for one in reversed(same) for key, _ in one.branches}
+    keys = {key.strip(): raw[key.strip()] for one in same for key, _ in one.branches}
     results *= max(len(keys), 6 if first.kind in _PLURALS else 1)
-    return _Choice(first, tuple((raw[key], _expand(nodes, {**chosen, first.identity: key}, sentences, results))
-                                for key in keys))
+    return _Choice(first, tuple((raw, _expand(nodes, {**chosen, first.identity: key}, sentences, results))
+                                for key, raw in keys.items()))
+
+
+def _arguments(nodes: Sequence[_Node]) -> Iterator[_Argument]:
+    """Yield the arguments with branches of a message, also those inside of others."""
+    for node in nodes:
+        if isinstance(node, _Argument):
+            yield node
+            for _, branch in node.branches:
+                yield from _arguments(branch)
 
 
 def _chosen_branch(argument: _Argument, key: str) -> tuple[_Node, ...]:
@@ -345,7 +355,7 @@ def _with_categories(branches: list[tuple[str, _Sentence | _Choice]], argument: 
     for category in plural_categories(language, argument.kind == "selectordinal"):
         raw, branch = named.get(category, (_like(default[0], category), default[1]))
         number = _NUMBERS.get(category)
-        if category in named and number is not None and _shown(branch, argument) < _shown(default[1], argument) \
+        if category in named and number is not None and _loses_number(branch, default[1], argument) \
                 and any(rule(one) == category for one in range(300) if one != number):
             key = f"={number + int(argument.offset or 0)}"
             if key not in by_key:
@@ -367,11 +377,21 @@ def _spaced(branches: list[tuple[str, _Sentence | _Choice]], keys: list[str]) ->
             for index, (key, branch) in enumerate(branches)]
 
 
-def _shown(tree: _Sentence | _Choice, argument: _Argument) -> int:
-    """Return the number of times that each sentence of a branch has the number of the argument."""
+def _loses_number(tree: _Sentence | _Choice, default: _Sentence | _Choice, argument: _Argument) -> bool:
+    """Return True if a sentence of a branch has the number of the argument less often than the branch `default`."""
+    counts, wanted = list(_counts(tree, argument)), list(_counts(default, argument))
+    if len(counts) != len(wanted):
+        return min(counts) < max(wanted)
+    return any(count < other for count, other in zip(counts, wanted, strict=True))
+
+
+def _counts(tree: _Sentence | _Choice, argument: _Argument) -> Iterator[int]:
+    """Yield the number of times that each sentence of a branch has the number of the argument."""
     if isinstance(tree, _Choice):
-        return min(_shown(branch, argument) for _, branch in tree.branches)
-    return sum(re.match(rf"\{{+\s*+{re.escape(argument.name)}\b", name) is not None for name in tree.placeholders)
+        for _, branch in tree.branches:
+            yield from _counts(branch, argument)
+    else:
+        yield sum(re.match(rf"\{{+\s*+{re.escape(argument.name)}\b", name) is not None for name in tree.placeholders)
 
 
 def _escaped(text: str, kept: dict[str, _Kept | _Number], parent: _Argument | None, doubled: bool) -> str:
@@ -401,9 +421,10 @@ def _escaped(text: str, kept: dict[str, _Kept | _Number], parent: _Argument | No
 
 
 def _restored(node: _Kept | _Number, parent: _Argument | None) -> str:
+    in_plural = parent is not None and parent.kind in _PLURALS
     if isinstance(node, _Kept):
-        return node.raw
-    if parent is not None and parent.kind in _PLURALS and (parent.name, parent.offset) == (node.name, node.offset):
+        return "'#'" if node.raw == "#" and in_plural else node.raw
+    if parent is not None and in_plural and (parent.name, parent.offset) == (node.name, node.offset):
         return "#"
     return f"{{{node.name}, number}}"
 
