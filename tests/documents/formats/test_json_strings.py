@@ -54,3 +54,14 @@ def test_only_the_messages_of_a_browser_extension_are_translated():
     "placeholders": {"count": {"content": "$1", "example": "two dogs"}}}, "name": {"message": "A dog"}}"""
     assert texts(JsonDocument(source.encode())) == ["$COUNT$ red dogs", "A dog"]
     assert texts(JsonDocument(source.replace('"name": {', '"name": {"x": 1, ').encode()))[1] == "Number of dogs"
+
+
+@pytest.mark.parametrize(("language", "expected"), [
+    ("ru", '"dog_one": "{{count}} DOGS", "dog_other": "{{count}} DOGS", "dog_few": "{{count}} DOGS", '
+           '"dog_many": "{{count}} DOGS"'),
+    ("de", '"dog_one": "A DOG", "dog_other": "{{count}} DOGS"'),
+    ("ja", '"dog_one": "A DOG", "dog_other": "{{count}} DOGS"')])
+def test_plural_forms_of_i18next_become_those_of_the_target_language(language, expected):
+    source = '{"dog_one": "A dog", "dog_other": "{{count}} dogs", "sign_one": "One sign", "x": ["A"]}'
+    result = upper(JsonDocument(source.encode()), language).decode().replace("{{COUNT}}", "{{count}}")
+    assert result == f'{{{expected}, "sign_one": "ONE SIGN", "x": ["A"]}}'
