@@ -416,12 +416,14 @@ class _Placement:
 
 
 def _outside_placeholders(tags: Sequence[Tag], text: str) -> list[Tag]:
-    """Move tags out of the placeholders of a translation: opening tags before the placeholder, others behind it."""
+    """Move tags out of the placeholders of a translation: opening tags before the placeholder, others and empty
+    elements behind it."""
     spans = Placeholders().spans(text)
+    ends = {tag.pair: tag.position for tag in tags if tag.kind == "close"}
     moved: list[Tag] = []
     for tag in tags:
         begin, end = next(((begin, end) for begin, end in spans if begin < tag.position < end), (tag.position,) * 2)
-        position = begin if tag.kind == "open" else end
+        position = begin if tag.kind == "open" and ends.get(tag.pair) != tag.position else end
         moved.append(replace(tag, position=max([position, *(before.position for before in moved[-1:])])))
     return moved
 
