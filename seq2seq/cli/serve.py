@@ -53,8 +53,9 @@ def serve(
         metavar="N", min=1, help="Maximum time that the model computes for a request.",
         rich_help_panel=LIMITS)] = 300,
     trusted_proxy: Annotated[list[str] | None, typer.Option(
-        metavar="ADDRESS", help="Address or network of a reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are "
-        "believed. Without it, limits by address count all clients of a proxy as one. Can be repeated.",
+        metavar="ADDRESS", help="Address or network of a reverse proxy whose X-Forwarded-For, X-Forwarded-Proto "
+        "and X-Forwarded-Prefix are believed. Without it, limits by address count all clients of a proxy as one. Can "
+        "be repeated.",
         show_default="none", rich_help_panel=LIMITS)] = None,
     max_waiting: Annotated[int, typer.Option(
         metavar="N", min=1, help="Maximum number of sentences that wait to be translated. Further requests are "
@@ -62,6 +63,9 @@ def serve(
     glossary: Annotated[list[str] | None, typer.Option(
         metavar="NAME=FILE", help="Glossary that requests can use by NAME (see seq2seq translate). Can be repeated.",
         show_default=False)] = None,
+    glossary_directory: Annotated[Path | None, typer.Option(
+        metavar="DIR", help="Accept glossaries of clients over DeepL's interface, and store them in this directory.",
+        show_default="not accepted")] = None,
     suggestions: Annotated[Path | None, typer.Option(
         metavar="FILE", help="Accept suggestions of better translations, and append them to this file as JSONL.",
         show_default="not accepted")] = None,
@@ -79,7 +83,7 @@ def serve(
 ) -> None:
     """Translate over HTTP, with the interface of LibreTranslate.
 
-    The server answers programs that use LibreTranslate's interface or DeepL's /v2/translate. Its page /docs describes
+    The server answers programs that use LibreTranslate's interface or DeepL's. Its page /docs describes
     the interface. If the files of a model change, the server reloads this model. After SIGHUP, it reloads all models.
     """
     if require_key and api_keys is None:
@@ -89,13 +93,14 @@ def serve(
                         "extra: pip install 'seq2seq-mt[serve]'")
     from seq2seq.serve import server
     from seq2seq.serve.api import Settings
+    from seq2seq.serve.deepl_glossaries import GlossaryStore
     from seq2seq.serve.limits import Limits, read_keys
     from seq2seq.serve.models import MachineOptions, Models, named_files
     from seq2seq.serve.service import Service
 
     limits = Limits(read_keys(api_keys) if api_keys else {}, require_key, requests_per_minute, seconds_per_minute)
     proxies = server.proxy_networks(trusted_proxy or [])
-    settings = Settings(character_limit, max_request_bytes, suggestions, log_text)
+    settings = Settings(character_limit, max_request_bytes, suggestions, log_text, GlossaryStore(glossary_directory))
     with server.listen(host, port) as listening:
         machine = MachineOptions(device, precision.value, threads, beam_size, safety_net)
         loaded = Models.load(models, machine, named_files(glossary or []))

@@ -38,7 +38,7 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.documents.registry import FORMATS, START_BYTES, format_of, has_other_format, require_lines
+from seq2seq.documents.registry import FORMATS, START_BYTES, format_of, has_other_format, naming, require_lines
 from seq2seq.errors import UserError
 from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary, open_regular, sha256_of
 from seq2seq.signals import StopRequest, stopping_by_signal
@@ -184,7 +184,6 @@ def translate(
         sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
     from seq2seq.documents.placeholders import Placeholders
     from seq2seq.documents.translate_document import divide_document, model_recipe, protected, read_document
-    from seq2seq.translation.output_faults import LOST_PLACEHOLDER
     from seq2seq.translation.sources import constrained_sources, growing_blocks
     from seq2seq.translation.worker_processes import device_of_worker
 
@@ -248,9 +247,9 @@ def translate(
         if unfinished.output is not None:
             finished = stop.interruptible(unfinished.blocks())
             if divided:
-                unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
-                                                     recipe.languages.target, safe.align,
-                                                     lambda place: warnings.faulty.warn(place, LOST_PLACEHOLDER)))
+                with naming(name):
+                    unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
+                                                         recipe.languages.target, safe.align, warnings.faulty.warn))
             else:
                 for data in finished:
                     unfinished.output.write(data)

@@ -62,6 +62,7 @@ class Block:
     program that shows the text breaks the line at a line feed; False if it shows a line feed as a space. syntax: names
     of the format's own syntaxes, which `syntaxes.find_markup` knows, such as `c-format` for a message of PO.
     access_keys: characters that can mark the letter of a keyboard shortcut in this format, such as `&` in "&File".
+    markup_in_text: False if a tag in the text is shown to the reader, as `&lt;b&gt;` in HTML.
     """
 
     text: str
@@ -71,6 +72,7 @@ class Block:
     keeps_lines: bool = False
     syntax: tuple[str, ...] = ()
     access_keys: str = ""
+    markup_in_text: bool = True
 
     def __post_init__(self) -> None:
         require_block_size(len(self.text), self.place)
@@ -176,7 +178,8 @@ def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
         return str(data, encoding), encoding
     except UnicodeDecodeError as error:
         line = data[:error.start].count(b"\n") + 1
-        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document to UTF-8, or "
-                            "correct the encoding that it declares.") from error
+        correct = "" if encoding == "utf-8" else ", or correct the encoding that it declares"
+        raise DocumentError(f"line {line}: byte {error.start + 1} is not {encoding}. Convert the document to UTF-8"
+                            f"{correct}.") from error
     except (LookupError, UnicodeError):
         raise DocumentError(f"the encoding '{encoding}' is not known. Convert the document to UTF-8.") from None

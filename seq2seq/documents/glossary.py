@@ -6,7 +6,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,16 +38,36 @@ class FoundTerm:
     term: Term
 
 
+@dataclass(slots=True)
+class _Node:
+    """Common beginning of terms. term: term that ends here. following: node of each word that continues a term.
+    words: these words by their lookup keys."""
+
+    term: Term | None = None
+    following: dict[str, _Node] = field(default_factory=dict)
+    words: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+
 class Glossary:
-    """Terms of a glossary, and the search for them in text."""
+    """Terms of a glossary, and the search for them in text.
+
+    alike: maximum number of words that are compared with a word of a text, because they have a stem in common.
+    """
 
     def __init__(self, terms: Sequence[Term], source_language: str, target_language: str) -> None:
         self.source_language, self.target_language = source_language, target_language
-        self._by_first: dict[str, list[tuple[Sequence[str], Term]]] = defaultdict(list)
+        self._root = _Node()
+        self.alike = 0
         for term in terms:
-            source_words = _words(term.source)
-            for key in self._keys(source_words[0]):
-                self._by_first[key].append((source_words, term))
+            node = self._root
+            for word in _words(term.source):
+                if word not in node.following:
+                    node.following[word] = _Node()
+                    for key in self._keys(word):
+                        node.words[key].append(word)
+                        self.alike = max(self.alike, len(node.words[key]))
+                node = node.following[word]
+            node.term = node.term or term
 
     @staticmethod
     def read(path: Path, source_language: str, target_language: str) -> Glossary:
@@ -122,13 +142,16 @@ class Glossary:
 
     def _entry_at(self, texts: Sequence[str], index: int) -> tuple[int, Term] | None:
         """Return number of words and term of the entry whose words begin at this index of `texts`; None without one."""
-        entries = [entry for key in sorted(self._keys(texts[index])) for entry in self._by_first.get(key, [])]
-        for source_words, term in sorted(entries, key=lambda entry: -len(entry[0])):
-            here = texts[index:index + len(source_words)]
-            if len(here) == len(source_words) and all(
-                    _matches(word, one, self.source_language) for word, one in zip(source_words, here, strict=True)):
-                return len(here), term
-        return None
+        nodes, longest = [self._root], None
+        for end in range(index, len(texts)):
+            keys = sorted(self._keys(texts[end]))
+            nodes = [node.following[word] for node in nodes
+                     for word in dict.fromkeys(word for key in keys for word in node.words.get(key, ()))
+                     if _matches(word, texts[end], self.source_language)]
+            if not nodes:
+                break
+            longest = next(((end + 1 - index, node.term) for node in nodes if node.term), longest)
+        return longest
 
     def missing(self, found: Sequence[FoundTerm], translation: str, exact: bool = False) -> list[Term]:
         """Return the terms whose translations occur less often in a translation than the terms in the source.

@@ -38,11 +38,15 @@ class JsonNode:
         return node
 
 
-def require_json(text: str) -> None:
-    """Raise DocumentError if a text is not JSON."""
+def read_json(text: str) -> Any:
+    """Return the value of a JSON document. A byte order mark is left out.
+
+    Raises:
+        DocumentError: the text is not JSON, or has too many strings.
+    """
     require_count(text.count('"') // 2, MAX_LINES, "strings")
     try:
-        read_any_json(text.removeprefix("\ufeff"))
+        return read_any_json(text.removeprefix("\ufeff"))
     except NotJson as error:
         problem = _PLACE.sub(r"line \2, column \3: \1", str(error))
         raise DocumentError(problem if problem.startswith("line ") else f"the document: {problem}. Simplify it.") \
@@ -55,7 +59,7 @@ def parse_json_tree(text: str) -> JsonNode:
     Raises:
         DocumentError: the text is not JSON, or is nested too deeply.
     """
-    require_json(text)
+    read_json(text)
     root: JsonNode | None = None
     levels: list[tuple[JsonNode, bool]] = []                                    # value; True if it is an object
     key: tuple[str, int] | None = None

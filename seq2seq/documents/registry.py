@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -188,11 +189,12 @@ def naming(name: str) -> Iterator[None]:
 
 def _require_text(data: bytes) -> None:
     if kind := compression_of(data):
-        raise DocumentError(f"the document begins like {kind} data. Decompress it, or name its format.")
-    if (place := data.find(0)) >= 0 and not data.startswith(UTF16_MARKS):           # that of UTF-32 begins with them
+        raise DocumentError(f"the document begins like {kind} data. Decompress it, or choose its format.")
+    marks = (*UTF16_MARKS, codecs.BOM_UTF32_BE)                     # that of UTF-32 LE begins with that of UTF-16
+    if (place := data.find(0)) >= 0 and not data.startswith(marks):
         line = data[:place].count(b"\n") + 1
-        raise DocumentError(f"line {line}: a byte of value 0, which no text has, except in UTF-16 or UTF-32 after a byte "
-                            "order mark. Convert the document to UTF-8.")
+        raise DocumentError(f"line {line}: a byte of value 0, which no text has, except in UTF-16 or UTF-32 after a "
+                            "byte order mark. Convert the document to UTF-8.")
 
 
 def _require_language(texts: str, named: Iterable[str], language: str) -> None:
@@ -201,6 +203,7 @@ def _require_language(texts: str, named: Iterable[str], language: str) -> None:
     texts: the texts in this language, such as "translations".
     """
     for code in sorted(named):
-        if language and main_language(code) in LANGUAGE_NAMES and not is_same_language(code, language):
-            raise DocumentError(f"the document says that it has {texts} in the language {code}, not {language}. Correct "
-                                "what the document says, or choose other languages.")
+        known = {main_language(code), main_language(language)} <= LANGUAGE_NAMES.keys()
+        if known and not is_same_language(code, language):
+            raise DocumentError(f"the document says that it has {texts} in the language {code}, not {language}. "
+                                "Correct what the document says, or choose other languages.")

@@ -16,12 +16,11 @@ from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.protected_translation import ProtectedTranslator
-from seq2seq.documents.registry import SUFFIXES, format_of, parse
+from seq2seq.documents.registry import SUFFIXES, format_of, naming, parse
 from seq2seq.errors import CorpusError, UserError
 from seq2seq.recipe import DecodingOptions, Languages, Recipe
 from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 from seq2seq.translation.text_io import LineWarnings, UnseenCharacters
 from seq2seq.translation.translator import ReportProgress, Translator
 from seq2seq.translation.worker_processes import TranslatorPool
@@ -58,8 +57,8 @@ def translate_document(translator: Translator | TranslatorPool | ProtectedTransl
         unseen.add(place, best.unseen)
         if best.faults:
             warnings.warn(place, ", ".join(best.faults))
-    joined = divided.join([best.text for best, *_ in n_best], languages.target, safe.align,
-                          lambda place: warnings.warn(place, LOST_PLACEHOLDER))
+    with naming(str(path)):
+        joined = divided.join([best.text for best, *_ in n_best], languages.target, safe.align, warnings.warn)
     warnings.finish()
     unseen.finish()
     return joined

@@ -1,4 +1,4 @@
-"""Translation over HTTP: LibreTranslate's interface, and `/v2/translate` and `/v2/languages` of DeepL's interface.
+"""Translation over HTTP: LibreTranslate's interface and DeepL's.
 
 Starlette and uvicorn belong to the extra `serve`, so only the command `seq2seq serve` and tests import these modules.
 """

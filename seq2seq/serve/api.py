@@ -8,9 +8,10 @@ import itertools
 import json
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from starlette.background import BackgroundTask
 from starlette.datastructures import UploadFile
@@ -20,11 +21,13 @@ from starlette.routing import Route
 
 from seq2seq.errors import UserError
 from seq2seq.languages import language_name
+from seq2seq.serve.deepl_glossaries import GlossaryStore
 from seq2seq.serve.errors import ApiError, SlowdownError, invalid
 from seq2seq.serve.files import (
     LIFETIME_SECONDS,
     SUFFIXES,
     FileStore,
+    StoredFile,
     content_type,
     format_of_file,
     safe_name,
@@ -54,7 +57,7 @@ class Settings:
 
     character_limit: maximum number of characters of a request; 0: unlimited. max_request_bytes: maximum size of a
     request's body. suggestions: file to which suggestions are appended; None means that suggestions are refused.
-    log_text: if True, users' texts are written to the log.
+    log_text: if True, users' texts are written to the log. glossaries: store of the glossaries that clients send.
 
     Raises:
         UserError: the file of suggestions cannot be written.
@@ -64,6 +67,7 @@ class Settings:
     max_request_bytes: int = 8 * 2**20
     suggestions: Path | None = None
     log_text: bool = False
+    glossaries: GlossaryStore = field(default_factory=GlossaryStore)
 
     def __post_init__(self) -> None:
         if self.suggestions is not None:
@@ -137,29 +141,21 @@ class Api:
     async def translate_file(self, request: Request) -> Response:
         """Answer POST /translate_file."""
         parameters = await read_parameters(request)
-        file = parameters.get("file")
-        if not isinstance(file, UploadFile):
-            raise invalid("missing file parameter" if file is None else
-                          "the file must be sent as multipart/form-data, with a file name")
+        name, format, contents = uploaded_file(parameters)
         client = await self.admit(request, parameters)
         source, target = text(parameters, "source"), text(parameters, "target")
-        name = file.filename or ""
-        contents = await file.read()
-        format = format_of_file(name, contents)
-        if format is None or not name.removesuffix(suffix_of(name)):
-            raise invalid(f"the format of this file is not supported, only {', '.join(SUFFIXES)}")
-        if format == "text":
-            contents = contents.removeprefix(codecs.BOM_UTF8)
-        if format == "tmx" and source.lower() == AUTO:
-            raise invalid("the source language of a .tmx file cannot be detected. Give it in the parameter source")
         found = await unless_disconnected(request, self.service.translate_document(
             contents, format, safe_name(name), source, target, text(parameters, "glossary", ""),
             lambda content: self.require_short([content]), client))
-        if self.settings.log_text:
-            logger.info("%s %r", ",".join(found.path), safe_name(name))
-        key = self.files.add(translated_name(name, found.path[-1]), found.versions[0], client)
+        key = self.store_file(name, found, client)
         url = str(request.url_for("download_file", name=key))
         return JSONResponse({"translatedFileUrl": url, **found.report}, headers=path_header([found]))
+
+    def store_file(self, name: str, found: Translated[bytes], client: str) -> str:
+        """Store a translated file and return the name for its download. name: name of the file that was translated."""
+        if self.settings.log_text:
+            logger.info("%s %r", ",".join(found.path), safe_name(name))
+        return self.files.add(translated_name(name, found.path[-1]), found.versions[0], client)
 
     async def glossaries(self, request: Request) -> Response:
         """Answer GET /glossaries."""
@@ -171,13 +167,9 @@ class Api:
         key = request.path_params["name"]
         file = self.files.get(key)
         if file is None:
-            raise ApiError(404, "There is no such file. A translated file is deleted after its download, after "
-                                f"{LIFETIME_SECONDS // 60} minutes, or for newer files if there are too many")
-        quoted = "".join(character if character.isascii() else "_" for character in file.name)
+            raise no_such_file()
         deletion = None if request.method == "HEAD" else BackgroundTask(self.files.delete, key)
-        return Response(file.contents, media_type=content_type(file.name), background=deletion,
-                        headers={"Content-Disposition": f'attachment; filename="{quoted}"',
-                                 "X-Content-Type-Options": "nosniff"})
+        return file_response(file, deletion)
 
     async def suggest(self, request: Request) -> Response:
         """Answer POST /suggest: append the suggestion to a file, in JSONL."""
@@ -225,15 +217,20 @@ class Api:
         return PlainTextResponse(self.service.metrics.text(self.service.scheduler.waiting),
                                  media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    async def identify(self, request: Request, parameters: Mapping[str, Any]) -> str:
+        """Return the name of a request's client. Raises ApiError: see `Limits.identify`."""
+        client: str | None = request.scope.get(CLIENT)
+        if client is None:
+            key = next((text(parameters, name) for name in KEYS if parameters.get(name)), "")
+            client = await self.limits.identify(key, request.client.host if request.client else "")
+        return client
+
     async def admit(self, request: Request, parameters: Mapping[str, Any], cost: int = 1) -> str:
         """Count a request against the limits of its client (see `Limits`), and return the client's name.
 
         cost: see `Limits.check`.
         """
-        client: str | None = request.scope.get(CLIENT)
-        if client is None:
-            key = next((text(parameters, name) for name in KEYS if parameters.get(name)), "")
-            client = await self.limits.identify(key, request.client.host if request.client else "")
+        client = await self.identify(request, parameters)
         self.limits.check(client, cost)
         self.limits.require_time(client)
         return client
@@ -249,6 +246,40 @@ class Api:
         if self.settings.log_text:
             for one, translated in zip(q, found, strict=True):
                 logger.info("%s %r -> %r", ",".join(translated.path), one, translated.versions[0])
+
+
+def uploaded_file(parameters: Mapping[str, Any]) -> tuple[str, str, bytes]:
+    """Return the name, format and contents of the parameter `file`. The parameter `filename` may replace the name.
+
+    Raises:
+        ApiError: there is no file, or its name does not tell a format that is supported.
+    """
+    file = parameters.get("file")
+    if not isinstance(file, UploadFile):
+        raise invalid("missing file parameter" if file is None else
+                      "the file must be sent as multipart/form-data, with a file name")
+    name = text(parameters, "filename", file.filename or "")
+    contents = file.file.read()
+    format = format_of_file(name, contents)
+    if format is None or not name.removesuffix(suffix_of(name)):
+        raise invalid(f"the format of this file is not supported, only {', '.join(SUFFIXES)}")
+    return name, format, contents.removeprefix(codecs.BOM_UTF8) if format == "text" else contents
+
+
+def file_response(file: StoredFile, background: BackgroundTask | None) -> Response:
+    """Return the response with a translated file. RFC 6266: `filename*` is a name that is not ASCII."""
+    plain = "".join(character if character.isascii() else "_" for character in file.name)
+    disposition = f'attachment; filename="{plain}"'
+    if plain != file.name:
+        disposition += f"; filename*=UTF-8''{quote(file.name, safe='')}"
+    return Response(file.contents, media_type=content_type(file.name), background=background,
+                    headers={"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"})
+
+
+def no_such_file() -> ApiError:
+    """Return the error for a translated file that is not there."""
+    return ApiError(404, "There is no such file. A translated file is deleted after its download, after "
+                         f"{LIFETIME_SECONDS // 60} minutes, or for newer files if there are too many")
 
 
 async def json_response(answer: Any, q: Sequence[str], headers: Mapping[str, str]) -> Response:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-import traceback
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -20,12 +20,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from seq2seq.serve.api import CLIENT, PATH_HEADER, Api, Settings
-from seq2seq.serve.deepl import DeepLApi
+from seq2seq.serve.compression import decompressor
+from seq2seq.serve.deepl import DeepLApi, is_deepl
 from seq2seq.serve.documentation import documentation_routes
-from seq2seq.serve.errors import ApiError, SlowdownError
+from seq2seq.serve.errors import ApiError, SlowdownError, traceback_of
 from seq2seq.serve.limits import Limits, network
 from seq2seq.serve.parameters import key_in_head
 from seq2seq.serve.service import Service
+from seq2seq.serve.threads import in_thread
 
 logger = logging.getLogger("seq2seq.serve")
 
@@ -73,7 +75,7 @@ def create_app(service: Service, limits: Limits | None = None, settings: Setting
             Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"],
                        expose_headers=[PATH_HEADER]),
             Middleware(_Guard, service=service, limits=api.limits, settings=settings,
-                       endpoints={route.path for route in routes}),
+                       routes=routes),
         ],
         lifespan=lifespan,
         exception_handlers={ApiError: _answer_api_error, HTTPException: _answer_http_error},
@@ -101,15 +103,23 @@ def _route(address: str, path: Path) -> Route:
 
 def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    answer = {"error": error.message}
-    if request.url.path.startswith("/v2/"):
-        answer["message"] = error.message                                       # DeepL clients read this key
-    return JSONResponse(answer, error.status, error.headers)
+    return _error(request.scope, error.status, error.message, error.headers)
 
 
 def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    return _error(request.scope, error.status_code, error.detail, error.headers)
+
+
+def _error(scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    # Clients of DeepL read the key `message`.
+    return JSONResponse({"error": message, **({"message": message} if is_deepl(path_of(scope)) else {})}, status,
+                        headers)
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request, without the prefix under which a proxy serves this server."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 class _Memory:
@@ -140,15 +150,17 @@ class _Guard:
     """Middleware that checks the keys in the heads of requests, limits the size of their bodies, answers unexpected
     errors, sends long answers in pieces, and counts and logs all requests."""
 
-    def __init__(self, app: ASGIApp, service: Service, limits: Limits, settings: Settings, endpoints: set[str]) -> None:
+    def __init__(self, app: ASGIApp, service: Service, limits: Limits, settings: Settings, routes: Sequence[Route],
+                 ) -> None:
         self.app, self.service, self.limits, self.settings = app, service, limits, settings
-        self.endpoints, self.memory = endpoints, _Memory()
+        self.routes, self.memory = routes, _Memory()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status, received = time.monotonic(), 0, 0
+        began, status, received, gzip = time.monotonic(), 0, 0, None
+        path = path_of(scope)
         address = (scope.get("client") or ("-",))[0]
         # All requests whose key is not known yet have one share of the memory, if the server requires a key.
         holder = "" if self.limits.key_required else network(address)
@@ -167,6 +179,10 @@ class _Guard:
         async def receiving() -> Message:
             nonlocal received
             message = await receive()
+            if gzip is not None and message["type"] == "http.request":
+                piece, last = message["body"], not message.get("more_body", False)
+                limit = self.settings.max_request_bytes - received
+                message["body"] = await in_thread(lambda: gzip.decompress(piece, last, limit), large=False)
             size = received + len(message.get("body", b""))
             if size > self.settings.max_request_bytes:
                 raise self._too_large()
@@ -180,7 +196,9 @@ class _Guard:
                     if name == b"content-length" and value.isdigit() and int(
                             value[:20]) > self.settings.max_request_bytes:
                         raise self._too_large()
-                if scope["method"] == "POST" and self.limits.keys and (key := key_in_head(scope)):
+                gzip = decompressor(scope["headers"])
+                checks_key = self.limits.keys and (scope["method"] == "POST" or is_deepl(path))
+                if checks_key and (key := key_in_head(scope)):
                     scope[CLIENT] = holder = await self.limits.identify(key, address)
                 await self.app(scope, receiving, sending)
             except ApiError as error:
@@ -188,26 +206,18 @@ class _Guard:
         except ClientDisconnect:
             status = status or 499
         except Exception as error:
-            logger.error("%s", _traceback(error, self.settings.log_text))
+            logger.error("%s", traceback_of(error, self.settings.log_text))
             if not status:
-                await JSONResponse({"error": "internal error"}, 500)(scope, receive, sending)
+                await _error(scope, 500, "internal error")(scope, receive, sending)
         finally:
             self.memory.free(holder, received)
         seconds = time.monotonic() - began
-        path = scope["path"] if scope["path"] in self.endpoints else (
-            "/download_file" if scope["path"].startswith("/download_file/") else UNKNOWN_ENDPOINT)
-        self.service.metrics.count_request(path, status, seconds)
-        if path not in ("/health", "/metrics"):
-            logger.info("%s %s %s %d %.0f ms", address[:MAX_LOGGED], scope["method"][:MAX_LOGGED], path, status,
+        route = next((route.path for route in self.routes if route.path_regex.match(path)), UNKNOWN_ENDPOINT)
+        endpoint = route.partition("/{")[0]
+        self.service.metrics.count_request(endpoint, status, seconds)
+        if endpoint not in ("/health", "/metrics"):
+            logger.info("%s %s %s %d %.0f ms", address[:MAX_LOGGED], scope["method"][:MAX_LOGGED], endpoint, status,
                         1000 * seconds)
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"Invalid request: the request is larger than {self.settings.max_request_bytes:,} bytes")
-
-
-def _traceback(error: Exception, with_message: bool) -> str:
-    """Return an error's traceback. with_message: include the error's message, which may quote users' texts."""
-    if with_message:
-        return "".join(traceback.format_exception(error)).rstrip()
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    return f"{type(error).__name__} (--log-text shows its message, which may quote a text)\n{frames}".rstrip()

@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from seq2seq import __version__
+from seq2seq.serve.deepl import TAG_LISTS
 from seq2seq.serve.service import TEXT_FORMATS
 
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
@@ -51,8 +52,36 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
     ("post", "/v2/translate", "Translate texts, for programs that use DeepL's interface.", [
         ("text", _TEXTS, True, "The texts."), ("target_lang", _TEXT, True, "Language code of the translation."),
         ("source_lang", _TEXT, False, "Language code of the texts. By default, the language is detected."),
-        ("tag_handling", {"type": "string", "enum": ["html", "xml"]}, False, "Format of the texts (default: text).")],
+        ("tag_handling", {"type": "string", "enum": ["html", "xml"]}, False, "Format of the texts (default: text)."),
+        ("split_sentences", {"type": "string", "enum": ["0", "1", "nonewlines"]}, False, "Where sentences end."),
+        *((name, _TEXTS, False, "Names of elements, as in DeepL's interface, for XML.") for name in TAG_LISTS),
+        ("outline_detection", _FLAG, False, "False: the structure of XML does not decide where texts end."),
+        ("glossary_id", _TEXT, False, "Name of a glossary on the server, or identifier of one of the client's.")],
      {"translations": [{"detected_source_language": "DE", "text": "A dog runs."}]}),
+    ("post", "/v2/document", "Translate a document in the background. POST /v2/document/ID with document_key tells the "
+     "status, POST /v2/document/ID/result returns the translation.", [
+        ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data."),
+        ("target_lang", _TEXT, True, "Language code of the translation."),
+        ("source_lang", _TEXT, False, "Language code of the document. By default, the language is detected."),
+        ("glossary_id", _TEXT, False, "As in /v2/translate.")],
+     {"document_id": "0A1B", "document_key": "2C3D"}),
+    ("post", "/v2/glossaries", "Create a glossary. GET lists all; GET and DELETE /v2/glossaries/ID and "
+     "GET /v2/glossaries/ID/entries return or delete one.", [
+        ("name", _TEXT, True, "Name of the glossary."), ("source_lang", _TEXT, True, "Language code of the terms."),
+        ("target_lang", _TEXT, True, "Language code of their translations."),
+        ("entries", _TEXT, True, "A term and its translation in each line."),
+        ("entries_format", {"type": "string", "enum": ["tsv", "csv"]}, False, "Format of the entries (default: tsv).")],
+     {"glossary_id": "ID", "name": "products", "ready": True, "source_lang": "de", "target_lang": "en",
+      "creation_time": "2026-01-01T00:00:00.000Z", "entry_count": 1}),
+    ("post", "/v3/glossaries", "Create a glossary with several directions, as in DeepL's interface. PATCH, PUT and "
+     "DELETE change it.", [
+        ("name", _TEXT, True, "Name of the glossary."),
+        ("dictionaries", {"type": "array", "items": {"type": "object"}}, True, "Objects with source_lang, target_lang, "
+         "entries and entries_format, as in /v2/glossaries.")],
+     {"glossary_id": "ID", "name": "products", "creation_time": "2026-01-01T00:00:00.000Z",
+      "dictionaries": [{"source_lang": "de", "target_lang": "en", "entry_count": 1}]}),
+    ("get", "/v2/glossary-language-pairs", "List the directions for which glossaries can be created.", [],
+     {"supported_languages": [{"source_lang": "de", "target_lang": "en"}]}),
 ]
 
 
@@ -67,7 +96,7 @@ def specification() -> dict[str, Any]:
         if parameters:
             schema = {"type": "object", "required": [name for name, _, required, _ in parameters if required],
                       "properties": {name: {**kind, "description": text} for name, kind, _, text in parameters}}
-            kinds = ["multipart/form-data"] if path == "/translate_file" else [
+            kinds = ["multipart/form-data"] if path in ("/translate_file", "/v2/document") else [
                 "application/json", "application/x-www-form-urlencoded"]
             operation["requestBody"] = {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}
             operation["responses"] |= {str(status): {

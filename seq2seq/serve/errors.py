@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 
 
@@ -29,3 +30,11 @@ class SlowdownError(ApiError):
 def invalid(reason: str) -> ApiError:
     """Return an error with status 400, for a request that the client must correct."""
     return ApiError(400, f"Invalid request: {reason}")
+
+
+def traceback_of(error: Exception, with_message: bool) -> str:
+    """Return an error's traceback. with_message: include the error's message, which may quote users' texts."""
+    if with_message:
+        return "".join(traceback.format_exception(error)).rstrip()
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return f"{type(error).__name__} (--log-text shows its message, which may quote a text)\n{frames}".rstrip()

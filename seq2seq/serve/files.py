@@ -5,12 +5,14 @@ from __future__ import annotations
 import mimetypes
 import secrets
 import time
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from seq2seq.documents import registry
+from seq2seq.languages import belongs_to_letter
 from seq2seq.serve.errors import ApiError, invalid
 
 SUFFIXES = (".txt", *registry.SUFFIXES, ".xml")
@@ -118,9 +120,10 @@ def suffix_of(name: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Return the name of a file without folders, with _ for all characters except letters, digits, -, _ and space."""
-    stem = PurePosixPath(name.replace("\\", "/")).stem
-    safe = "".join(character if character.isalnum() or character in "-_ " else "_" for character in stem)
+    """Return the name of a file without folders, with _ for all characters except letters, digits, -, _ and space.
+    Letters with accents are composed, which they are not in names from macOS."""
+    stem = unicodedata.normalize("NFC", PurePosixPath(name.replace("\\", "/")).stem)
+    safe = "".join(one if one.isalnum() or one in "-_ " or belongs_to_letter(one) else "_" for one in stem)
     return f"{safe.strip('_ ')[:80] or 'translation'}{suffix_of(name)}"
 
 

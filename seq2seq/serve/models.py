@@ -40,12 +40,13 @@ class RequestOptions:
     """Options of a request that change the search. Only sentences with equal options can be in one batch.
 
     n_best: number of translations of each sentence. word_confidence: if True, the confidence of each word is computed.
-    glossary: name of a glossary, or "". document: if True, variables such as %s are kept even without the safety net.
+    glossary: terms that the translations must have. document: if True, variables such as %s are kept even without the
+    safety net.
     """
 
     n_best: int = 1
     word_confidence: bool = False
-    glossary: str = ""
+    glossary: Glossary | None = None
     document: bool = False
 
 
@@ -158,9 +159,8 @@ class Models:
         decoding = _decoding(translator.decoding, self.machine, options)
         if not (decoding["safety_net"] or options.document or options.glossary):
             return translator.translate(sources, **decoding)
-        glossary = self.glossaries.get((options.glossary, group.source, group.target))
-        protected = ProtectedTranslator(translator, glossary=glossary, terms_inline=model.terms_inline, align=align,
-                                        retries=retries)
+        protected = ProtectedTranslator(translator, glossary=options.glossary, terms_inline=model.terms_inline,
+                                        align=align, retries=retries)
         found = protected.translate(sources, **decoding)
         if retries:
             return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -21,7 +23,7 @@ MAX_TEXTS = 1_000
 """Maximum number of texts of a request."""
 MAX_FIELDS = 10_000
 """Maximum number of fields of a form or query string, and of values of a JSON object, including nested ones."""
-LISTS = ("q", "text")
+LISTS = ("q", "text", "ignore_tags", "splitting_tags", "non_splitting_tags", "glossary_ids")
 """Parameters that a form or query string may repeat. The values of a repeated parameter become a list."""
 KEYS = ("api_key", "auth_key")
 """Names of the API key in LibreTranslate's and in DeepL's interface."""
@@ -29,6 +31,10 @@ SCHEMES = ("deepl-auth-key", "bearer")
 """Schemes that may precede the API key in the header `Authorization`, in lower case."""
 THREAD_BYTES, LARGE_BYTES = 4 * 1024, 64 * 1024
 """Parameters of more bytes than these are decoded in another thread, and in one for large work (see `in_thread`)."""
+CHARSETS = (b"", b"utf-8", b"utf8", b"us-ascii", b"ascii")
+"""Values of the parameter `charset` of a content type, in lower case, with which a body is read."""
+_NOT_ASCII = re.compile(rb"[\x80-\xff]|%[89a-fA-F]")
+"""Byte above 127, as it is or percent-encoded."""
 _JSON_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 """A string of JSON, complete or not, or a character that begins a value."""
 
@@ -67,13 +73,17 @@ async def read_parameters(request: Request) -> dict[str, Any]:
 
 
 def _decode(body: bytes, content_type: str) -> dict[str, Any]:
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
+    kind, options = parse_options_header(content_type)
+    if kind == b"multipart/form-data":
         return _decode_multipart(body, content_type)
+    body = body.removeprefix(codecs.BOM_UTF8)
     if not body.strip():
         return {}
+    charset = options.get(b"charset", b"").lower()
+    if charset not in CHARSETS and _NOT_ASCII.search(body):
+        raise ApiError(415, f"the charset {charset.decode('latin-1')[:30]} is not supported. Send the body in UTF-8")
     # Some programs, such as curl -d, send JSON with the content type of a form, or without a content type.
-    if kind.endswith("json") or body.lstrip()[:1] == b"{":
+    if kind.endswith(b"json") or body.lstrip()[:1] == b"{":
         return _decode_json(body)
     return _decode_form(body, "the form")
 
@@ -135,6 +145,9 @@ def _merge(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, list[Any]] = {}
     for name, value in fields:
         values.setdefault(name.removesuffix("[]"), []).append(value)
+    for name, several in values.items():
+        if name not in LISTS and len(set(several)) > 1:
+            raise invalid(f"{name[:30]} parameter has several values")
     return {name: several if len(several) > 1 and name in LISTS else several[-1] for name, several in values.items()}
 
 
@@ -169,6 +182,17 @@ def texts(parameters: Mapping[str, Any], name: str) -> tuple[list[str], bool]:
                                 f"{MAX_TEXTS:,}")
         return [_require_text(one, f"each element of {name}") for one in value], True
     return [_require_text(value, name)], False
+
+
+def names(parameters: Mapping[str, Any], name: str) -> list[str]:
+    """Return the names of a parameter, which is a list of names or a text in which commas separate them.
+
+    Raises:
+        ApiError: the value is neither.
+    """
+    value = parameters.get(name)
+    several = value if isinstance(value, list) else [] if value is None else [value]
+    return [part.strip() for one in several for part in _require_text(one, name).split(",") if part.strip()]
 
 
 def number(parameters: Mapping[str, Any], name: str) -> int:

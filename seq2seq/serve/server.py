@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import re
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from seq2seq.console import escape_control_characters
 from seq2seq.errors import UserError
@@ -42,6 +45,9 @@ LISTEN_BACKLOG = 2048
 SWITCH_SECONDS = 0.0005
 """Time after which a thread that runs Python code gives way to another. With Python's default, a thread that parses a
 large document delays each step of the event loop and of the model thread by 5 ms."""
+
+_PREFIX = re.compile(r"(?:/[\w.~!$&'()*+;=:@%-]++)*+", re.ASCII)
+"""Prefix of a path, without a slash at its end."""
 
 
 def application(service: Service, limits: Limits, settings: Settings, reload_seconds: float = RELOAD_SECONDS,
@@ -106,17 +112,32 @@ class _Server(uvicorn.Server):
             one.listen(LISTEN_BACKLOG)
 
 
+class _Proxied(ProxyHeadersMiddleware):
+    """Middleware that believes the headers X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Prefix of proxies."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and (scope.get("client") or ("",))[0] in self.trusted_hosts:
+            # Each of several proxies in a row adds the prefix that it removes.
+            values = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-prefix")
+            parts = [part.strip().rstrip("/") for part in values.decode("latin-1").split(",")]
+            if all(_PREFIX.fullmatch(part) for part in parts):
+                scope = {**scope, "root_path": "".join(parts), "path": "".join(parts) + scope["path"]}
+        await super().__call__(scope, receive, send)
+
+
 def create_server(app: ASGIApp, trusted_proxies: Sequence[str] = ()) -> uvicorn.Server:
     """Return a uvicorn server with the settings that this application needs.
 
-    trusted_proxies: addresses or networks whose headers `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
+    trusted_proxies: addresses or networks of proxies whose headers are believed (see `_Proxied`).
     """
+    if trusted_proxies:
+        app = _Proxied(app, list(trusted_proxies))                              # type: ignore[arg-type]
     protocol = partial(HttpProtocol, room=Room(max(ACCEPTED_AT_ONCE, min(
         MAX_CONNECTIONS, _raise_descriptor_limit() - RESERVED_DESCRIPTORS))))
     return _Server(uvicorn.Config(
         app, http=protocol, ws="none", log_config=None, access_log=False, server_header=False,  # type: ignore[arg-type]
         lifespan="on", timeout_graceful_shutdown=STOP_SECONDS, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        backlog=ACCEPTED_AT_ONCE, proxy_headers=bool(trusted_proxies), forwarded_allow_ips=list(trusted_proxies)))
+        backlog=ACCEPTED_AT_ONCE, proxy_headers=False))
 
 
 def proxy_networks(addresses: Sequence[str]) -> list[str]:

@@ -13,9 +13,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from seq2seq.documents.block import Document
 from seq2seq.documents.divided_document import DividedDocument
+from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.placement import Align
-from seq2seq.documents.registry import FORMATS, OFFICE, parse
+from seq2seq.documents.registry import FORMATS, OFFICE, NamesLanguages, naming, parse
 from seq2seq.errors import CorpusError, RequestError, UserError
 from seq2seq.languages import language_name, resolve
 from seq2seq.serve.detection import Detected, Detector
@@ -27,7 +29,6 @@ from seq2seq.serve.scheduler import Scheduler, require_short
 from seq2seq.serve.threads import in_thread
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 from seq2seq.translation.translator import TERM_REPORTS, Translation
 
 AUTO = "auto"
@@ -41,6 +42,11 @@ texts, the switch to the thread and back would take longer than the work."""
 CHARACTERS_PER_TEXT = 50
 """Number of characters whose division takes as long as what each text of a request costs, even an empty one."""
 T = TypeVar("T")
+Glossaries = Mapping[tuple[str, str, str], Glossary]
+"""Glossaries by name, source and target language."""
+Read = Callable[[bytes, str, str], Document]
+"""Function that parses a document, and gets its source language, which is "" if it is not known, and the target
+language."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,21 @@ class Translated(Generic[T]):
     words: list[dict[str, Any]]
     detected: Detected | None
     report: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """Glossary of a request. name: name of the glossary, or "". glossaries: see `Glossaries`."""
+
+    name: str
+    glossaries: Glossaries
+
+    def of(self, path: tuple[str, ...]) -> Glossary | None:
+        """Return the glossary for a language path. Raises ApiError if the glossary that the request names has no terms
+        for these languages."""
+        if self.name and (self.name, path[0], path[-1]) not in self.glossaries:
+            raise ApiError(400, f"{self.name[:40]} is not a glossary from {path[0]} to {path[-1]}")
+        return self.glossaries[self.name, path[0], path[-1]] if self.name else None
 
 
 async def _run(function: Callable[[], T], characters: int, quick: bool = True) -> T:
@@ -93,6 +114,13 @@ class Service:
             self._detector = Detector(ordered)
         return self._detector.detect(text)
 
+    def _named(self, document: Document) -> Detected | None:
+        """Return the language that a document names for its texts; None if it names none, several, or one that is not
+        served."""
+        codes = document.source_languages if isinstance(document, NamesLanguages) else set()
+        language = resolve(next(iter(codes)), self.directions.languages) if len(codes) == 1 else None
+        return Detected(language, 100.0) if language else None
+
     def language(self, code: str) -> str:
         """Return the served language that matches a client's code (see `languages.resolve`).
 
@@ -118,6 +146,7 @@ class Service:
 
     async def translate(self, texts: Sequence[str], source: str, target: str, format: str = "text",
                         alternatives: int = 0, confidence: bool = False, glossary: str = "", client: str = "",
+                        glossaries: Glossaries | None = None, read: Read | None = None, name: str = "q",
                         ) -> list[Translated[str]]:
         """Translate the texts of a request.
 
@@ -127,6 +156,8 @@ class Service:
             alternatives: number of further translations of each text.
             confidence: if True, the confidence of each word is returned, too.
             glossary: name of the glossary to use, or "". client: name of the client, see `Scheduler.submit`.
+            glossaries: glossaries to choose from; None: those of the server. read: function that parses a text, if
+                `format` is not enough to tell that. name: name of the texts in messages.
         Raises:
             ApiError: a language, direction or glossary is not served, a text is malformed, the translation takes too
                 long, or the queue is full.
@@ -139,53 +170,61 @@ class Service:
         contents = await _run(
             lambda: [(mark + text.removeprefix(mark)).encode("utf-8", "replace") for text in texts], characters)
         options = RequestOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
-                                confidence, glossary, format != "text")
-        translated = await self._translate(contents, source, target, format, options, client)
+                                 confidence, document=format != "text")
+        terms = _Terms(glossary, self.models.glossaries if glossaries is None else glossaries)
+        translated = await self._translate(contents, source, target, format, options, client, terms, name, read=read)
         return await _run(lambda: [
             Translated([text.decode().removeprefix(mark) for text in one.versions], one.path, one.words, one.detected,
                        one.report) for one in translated], characters)
 
     async def translate_document(self, contents: bytes, format: str, name: str, source: str, target: str,
-                                 glossary: str, check: Callable[[str], None], client: str = "") -> Translated[bytes]:
+                                 glossary: str, check: Callable[[str], None], client: str = "",
+                                 glossaries: Glossaries | None = None) -> Translated[bytes]:
         """Translate a file.
 
         Args:
             format: see `registry.parse`. name: name of the file, for messages.
             check: function that gets the text of the document, and raises ApiError if this text is too long.
-            client: see `translate`.
+            client, glossaries: see `translate`.
         Raises:
-            ApiError: see `translate`.
+            ApiError: see `translate`, or the source language of a translation memory is to be detected.
         """
-        return (await self._translate([contents], source, target, format, RequestOptions(1, False, glossary, True),
-                                      client, name, check))[0]
+        if format == "tmx" and source.lower() == AUTO:
+            raise invalid("the source language of a .tmx file cannot be detected. Name it in the request")
+        terms = _Terms(glossary, self.models.glossaries if glossaries is None else glossaries)
+        return (await self._translate([contents], source, target, format, RequestOptions(document=True), client, terms,
+                                      name, check))[0]
 
     async def _translate(self, contents: Sequence[bytes], source: str, target: str, format: str,
-                         options: RequestOptions, client: str, name: str = "q",
-                         check: Callable[[str], None] = lambda text: None) -> list[Translated[bytes]]:
+                         options: RequestOptions, client: str, terms: _Terms, name: str,
+                         check: Callable[[str], None] = lambda text: None, read: Read | None = None,
+                         ) -> list[Translated[bytes]]:
         arrival = time.monotonic()
         fixed = None if source.lower() == AUTO else self.path(source, target)
         self.language(target)
         size = sum(map(len, contents)) + CHARACTERS_PER_TEXT * len(contents)
 
-        def parse_all() -> list[DividedDocument]:
+        def parse_all() -> tuple[list[DividedDocument], list[Detected | None]]:
+            """Return the documents, and the language that each of them names, if the request does not name one."""
             languages = (fixed[0], fixed[-1]) if fixed else ("", self.language(target))
-            documents = [DividedDocument(parse(one, format, name, *languages)) for one in contents]
+            if read is None:
+                parsed = [parse(one, format, name, *languages) for one in contents]
+            with naming(name):
+                parsed = [read(one, *languages) for one in contents] if read else parsed
+                documents = [DividedDocument(one) for one in parsed]
             for document in documents:
                 check(document.content)
-            return documents
+            return documents, [None if fixed else self._named(one) for one in parsed]
 
         try:
-            documents = await _run(parse_all, size, quick=format == "text")
+            documents, detected = await _run(parse_all, size, quick=format == "text")
         except UserError as error:
             raise invalid(str(error)) from None
-        detected: list[Detected | None] = [None] * len(documents)
         if fixed is None:
-            detected = await in_thread(lambda: [self._detect(document.content)[0] for document in documents],
-                                       large=len(documents) > 10)
+            detected = await in_thread(lambda: [one or self._detect(document.content)[0] for one, document in zip(
+                detected, documents, strict=True)], large=len(documents) > 10)
         paths = [fixed or self.path(one.language if one else source, target) for one in detected]
-        for path in paths:
-            if options.glossary and (options.glossary, path[0], path[-1]) not in self.models.glossaries:
-                raise ApiError(400, f"{options.glossary[:30]} is not a glossary from {path[0]} to {path[-1]}")
+        chosen = {path: replace(options, glossary=terms.of(path)) for path in paths}
 
         def sentences_by_path() -> tuple[list[list[Source]], dict[tuple[str, ...], list[Source]]]:
             """Return the sentences of each text, with their contexts, and the distinct sentences of each path."""
@@ -197,15 +236,19 @@ class Service:
             return sentences, {path: list(distinct) for path, distinct in by_path.items()}
 
         sentences, by_path = await _run(sentences_by_path, size)
-        found = await self._translate_sentences(by_path, options, arrival, client, size)
+        found = await self._translate_sentences(by_path, chosen, arrival, client, size)
         self.metrics.count_texts(len(contents), sum(len(document.content) for document in documents))
 
         def finish() -> list[Translated[bytes]]:
-            return [_translated(document, [found[path][text] for text in texts], path, options, one,
-                                partial(self._align, path, arrival, client))
-                    for document, texts, path, one in zip(documents, sentences, paths, detected, strict=True)]
+            with naming(name):
+                return [_translated(document, [found[path][text] for text in texts], path, options, one,
+                                    partial(self._align, path, arrival, client))
+                        for document, texts, path, one in zip(documents, sentences, paths, detected, strict=True)]
 
-        results = await _run(finish, size, quick=format == "text")
+        try:
+            results = await _run(finish, size, quick=format == "text")
+        except UserError as error:
+            raise invalid(str(error)) from None
         self.metrics.count_faults(sum((Counter(one.report.get("faults")) for one in results), Counter()))
         return results
 
@@ -223,11 +266,12 @@ class Service:
             require_short(sentences)                                            # before a tokenizer reads them
         return self.models.count_tokens(group, sentences)
 
-    async def _translate_sentences(self, by_path: Mapping[tuple[str, ...], Sequence[Source]], options: RequestOptions,
-                                   arrival: float, client: str, size: int,
-                                   ) -> dict[tuple[str, ...], dict[Source, list[Translation]]]:
-        """Return the translations by language path and sentence. by_path: distinct sentences of each path."""
-        tasks = [asyncio.ensure_future(self._follow(path, sentences, options, arrival, client, size))
+    async def _translate_sentences(self, by_path: Mapping[tuple[str, ...], Sequence[Source]],
+                                   options: Mapping[tuple[str, ...], RequestOptions], arrival: float, client: str,
+                                   size: int) -> dict[tuple[str, ...], dict[Source, list[Translation]]]:
+        """Return the translations by language path and sentence. by_path, options: distinct sentences and options of
+        each path."""
+        tasks = [asyncio.ensure_future(self._follow(path, sentences, options[path], arrival, client, size))
                  for path, sentences in by_path.items()]
         try:
             results = await asyncio.gather(*tasks)
@@ -263,28 +307,27 @@ def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], 
     if len(path) == 1:
         return Translated([document.join(document.sentences, path[-1])], path, [], detected)
 
-    damaged: list[str] = []
+    damaged: Counter[str] = Counter()
 
     def joined(rank: int) -> bytes:
         """Join the translations of one rank. A sentence with fewer translations contributes its best one."""
         return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1], align,
-                             damaged.append if rank == 0 else lambda place: None)
+                             lambda place, fault: damaged.update([fault] * (rank == 0)))
 
     ranks = max(map(len, n_best), default=1)
     different = list(dict.fromkeys(joined(rank) for rank in range(min(ranks, options.n_best))))
     words = [{"text": word.text, "confidence": round(word.confidence, 4)}
              for best, *_ in n_best for word in best.words] if options.word_confidence else []
-    return Translated(different, path, words, detected, _report([best for best, *_ in n_best], len(damaged)))
+    return Translated(different, path, words, detected, _report([best for best, *_ in n_best], damaged))
 
 
-def _report(translations: Sequence[Translation], damaged: int) -> dict[str, Any]:
+def _report(translations: Sequence[Translation], damaged: Counter[str]) -> dict[str, Any]:
     """Return what is wrong with the sentences of a text; an empty dict if nothing is.
 
     faults: number of sentences with each fault. lost_terms, placed_terms, misplaced_terms: see `Translation`.
-    damaged: number of blocks that lost placeholders when their sentences were joined.
+    damaged: number of blocks with each fault of `DividedDocument.join`.
     """
-    faults = Counter(fault for one in translations for fault in one.faults)
-    faults[LOST_PLACEHOLDER] += damaged
+    faults = Counter(fault for one in translations for fault in one.faults) + damaged
     report: dict[str, Any] = {"faults": dict(+faults)}
     for name in TERM_REPORTS:
         report[name] = [term for one in translations for term in getattr(one, name)]

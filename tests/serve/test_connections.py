@@ -86,6 +86,21 @@ def test_a_head_that_drips_has_one_deadline(patient, echo, first):
         assert b"HTTP" not in rest(connection)
 
 
+@pytest.mark.parametrize(("start", "line", "status"), [
+    (HEAD, b"X: y\r\n", b""), (HEAD + b"X: a\r\n", b" y\r\n", b""), (b"GET /health HTTP/1.0\n", b"X: y\n", b""),
+    (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n", b" 408 ")])
+def test_lines_of_a_head_or_trailer_that_come_one_by_one_have_one_deadline(patient, echo, start, line, status):
+    patient("HEAD_SECONDS", "BODY_SECONDS", "LINGER_SECONDS")
+    began = time.monotonic()
+    with connect(echo) as connection:
+        connection.sendall(start)
+        with suppress(ConnectionError):
+            for _ in range(100):
+                connection.sendall(line)
+                time.sleep(0.05)
+        assert 0.2 < time.monotonic() - began < 3 and status in rest(connection)[:20]
+
+
 @pytest.mark.parametrize("path", [b"/translate", b"/translate_file", b"/v2/languages", b"/detect"])
 @pytest.mark.parametrize("framing", [b"Content-Length: 500", b"Transfer-Encoding: chunked"])
 def test_a_body_that_drips_has_one_deadline(patient, echo, path, framing):
@@ -399,11 +414,36 @@ def test_only_named_proxies_tell_the_address_of_a_client(monkeypatch, caplog, tr
     service = Service(EchoModels())
     with running(create_app(service), proxy_networks(trusted)) as url:
         answer = requests.post(f"{url}/translate_file", data={"source": "de", "target": "en"}, timeout=20, headers={
-            "X-Forwarded-For": "192.0.2.1, 192.0.2.7", "X-Forwarded-Proto": "https"}, files={"file": ("a.txt", b"a")})
-        scheme = "https" if expected != "127.0.0.1" else "http"
-        assert answer.json()["translatedFileUrl"].startswith(f"{scheme}://")
+            "X-Forwarded-For": "192.0.2.1, 192.0.2.7", "X-Forwarded-Proto": "https", "X-Forwarded-Prefix": "/mt",
+            "X-Forwarded-Host": "other"}, files={"file": ("a.txt", b"a")})
+        begin = f"https://{url[7:]}/mt/" if expected != "127.0.0.1" else f"{url}/"
+        assert answer.json()["translatedFileUrl"].startswith(f"{begin}download_file/")
     service.scheduler.close()
     assert f"{expected} POST /translate_file 200" in caplog.text
+
+
+@pytest.mark.parametrize(("sent", "prefix"), [
+    ("/mt", "/mt"), ("/mt/", "/mt"), ("/", ""), ("", ""), ("/a/b.c~d", "/a/b.c~d"), ("/a, /b/", "/a/b"),
+    ("/translate", "/translate"), ("//evil.example", ""), ("https://evil.example", ""), ("/a b", ""), ("/a\"", ""),
+    ("/<b>", ""), ("/a?b", "")])
+def test_a_proxy_tells_the_prefix_under_which_it_serves(sent, prefix):
+    service = Service(EchoModels())
+    with running(create_app(service), proxy_networks(["127.0.0.1"])) as url:
+        headers = {"X-Forwarded-Prefix": sent, "Origin": "https://a.example"}
+        for path in ("/translate", "/v2/translate"):
+            answer = requests.post(f"{url}{path}", headers=headers, timeout=20, json={
+                "q": "a", "source": "de", "target": "en", "text": "a", "target_lang": "en", "source_lang": "de"})
+            assert answer.status_code == 200
+        address = requests.post(f"{url}/translate_file", data={"source": "de", "target": "en"}, headers=headers,
+                                files={"file": ("a.txt", b"a")}, timeout=20).json()["translatedFileUrl"]
+        assert address.startswith(f"{url}{prefix}/download_file/")
+        assert requests.get(url + address.removeprefix(url + prefix), headers=headers, timeout=20).content == b"en(a)"
+        moved = requests.post(f"{url}/translate/", headers=headers, allow_redirects=False, timeout=20)
+        assert moved.status_code == 307 and moved.headers["Location"] == f"{url}{prefix}/translate"
+        assert list(requests.post(f"{url}/v2/translate", headers=headers, timeout=20).json()) == ["error", "message"]
+        metrics = requests.get(f"{url}/metrics", headers=headers, timeout=20).text
+        assert 'endpoint="/translate",status="200"' in metrics and 'endpoint="/download_file",status="200"' in metrics
+    service.scheduler.close()
 
 
 def test_the_log_has_one_line_per_message_and_no_control_characters():

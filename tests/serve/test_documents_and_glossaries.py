@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import requests
 from random_models import GERMAN, recipe_text, save_random_model, trained_tokenizers
-from served import EchoModels, serving
+from served import EchoModels, serving, wait_until
 from test_files import upload
 
 from seq2seq.serve.models import Group, MachineOptions, Models, named_files
@@ -56,6 +56,22 @@ def test_translated_characters_are_counted_and_not_bytes():
         assert "seq2seq_characters_total 4" in requests.get(f"{url}/metrics", timeout=20).text.splitlines()
 
 
+def test_a_document_that_names_its_language_needs_no_detection(echo):
+    text = '<xliff version="1.2"><file source-language="{}" target-language="en"><body><trans-unit id="1"><source>' \
+           "Hand</source></trans-unit></body></file></xliff>"
+    for named, path in (("de", "de,en"), ("zh_CN", "zh-Hans,en"), ("fr", None)):
+        answer = upload(echo, "a.xlf", text.format(named).encode(), source="auto")
+        assert answer.headers.get("X-Translation-Path") == path, answer.text
+    answer = upload(echo, "a.xlf", text.format("fr").encode())
+    assert answer.status_code == 400 and "a.xlf: " in answer.json()["error"] and "fr, not de" in answer.json()["error"]
+    answer = upload(echo, "a.tmx", b"<tmx/>", source="auto")
+    assert answer.status_code == 400 and "Name it in the request" in answer.json()["error"]
+    job = requests.post(f"{echo}/v2/document", data={"target_lang": "en"}, files={"file": ("a.tmx", b"<tmx/>")},
+                        timeout=20).json()
+    wait_until(lambda: requests.post(f"{echo}/v2/document/{job['document_id']}", timeout=20, json={
+        "document_key": job["document_key"]}).json().get("status") == "error")
+
+
 def archive(*members):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as package:
@@ -85,9 +101,14 @@ def test_hostile_files_are_refused_with_their_place_while_others_are_answered(ec
         answer.status_code == 400 and message in answer.json()["error"]), answer.text
 
 
-def test_tags_inside_sentences_are_aligned_in_the_model_thread():
+@pytest.mark.parametrize("format", ["html", "text", "xliff"])
+def test_tags_inside_sentences_are_aligned_in_the_model_thread(format):
+    q = "<p>ein <b>Hund</b> läuft</p>"
+    if format == "xliff":
+        q = ('<xliff version="1.2"><file><body><trans-unit id="1"><source>ein &lt;b&gt;Hund&lt;/b&gt; läuft</source>'
+             "</trans-unit></body></file></xliff>")
     with serving(EchoModels()) as (url, _, models):
-        fields = {"q": "<p>ein <b>Hund</b> läuft</p>", "source": "de", "target": "en", "format": "html"}
+        fields = {"q": q, "source": "de", "target": "en", "format": format}
         assert requests.post(f"{url}/translate", json=fields, timeout=20).status_code == 200
         assert models.batches[1] == (Group("de", "en", None), [("ein Hund läuft", "en(ein Hund läuft)")])
         assert requests.post(f"{url}/translate", json=fields | {"target": "fr"}, timeout=20).status_code == 200

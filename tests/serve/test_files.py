@@ -1,6 +1,7 @@
 """Translated files: uploads of any name and content, unguessable names, deletion."""
 
 import time
+from urllib.parse import unquote
 
 import pytest
 import requests
@@ -42,6 +43,33 @@ def test_a_byte_order_mark_is_removed(echo):
     assert requests.get(address, timeout=20).content == b"en(eins)"
 
 
+@pytest.mark.parametrize(("name", "contents", "translation"), [
+    ("a.txt", "größe\n", "en(größe)\n"), ("a.md", "# größe\n", "# en(größe)\n"),
+    ("a.json", '{"a": "größe"}', '{"a": "en(größe)"}'),
+    ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\ngröße\n", "1\n00:00:01,000 --> 00:00:02,000\nen(größe)\n"),
+    ("a.properties", "a=größe\n", "a=en(größe)\n"), ("a.html", "<p>größe</p>", "<p>en(größe)</p>"),
+    ("strings.xml", '<resources><string name="a">größe</string></resources>',
+     '<resources><string name="a">en(größe)</string></resources>')])
+def test_text_in_any_unicode_encoding_is_read_after_its_mark_and_refused_without(echo, name, contents, translation):
+    for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
+        address = upload(echo, name, f"\ufeff{contents}".encode(encoding)).json()["translatedFileUrl"]
+        assert requests.get(address, timeout=20).content == f"\ufeff{translation}".encode(encoding)
+        answer = upload(echo, name, contents.encode(encoding))
+        assert answer.status_code == 400 and f"{name}:1: a byte of value 0" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("name", "quoted"), [
+    ("größe.txt", 'filename="gr__e_en.txt"; filename*=UTF-8\'\'gr%C3%B6%C3%9Fe_en.txt'),
+    ("日本.md", "filename=\"___en.md\"; filename*=UTF-8''%E6%97%A5%E6%9C%AC_en.md"),
+    ("a b.txt", 'filename="a b_en.txt"'),
+    ("é.TXT", "filename=\"__en.txt\"; filename*=UTF-8''%C3%A9_en.txt"),
+    ("e\u0301.txt", "filename=\"__en.txt\"; filename*=UTF-8''%C3%A9_en.txt"),
+    ("की.txt", "filename=\"___en.txt\"; filename*=UTF-8''%E0%A4%95%E0%A5%80_en.txt")])
+def test_names_of_downloads_that_are_not_ascii(echo, name, quoted):
+    fetched = requests.get(upload(echo, name, b"eins").json()["translatedFileUrl"], timeout=20)
+    assert fetched.headers["Content-Disposition"] == f"attachment; {quoted}"
+
+
 @pytest.mark.parametrize(("name", "contents"), [
     ("a.pdf", b"%PDF"), ("a", b"a"), (".txt", b"a"), ("a.txt", b"caf\xe9"), ("a.json", b'{"a": \n}')])
 def test_other_files_are_refused(echo, name, contents):
@@ -55,9 +83,10 @@ def test_names_never_become_paths_or_headers(echo, name):
     if answer.status_code == 400:
         return
     fetched = requests.get(answer.json()["translatedFileUrl"], timeout=20)
-    given = fetched.headers["Content-Disposition"].removeprefix('attachment; filename="').removesuffix('"')
+    given, _, encoded = fetched.headers["Content-Disposition"].partition("; filename*=UTF-8''")
     assert fetched.content == b"en(eins)" and "Set-Cookie" not in fetched.headers
-    assert given.endswith("_en.txt") and not set(given) & set('/\\"\r\n\0') and len(given) < 100
+    for one in (given.removeprefix('attachment; filename="').removesuffix('"'), unquote(encoded) or "_en.txt"):
+        assert one.endswith("_en.txt") and not set(one) & set('/\\"\r\n\0') and len(one) < 100
 
 
 @pytest.mark.parametrize("path", ["x.txt", "..%2f..%2fetc%2fpasswd", "../../../etc/passwd", "%00", ""])

@@ -1,5 +1,6 @@
 """LibreTranslate's HTTP interface: every parameter as JSON, form and query string, every answer, every error."""
 
+import gzip
 import json
 import logging
 import re
@@ -169,7 +170,8 @@ def test_settings_health_and_metrics(echo):
 def test_the_specification_names_all_endpoints_and_the_page_loads_nothing_from_elsewhere(echo):
     paths = requests.get(f"{echo}/spec", timeout=20).json()["paths"]
     assert {"/translate", "/detect", "/languages", "/translate_file", "/suggest", "/frontend/settings", "/health",
-            "/metrics", "/glossaries", "/v2/translate"} == set(paths)
+            "/metrics", "/glossaries", "/v2/translate", "/v2/document", "/v2/glossaries", "/v3/glossaries",
+            "/v2/glossary-language-pairs"} == set(paths)
     page = requests.get(f"{echo}/docs", timeout=20).text
     assert all(path in page for path in paths)
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//|@import|url\(", page)
@@ -225,6 +227,110 @@ def test_wrong_parameters_are_errors(echo, way, changed):
 def test_malformed_json_is_an_error(echo, body):
     answer = requests.post(f"{echo}/translate", data=body, headers={"Content-Type": "application/json"}, timeout=20)
     error(answer, 400)
+
+
+ASKED = b'{"q": "Gr\xc3\xbc\xc3\x9fe", "source": "de", "target": "en"}'
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=UTF-8", "text/plain", ""])
+@pytest.mark.parametrize("body", [ASKED, b"\xef\xbb\xbf" + ASKED, b"\xef\xbb\xbf \n" + ASKED,
+                                  b"\xef\xbb\xbfq=Gr%C3%BC%C3%9Fe&source=de&target=en"])
+def test_a_body_may_begin_with_a_byte_order_mark(echo, kind, body):
+    if kind == "application/json" and b"q=" in body or "UTF-8" in kind and b"q=" in body:
+        return
+    answer = requests.post(f"{echo}/translate", data=body, headers={"Content-Type": kind}, timeout=20)
+    assert answer.json() == {"translatedText": "en(Grüße)"}
+
+
+def gzipped(body, *members):
+    return gzip.compress(body) + b"".join(members)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip"])
+def test_a_body_may_be_compressed_with_gzip(echo, encoding):
+    headers = {"Content-Encoding": encoding}
+    file = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+    file += b"a\n" * 9_999 + b"\r\n--x--"
+    for path, body, kind in (("/translate", ASKED, "application/json"),
+                             ("/translate", b"q=a&source=de&target=en", "application/x-www-form-urlencoded"),
+                             ("/v2/translate", b"text=a&source_lang=de&target_lang=en", ""),
+                             ("/translate_file?source=de&target=en", file, "multipart/form-data; boundary=x")):
+        answer = requests.post(echo + path, data=gzipped(body), headers=headers | {"Content-Type": kind}, timeout=20)
+        assert answer.status_code == 200, answer.text
+    pieces = (gzipped(ASKED)[place:place + 7] for place in range(0, 200, 7))    # chunked
+    assert requests.post(f"{echo}/translate", data=pieces, headers=headers, timeout=20).status_code == 200
+    assert requests.post(f"{echo}/translate?q=a&source=de&target=en", headers=headers, timeout=20).status_code == 200
+    assert requests.get(f"{echo}/languages", headers=headers, timeout=20).status_code == 200
+
+
+@pytest.mark.parametrize("body", [ASKED, gzipped(ASKED)[:-1], gzipped(ASKED, b"x"), gzipped(ASKED, gzipped(ASKED)),
+                                  b"\x1f", gzipped(ASKED)[:-8] + bytes(8)])
+def test_damaged_gzip_is_an_error(echo, body):
+    error(requests.post(f"{echo}/translate", data=body, headers={"Content-Encoding": "gzip"}, timeout=20), 400)
+
+
+@pytest.mark.parametrize("encoding", ["deflate", "br", "zstd", "compress", "gzip, gzip", "\xff", "x" * 500])
+def test_other_compressions_are_refused_by_name(echo, encoding):
+    answer = requests.post(f"{echo}/translate", data=ASKED, headers={"Content-Encoding": encoding}, timeout=20)
+    error(answer, 415)
+    assert encoding[:30] in answer.json()["error"] and answer.headers["Accept-Encoding"] == "gzip"
+    for encoding in ("identity", ""):
+        answer = requests.post(f"{echo}/translate", data=ASKED, headers={"Content-Encoding": encoding}, timeout=20)
+        assert answer.status_code == 200
+
+
+def test_a_compressed_body_counts_with_its_expanded_size():
+    bomb = gzip.compress(b'{"q": "' + b"a" * 50_000_000 + b'"}')
+    with serving(settings=Settings(max_request_bytes=100_000)) as (url, _, _):
+        answer = requests.post(f"{url}/translate", data=bomb, headers={"Content-Encoding": "gzip"}, timeout=20)
+        error(answer, 413)
+        assert requests.get(f"{url}/health", timeout=20).status_code == 200
+
+
+@pytest.mark.parametrize(("kind", "body", "status"), [
+    ("application/json; charset=iso-8859-1", '{"q": "Gr\u00fc\u00dfe"}'.encode("latin-1"), 415),
+    ("application/json; charset=iso-8859-1", ASKED, 415),
+    ("application/json; charset=utf-16", ASKED.decode().encode("utf-16"), 415),
+    ("application/x-www-form-urlencoded; charset=windows-1252", b"q=Gr%FC%DFe&source=de&target=en", 415),
+    ("application/x-www-form-urlencoded; charset=ISO-8859-1", b"q=a&source=de&target=en", 200),
+    ("application/json; charset=us-ascii", b'{"q": "a", "source": "de", "target": "en"}', 200),
+    ('application/json; charset="utf-8"', ASKED, 200), ("application/json;charset=UTF8", ASKED, 200)])
+def test_a_body_in_another_charset_than_utf_8_is_refused_by_name(echo, kind, body, status):
+    answer = requests.post(f"{echo}/translate", data=body, headers={"Content-Type": kind}, timeout=20)
+    assert answer.status_code == status, answer.text
+    if status == 415:
+        assert kind.partition("charset=")[2] in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("query", "status"), [
+    ("q=a&source=de&source=en&target=en", 400), ("q=a&source=de&target=en&target=fr", 400),
+    ("q=a&source=de&source=de&target=en", 200), ("q=a&q=b&source=de&target=en", 200),
+    ("q=a&source=de&target=en&format=text&format=html", 400)])
+def test_a_parameter_with_several_values_is_an_error(echo, query, status):
+    answer = requests.post(f"{echo}/translate?{query}", timeout=20)
+    assert answer.status_code == status and (status == 200 or "several values" in answer.json()["error"])
+    answer = requests.post(f"{echo}/translate", data=query, timeout=20, headers={
+        "Content-Type": "application/x-www-form-urlencoded"})
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v2/translate", "/detect", "/suggest", "/translate_file"])
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", ""])
+def test_an_empty_body_is_an_error_that_names_a_parameter(echo, path, kind):
+    for body in (b"", b" \n", b"\xef\xbb\xbf", b"{}"):
+        answer = requests.post(f"{echo}{path}", data=body, headers={"Content-Type": kind}, timeout=20)
+        assert answer.status_code == 400 and "missing" in answer.json()["error"]
+
+
+def test_head_and_options_are_answered_and_no_header_accept_is_refused(echo):
+    for path, status in (("/languages", 200), ("/health", 200), ("/v2/usage", 200), ("/translate", 405)):
+        answer = requests.head(f"{echo}{path}", timeout=20)
+        assert answer.status_code == status and answer.content == b""
+    answer = requests.options(f"{echo}/translate", timeout=20)
+    assert answer.status_code == 405 and answer.headers["Allow"] == "POST"
+    for accepted in ("text/html", "application/xml", "*/*;q=0", ""):
+        answer = requests.post(f"{echo}/translate", data=ASKED, headers={"Accept": accepted}, timeout=20)
+        assert answer.status_code == 200 and answer.headers["Content-Type"] == "application/json"
 
 
 def test_text_that_is_not_utf_8_is_an_error(echo):

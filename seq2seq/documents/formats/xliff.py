@@ -7,7 +7,7 @@ https://docs.oasis-open.org/xliff/xliff-core/v2.1/xliff-core-v2.1.html
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from seq2seq.data.tmx import separates_words
 from seq2seq.documents.block import Block, DocumentError
@@ -36,7 +36,8 @@ class _Unit:
 
 
 class XliffDocument:
-    """XLIFF, with the interfaces `Document` and `NamesLanguages`. Native code in <bpt>, <ept>, <ph> and <it> is part of the tag."""
+    """XLIFF, with the interfaces `Document` and `NamesLanguages`. Native code in <bpt>, <ept>, <ph> and <it> is part
+    of the tag."""
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or not XLIFF 1 or 2."""
@@ -68,7 +69,8 @@ class XliffDocument:
     def _add(self, holder: int, file: int, preserved: bool) -> None:
         """Add a <trans-unit> (XLIFF 1.2) or <segment> (2.x), unless it is translated already.
 
-        file: element that names the languages, <file> (1.2) or <xliff> (2.x). preserved: True if `xml:space` is "preserve", so that line feeds are kept.
+        file: element that names the languages, <file> (1.2) or <xliff> (2.x). preserved: True if `xml:space` is
+        "preserve", so that line feeds are kept.
         """
         found = {self._xml.tokens[child].local_name: child for child in self._xml.children(holder)}
         if "source" not in found:
@@ -97,7 +99,7 @@ class XliffDocument:
             _, block, _ = trim(self._xml.content(element, self._role, keeps_lines=keeps_lines))
             if is_text(block.text):
                 unit.pieces.append((element, len(self.blocks)))
-                self.blocks.append(block)
+                self.blocks.append(replace(block, access_keys="&_~"))
                 self.source_languages.add(self._language(found["source"], file, target=False))
         self._units.append(unit)
 
