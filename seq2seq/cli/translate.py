@@ -38,9 +38,10 @@ from seq2seq.cli.options import (
     examples,
 )
 from seq2seq.data.parallel_text import require_as_many_lines
-from seq2seq.documents.registry import FORMATS, START_BYTES, format_of, has_other_format, naming, require_lines
+from seq2seq.documents.block import MAX_BYTES
+from seq2seq.documents.registry import FORMATS, format_of, has_other_format, naming, require_lines
 from seq2seq.errors import UserError
-from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary, open_regular, sha256_of
+from seq2seq.files import BLOCK_BYTES, COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary, open_regular, sha256_of
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import Input, Line, LineWarnings, UnseenCharacters, file_or_standard, reading
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
@@ -306,9 +307,10 @@ def input_format(path: Path | None, format: str | None) -> str | None:
 
 
 def _start(path: Path) -> bytes:
-    """Return the beginning of a regular file; b"" for another file, and for one whose error appears on reading."""
+    """Return the beginning of a regular file, or all of an XML document; b"" for another file, and for one whose error
+    appears on reading."""
     with suppress(OSError), open_regular(path) as file:
-        return file.read(START_BYTES)
+        return file.read(MAX_BYTES if path.suffix.lower() == ".xml" else BLOCK_BYTES)
     return b""
 
 

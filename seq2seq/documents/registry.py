@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from xml.parsers import expat
 
 from seq2seq.documents.block import Document, DocumentError
+from seq2seq.documents.xml_tokens import decode_xml
 from seq2seq.errors import UserError
 from seq2seq.files import UTF16_MARKS, compression_of
 from seq2seq.languages import LANGUAGE_NAMES, is_same_language, main_language
@@ -75,31 +76,35 @@ _BEGINNINGS = {
     "a compiled property list": "bplist0",
 }
 _BEGINNING = re.compile("|".join(f"({pattern})" for pattern in _BEGINNINGS.values()))
-START_BYTES = 1 << 20
-"""Number of bytes of a file that tell its format."""
+START_CHARACTERS = 1 << 20
+"""Number of characters of a file that tell its format."""
 
 
 def format_of(name: str, data: bytes = b"") -> str | None:
-    """Return the format that a file's name tells, or None. The root element tells the format of a file named .xml.
+    """Return the format that a file's name tells, or None. The root element tells the format of a file named .xml; a
+    file named strings.xml whose root element cannot be read has the format of Android.
 
     data: contents of the file.
     """
-    suffix = PurePath(name).suffix.lower()
-    return _ROOTS.get(_root_element(data)) if suffix == ".xml" else SUFFIXES.get(suffix)
+    path = PurePath(name)
+    if path.suffix.lower() != ".xml":
+        return SUFFIXES.get(path.suffix.lower())
+    root = _root_element(data)
+    return "android" if not root and path.name.lower() == "strings.xml" else _ROOTS.get(root)
 
 
 def _root_element(data: bytes) -> str:
     """Return the name of the root element of an XML document without its prefix; "" if there is none."""
     names: list[str] = []
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("utf-8")
 
     def start(name: str, attributes: dict[str, str]) -> None:
         names.append(name.rpartition(":")[2])
         parser.StartElementHandler = None
 
     parser.StartElementHandler = start
-    with suppress(expat.ExpatError):                                            # the format reports it
-        parser.Parse(data[:START_BYTES], False)
+    with suppress(expat.ExpatError, DocumentError):                             # the format reports the error
+        parser.Parse(decode_xml(data)[0].removeprefix("\ufeff")[:START_CHARACTERS].encode(), False)
     return names[0] if names else ""
 
 
@@ -110,12 +115,9 @@ def has_other_format(name: str) -> bool:
 
 
 def structure_of(data: bytes) -> str | None:
-    """Return the kind of structured or binary data that begins with `data`, such as `JSON`; None if it may be text."""
-    is_utf16 = data.startswith(UTF16_MARKS)
-    if b"\0" in data and not is_utf16:
-        return "binary data"
-    start = data[:START_BYTES].decode("utf-16" if is_utf16 else "utf-8", "ignore")
-    found = _BEGINNING.match(start.removeprefix("\ufeff").lstrip())
+    """Return the kind of structured data that begins with `data`, such as `JSON`; None if it may be text."""
+    encoding = "utf-16" if data.startswith(UTF16_MARKS) else "utf-8"
+    found = _BEGINNING.match(data[:START_CHARACTERS].decode(encoding, "ignore").removeprefix("\ufeff").lstrip())
     return [*_BEGINNINGS][found.lastindex - 1] if found and found.lastindex else None
 
 
@@ -129,9 +131,12 @@ def require_lines(name: str, start: bytes = b"") -> None:
     """
     suffix = PurePath(name).suffix
     if suffix.lower() == ".xml":
-        problem = f"no format that is read has the root element <{_root_element(start)}>."
+        root = _root_element(start)
+        problem = f"no format that is read has the root element <{root}>." if root else "it has no root element of XML."
     elif has_other_format(name):
         problem = f"{suffix} documents cannot be translated."
+    elif b"\0" in start and not start.startswith(UTF16_MARKS):
+        problem = "the contents have bytes of value 0, which no text has."
     elif kind := structure_of(start):
         problem = f"the contents begin like {kind}, not like lines of text."
     else:

@@ -44,10 +44,8 @@ def test_no_code_of_a_language_is_the_suffix_of_another_format():
     (b'<?xml version="1.0"?>\n<a/>', "XML or HTML"), (b"<!DOCTYPE html>", "XML or HTML"),
     (b"\n <html lang='en'>", "XML or HTML"),
     (b'{\n  "a": "b"}', "JSON"), (b'{"a": 1}', "JSON"), (b"%PDF-1.7", "PDF"), (b"{\\rtf1", "RTF"),
-    (b"a\0b", "binary data"),
     (b"WEBVTT\n\n00:01.000", "WebVTT"), (b"1\n00:00:01,000 --> 00:00:02,000\na", "SRT"), (b"[Script Info]\n", "ASS"),
     (b'# German\n#\nmsgid ""\n', "PO"), ('\ufeff{"a": 1}'.encode(), "JSON"), ('{"a": 1}'.encode("utf-16"), "JSON"),
-    (b"PK\3\4\0\0", "binary data"),
     *((text.encode(), None) for text in (
         "", "A dog.", "{name} has a dog.", "{ a dog }", "<b>A dog</b>", "[1] A dog", "1\nTwo", "# Title", "- a", "a: b",
         "html", "webvtt is a format", "XML", "{{a}}", "\ufeffA dog", "%s dogs", "<0>a</0>", "12:30 --> 13:00",
@@ -55,6 +53,12 @@ def test_no_code_of_a_language_is_the_suffix_of_another_format():
     ("A dog.".encode("utf-16"), None)])
 def test_structured_contents_are_recognised_and_text_is_text(data, kind):
     assert structure_of(data) == kind
+
+
+@pytest.mark.parametrize("data", [b"a\0b", b"PK\3\4\0\0", "A dog.".encode("utf-16-le")])
+def test_bytes_of_value_0_are_no_lines_of_text(data):
+    with pytest.raises(UserError, match="value 0"):
+        require_lines("a", data)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a", "a.de"])
@@ -72,7 +76,8 @@ def test_structured_contents_under_another_name_are_refused(name, tmp_path):
     (b"<resources/>", "android"), (b'<?xml version="1.0"?><!-- <a> -->\n<resources xmlns:x="y">', "android"),
     (b"<xliff version='1.2'/>", "xliff"), (b"<!DOCTYPE TS><TS/>", "ts"), (b"<tmx version='1.4'>", "tmx"),
     (b"<root/>", "resx"), ("<?xml version='1.0' encoding='utf-16'?><resources/>".encode("utf-16"), "android"),
-    (b"<manifest/>", None), (b"<x:xliff/>", "xliff"), (b"<plist/>", None), (b"A dog", None), (b"", None),
+    (b"<manifest/>", None), (b"<x:xliff/>", "xliff"), ("<resources/>".encode("utf-32"), "android"),
+    (b"<plist/>", None), (b"A dog", None), (b"", None),
     (b"<a><resources/></a>", None)])
 def test_the_root_element_tells_the_format_of_an_xml_file(data, format, tmp_path):
     assert format_of("arrays.xml", data) == format
@@ -84,6 +89,11 @@ def test_the_root_element_tells_the_format_of_an_xml_file(data, format, tmp_path
     else:
         with pytest.raises(UserError, match="root element"):
             input_format(path, None)
+
+
+def test_a_file_named_strings_xml_is_read_as_that_of_android_to_report_its_faults():
+    assert format_of("values/Strings.xml", b"<resources") == "android"
+    assert format_of("strings.xml", b"<manifest/>") is None
 
 
 def test_compressed_documents_are_refused(tmp_path):

@@ -78,7 +78,7 @@ class JsonDocument:
             elif token != ":" and not level.value_kept:
                 line += self._text.count("\n", counted, match.start())
                 counted = match.start()
-                if is_message(text := read_any_json(token), self._text[slice(*level.key)]):
+                if is_message(text := read_any_json(token), self._text[level.key[0] + 1:level.key[1] - 1]):
                     self.blocks.append(trim(Block(
                         text, place=f"line {line}", keeps_lines=True, access_keys="&",
                         syntax=("chrome",) if self._is_extension else ()))[1])
