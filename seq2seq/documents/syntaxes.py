@@ -93,7 +93,7 @@ _NO_TITLE = r"(?!:(?:code|math|samp|kbd|command|literal|raw|sub|sup|file|regexp|
 # A translation can have letters beside markup; `with_boundaries` adds what a reader needs there.
 _BEFORE = rf"(?:(?<![\w*|\\])|(?<=[{SPACELESS}\uac00-\ud7af]))"
 _AFTER = rf"(?![^\W{SPACELESS}\uac00-\ud7af]|[*|])"
-_TICK = r"(?<![`\])"
+_TICK = r"(?<![`\\])"
 _TITLE = r"(?!:(?:code|math|samp|kbd|command|literal|raw|sub|sup|file|regexp|program|option|makevar|mimetype):)"
 # Text in these scripts has no spaces beside markup; `with_boundaries` adds what a reader needs.
 _BEFORE = rf"(?:(?<![\w`*|\\])|(?<=[{SPACELESS}]))"
@@ -243,8 +243,8 @@ def with_order(source: str, translation: str, name: str) -> str | None:
 
 
 def with_boundaries(text: str) -> str:
-    r"""Return a text of reStructuredText with an escaped space between markup and letters beside it, where a reader would
-    not see the markup: "日本``a``" becomes "日本\ ``a``"."""
+    r"""Return a text of reStructuredText with an escaped space between markup and letters beside it, where a reader
+    would not see the markup: "日本``a``" becomes "日本\ ``a``"."""
     places, depth = [], 0
     for one in find_markup(text, ("rst",)):
         if text[one.begin] != "\\":
