@@ -92,12 +92,9 @@ _ROLE = r":[A-Za-z](?:[\w.+-]{0,40}:){1,4}"
 _NO_TITLE = r"(?!:(?:code|math|samp|kbd|command|literal|raw|sub|sup|file|regexp|program|option|makevar|mimetype):)"
 # A translation can have letters beside markup; `with_boundaries` adds what a reader needs there.
 _BEFORE = rf"(?:(?<![\w*|\\])|(?<=[{SPACELESS}\uac00-\ud7af]))"
-_AFTER = rf"(?![^\W{SPACELESS}\uac00-\ud7af]|[*|])"
+_NO_LETTER = rf"(?![^\W{SPACELESS}\uac00-\ud7af])"
+_AFTER = rf"{_NO_LETTER}(?![*|])"
 _TICK = r"(?<![`\\])"
-_TITLE = r"(?!:(?:code|math|samp|kbd|command|literal|raw|sub|sup|file|regexp|program|option|makevar|mimetype):)"
-# Text in these scripts has no spaces beside markup; `with_boundaries` adds what a reader needs.
-_BEFORE = rf"(?:(?<![\w`*|\\])|(?<=[{SPACELESS}]))"
-_AFTER = rf"(?![^\W{SPACELESS}]|[`*])"
 _TITLE = r"(?:[^`<>\s]++|\s++(?!<))*+"
 _RST = (
     ("value", rf"{_TICK}``(?=[^\s`])(?:[^`]|`(?!`))*+``(?!`)"),
@@ -109,8 +106,8 @@ _RST = (
     ("pair", rf"{_BEFORE}(\*\*)(?=[^\s*])[^*]*+(?<=\S)(\*\*){_AFTER}"),
     ("pair", rf"{_BEFORE}(\*)(?=[^\s*])[^*]*+(?<=\S)(\*){_AFTER}"),
     ("value", rf"{_BEFORE}\|(?=[^\s|])[^|\n]{{1,80}}+(?<=\S)\|_{{0,2}}{_AFTER}"),
-    ("alone", r"\[(?:\d++|#[\w-]*+|\*|[A-Za-z][\w.-]*+)\]_(?!\w)"),
-    ("value", r"(?<![\w`.@/\\-])(?=[A-Za-z0-9])[A-Za-z0-9.+:-]*+(?:_[A-Za-z0-9.+:-]++)*+__?(?![\w`])"),
+    ("alone", r"\[(?:\d++|#[\w-]*+|\*|[A-Za-z][\w.-]*+)\]_" + _NO_LETTER),
+    ("value", r"(?<![\w`.@/\\:+-])(?=[A-Za-z0-9])[A-Za-z0-9.+:-]*+(?:_[A-Za-z0-9.+:-]++)*+__?(?![\w`])"),
     ("alone", r"\\ "), ("value", r"\\[^\w\s]"),
 )
 _MARKDOWN = (
