@@ -41,6 +41,8 @@ _CHOICES = re.compile(rf"{_LIMIT.pattern}[^|]*+(?:\|{_LIMIT.pattern}[^|]*+)++")
 _INTERVAL = re.compile(  # [1,19], {0} of Laravel and Symfony
     r"\s*+(?:\{\d++(?:,\d++)*+\}|[\[\]]\s*+-?(?:\d++|\*|Inf)\s*+,\s*+[+-]?(?:\d++|\*|Inf)\s*+[\[\]])\s*+")
 _RANGES = re.compile(r"(?:\s*+\((?:\d++|\d*+-(?:\d++|inf)?)\)\[[^\[\]]++\]\s*+;?)++\s*+")
+_KEYWORDS = re.compile(r"(?:[^\s;:|{}][^;:|{}\n]{0,60}+;){2,}+")
+"""List of a desktop entry, such as `system;monitor;`."""
 _LARAVEL = re.compile(r"(?<![\w:]):[A-Za-z_]\w*+")
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
 
@@ -125,7 +127,11 @@ def parse_message(text: str, syntax: Sequence[str] = ()) -> BranchedMessage | No
         raise DocumentError("a message of MessageFormat 2, which is not supported. Translate it by hand.")
     if _CHOICES.fullmatch(text):
         return _choice_format(text)
-    return _listed(text) if "|" in text or _RANGES.fullmatch(text) else None
+    if _KEYWORDS.fullmatch(text):
+        return _fixed(text, re.split(r"([^;]++)", text), ";", ",")
+    if _RANGES.fullmatch(text):
+        return _fixed(text, re.split(r"(?<=\[)([^\[\]]++)(?=\])", text), "[]", "()")
+    return _forms(text) if "|" in text else None
 
 
 # ICU and java.text.MessageFormat
@@ -432,13 +438,16 @@ def _restored(node: _Kept | _Number, parent: _Argument | None) -> str:
 # Plural forms in a list
 
 
-def _listed(text: str) -> BranchedMessage | None:
-    """Return a message whose plural forms stand between pipes, or in the ranges of i18next; None if it is none."""
-    if _RANGES.fullmatch(text):
-        pieces = re.split(r"(?<=\[)([^\[\]]++)(?=\])", text)
-        signs = str.maketrans("[]", "()")
-        return BranchedMessage(tuple(pieces[1::2]), text, lambda translations, language: pieces[0] + "".join(
-            one.translate(signs) + after for one, after in zip(translations, pieces[2::2], strict=True)))
+def _fixed(text: str, pieces: Sequence[str], signs: str, other_signs: str) -> BranchedMessage:
+    """Return a message with a branch in every second piece. signs: signs of the structure, which are replaced by
+    `other_signs` in translations."""
+    table = str.maketrans(signs, other_signs)
+    return BranchedMessage(tuple(pieces[1::2]), text, lambda translations, language: pieces[0] + "".join(
+        one.translate(table) + after for one, after in zip(translations, pieces[2::2], strict=True)))
+
+
+def _forms(text: str) -> BranchedMessage | None:
+    """Return a message whose plural forms stand between pipes; None if it has none."""
     masked = _BRACED.sub(lambda match: " " * len(match[0]), text)
     masked = replace_spans(masked, [(begin, end, " " * (end - begin)) for begin, end in Placeholders().spans(masked)])
     bars = [one.start() for one in re.finditer(r"\|", masked)]

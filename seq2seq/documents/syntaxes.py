@@ -202,10 +202,10 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
 
 _NUMBERED = dict.fromkeys(["c", "objc", "perl", "php", "java-printf", "awk", "tcl", "boost", "ruby", "elisp", "librep",
                            "gcc-internal", "gfc-internal", "javascript", "sh-printf", "d"], ("%", "{}$"))
-_NUMBERED |= dict.fromkeys(["python-brace", "rust", "c++"], ("{", "{}"))
+_NUMBERED |= {"python-brace": ("{", "{}"), "rust": ("{", "{}"), "c++": ("{", "{}"), "object-pascal": ("%", "{}:")}
 """What begins a directive of a format, and what is written after it for the number of its argument."""
 _LITERALS = frozenset(["%%", "{{", "}}", "%'", "%m", "%n", "~%", "~~"])
-_NAMED = re.compile(r"%(?:\d++[$:%]|[({<|]\d*+\w)|%L?[1-9]\d?\Z|\$|\{[^{}:!]|%\[\d")
+_NAMED = re.compile(r"%(?:\d++[$:%]|\|\d++\$|[({]\w|<(?!PRI)\w)|%L?[1-9]\d?\Z|\$|\{[^{}:!]|%\[\d")
 
 
 def with_order(source: str, translation: str, name: str) -> str | None:
@@ -225,10 +225,10 @@ def with_order(source: str, translation: str, name: str) -> str | None:
     if wanted == found or any(map(_NAMED.match, arguments)) or arguments == [one for one in found
                                                                              if one not in _LITERALS]:
         return translation
-    if name not in _NUMBERED or any("*" in one for one in arguments):
+    if name not in _NUMBERED or any("*" in one or one.startswith("%|") for one in arguments):
         return None
     sign, number = _NUMBERED[name]
-    first = 0 if sign == "{" else 1
+    first = 1 if number == "{}$" else 0
     edits = []
     for one in find_markup(translation, (name,)):
         directive = translation[one.begin:one.end]

@@ -47,7 +47,8 @@ def test_msgfmt_accepts_the_catalogue_with_its_translations(tmp_path):
 
 @pytest.mark.parametrize(("forms", "given_forms", "expected"), [
     ("nplurals=1; plural=0", 1, ["FILES"]), ("nplurals=3; plural=0", 2, ["FILE", "FILES", "FILES"]),
-    ("nplurals=INTEGER; plural=EXPRESSION", 2, ["FILE", "FILES"]), ("nplurals=INTEGER; plural=0", 1, ["FILE", "FILES"])])
+    ("nplurals=INTEGER; plural=EXPRESSION", 2, ["FILE", "FILES"]),
+    ("nplurals=INTEGER; plural=0", 1, ["FILE", "FILES"])])
 def test_the_header_decides_about_the_number_of_plurals(forms, given_forms, expected):
     strings = "\n".join(f'msgstr[{form}] ""' for form in range(given_forms))
     document = entry(f'msgid "file"\nmsgid_plural "files"\n{strings}\n',
