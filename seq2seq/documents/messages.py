@@ -34,7 +34,7 @@ _MESSAGE_FORMAT_2 = re.compile(r"\s*+\.(?:input|local|match)\b[^{}]*+[{$]")
 _HEAD = re.compile(r"\{\s*+([\w.$-]++)\s*+,\s*+(plural|selectordinal|select|choice)\s*+,(?:\s*+offset\s*+:\s*+(\d++))?")
 _KEY = re.compile(r"(\s*+)(=\d++|[^\s{}=,'|#]++)(\s*+)\{")
 _LIMIT = re.compile(r"(\s*+-?(?:\d++(?:\.\d++)?|∞)\s*+[#<≤])(\s*+)")
-_SIMPLE = re.compile(r"\{\s*+[\w.$-]++\s*+(?:,[^{}'\n]{0,80})?\}|\{\{[^{}\n]{1,200}\}\}")
+_SIMPLE = re.compile(r"\{\s*+[\w.$-]{1,80}+\s*+(?:,[^{}'\n]{0,80})?\}|\{\{[^{}\n]{1,200}\}\}")
 _QUOTED = re.compile(r"'(?:[^']++|'')*+'")
 _BRACED = re.compile(r"\{[^{}\n]*+\}")
 _CHOICES = re.compile(rf"{_LIMIT.pattern}[^|]*+(?:\|{_LIMIT.pattern}[^|]*+)++")
@@ -320,8 +320,7 @@ def _sentence(nodes: Sequence[_Node], index: int) -> tuple[str, _Sentence]:
         if isinstance(node, _Number):
             name = f"{{{node.name}, #{node.offset}}}"
         else:
-            is_simple = _SIMPLE.fullmatch(node.raw) and Placeholders().spans(node.raw) == [(0, len(node.raw))]
-            name = node.raw if is_simple else f"{{,{len(kept)}}}"
+            name = node.raw if _SIMPLE.fullmatch(node.raw) else f"{{,{len(kept)}}}"
         parts.append(name)
         names.append(name)
         kept[name] = node

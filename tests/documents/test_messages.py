@@ -133,7 +133,7 @@ def test_numbers_and_arguments_are_placeholders():
     "{a, select, other {x}}" * 40_000, "'{" * 500_000 + "{n, plural, other {a}}", "{n, plural, other {" + "'" * 900_000,
     "{n, plural, " + "one {a} " * 100_000, "0#" * 400_000 + "|", "a|" * 400_000, "1#a|" * 200_000 + "b", "{ " * 400_000,
     "(0)[a];" * 100_000 + "x", "a;" * 400_000, "{n, plural" + " " * 900_000,
-    "{n, plural, other {" + "{x} " * 200_000 + "}}"])
+    "{n, plural, other {" + "{x} " * 50_000 + "}}"])
 def test_hostile_messages_take_linear_time(text):
     begin = time.perf_counter()
     try:
