@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 from seq2seq.documents.block import DocumentError
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.plurals import gettext_rule, plural_categories, plural_rule, singular_forms
-from seq2seq.documents.spans import replace_spans
+from seq2seq.documents.spans import blanked
 
 _MAX_BRANCHES = 64
 """Maximum number of sentences of a message. Two plurals after each other have as many as their product."""
@@ -447,8 +447,8 @@ def _fixed(text: str, pieces: Sequence[str], signs: str, other_signs: str) -> Br
 
 def _forms(text: str) -> BranchedMessage | None:
     """Return a message whose plural forms stand between pipes; None if it has none."""
-    masked = _BRACED.sub(lambda match: " " * len(match[0]), text)
-    masked = replace_spans(masked, [(begin, end, " " * (end - begin)) for begin, end in Placeholders().spans(masked)])
+    masked = blanked(text, [match.span() for match in _BRACED.finditer(text)])
+    masked = blanked(masked, Placeholders().spans(masked))
     bars = [one.start() for one in re.finditer(r"\|", masked)]
     forms = [text[begin + 1:end] for begin, end in zip([-1, *bars], [*bars, len(text)], strict=True)]
     if not _are_forms(forms):

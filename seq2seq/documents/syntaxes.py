@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 from seq2seq.documents.block import TagKind, element_ends
 from seq2seq.documents.spans import replace_spans
 from seq2seq.languages import SPACELESS
+
+MarkupKind = TagKind | Literal["value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,12 @@ class Markup:
 
     begin: int
     end: int
-    kind: TagKind | str = "value"
+    kind: MarkupKind = "value"
     name: str = ""
 
 
-_Rule = tuple[str, str]
+_RuleKind = MarkupKind | Literal["pair"]
+_Rule = tuple[_RuleKind, str]
 """Kind and pattern. In patterns of the kinds "open" and "close", the group is the name. The kind "pair" is for a text
 with an opening tag, the first group, and a closing tag, the second group."""
 
@@ -47,9 +51,11 @@ def _printf(letters: str, flags: str = "-+ #0", *, position: str = _POSITION,
 _C = "diouxXeEfFgGaAcCsSpnm"
 _BRACES = r"\{\{|\}\}|\{[^{}\n]*+(?:\{[^{}\n]*+\}[^{}\n]*+)*+\}"
 _LISP = r"~(?:[-+]?\d++|'.|[vV#])?(?:,(?:[-+]?\d++|'.|[vV#])?)*+[:@]*+"
-_LISP_RULES = (("open", rf"{_LISP}([{{(\[<])"), ("close", rf"{_LISP}([}})\]>])"), ("alone", f"{_LISP};"),
-               ("value", rf"{_LISP}[A-Za-z%&|~^\n$*?_/!]"))
-_C_RULES = (("value", _printf(_C + "@", "-+ #0I'") + rf"|%{_POSITION}[-+ #0]*+\d*+(?:\.\d++)?<PRI\w{{1,12}}>"),)
+_LISP_RULES: tuple[_Rule, ...] = (
+    ("open", rf"{_LISP}([{{(\[<])"), ("close", rf"{_LISP}([}})\]>])"), ("alone", f"{_LISP};"),
+    ("value", rf"{_LISP}[A-Za-z%&|~^\n$*?_/!]"))
+_C_RULES: tuple[_Rule, ...] = (
+    ("value", _printf(_C + "@", "-+ #0I'") + rf"|%{_POSITION}[-+ #0]*+\d*+(?:\.\d++)?<PRI\w{{1,12}}>"),)
 _FORMATS: dict[str, str | tuple[_Rule, ...]] = {
     "c": _C_RULES, "objc": _C_RULES, "c++": _BRACES,
     "python": _printf("diouxXeEfFgGcrsa", position=r"(?:\([^()\n]*+\))?", size="[hlL]?"),
@@ -96,7 +102,7 @@ _NO_LETTER = rf"(?![^\W{SPACELESS}\uac00-\ud7af])"
 _AFTER = rf"{_NO_LETTER}(?![*|])"
 _TICK = r"(?<![`\\])"
 _TITLE = r"(?:[^`<>\s]++|\s++(?!<))*+"
-_RST = (
+_RST: tuple[_Rule, ...] = (
     ("value", rf"{_TICK}``(?=[^\s`])(?:[^`]|`(?!`))*+``(?!`)"),
     ("pair", rf"({_NO_TITLE}{_ROLE}`)(?=[^`<>\s]){_TITLE}(\s*+<[^`<>]*+>`)(?!`)"),
     ("value", rf"{_ROLE}`[^`]++`(?!`)|{_TICK}`[^`]++`{_ROLE}"),
@@ -110,7 +116,7 @@ _RST = (
     ("value", r"(?<![\w`.@/\\:+-])(?=[A-Za-z0-9])[A-Za-z0-9.+:-]*+(?:_[A-Za-z0-9.+:-]++)*+__?(?![\w`])"),
     ("alone", r"\\ "), ("value", r"\\[^\w\s]"),
 )
-_MARKDOWN = (
+_MARKDOWN: tuple[_Rule, ...] = (
     ("value", r"(?<!`)``(?!`)(?:[^`]|`(?!`))*+``(?!`)|(?<!`)`[^`]++`(?!`)"),
     ("value", r"\{[A-Za-z][\w:-]*+\}`[^`]++`"),
     ("pair", r"(!?\[)[^\[\]]++(\](?:\([^()\s]*+(?:\s++\"[^\"]*+\")?\)|\[[^\[\]]*+\]))"),
@@ -124,7 +130,7 @@ _BBCODE = ("b|i|u|s|url|quote|size|colou?r|list|center|left|right|spoiler|table|
            "pre|indent|li|ol|ul|strike|align|user")
 # Contents of a tag of a template language. The next beginning of a tag ends them, so that a search takes linear time.
 _PERCENT = r"(?:[^%{]|%(?!\})|\{(?!%))*+%\}"
-_TEMPLATE = (
+_TEMPLATE: tuple[_Rule, ...] = (
     ("alone", rf"\{{%[-+~]?\s*+(?:else|elif|elsif|elseif|empty|plural|when)\b{_PERCENT}"),
     ("close", rf"\{{%[-+~]?\s*+end([a-z_]*+)\b{_PERCENT}"),
     ("open", rf"\{{%[-+~]?\s*+([a-z_]++)\b{_PERCENT}"),
@@ -157,9 +163,9 @@ _COUNTERPARTS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
 @cache
-def _compiled(syntax: tuple[str, ...]) -> tuple[re.Pattern[str], dict[int, tuple[str, int, str]]]:
+def _compiled(syntax: tuple[str, ...]) -> tuple[re.Pattern[str], dict[int, tuple[_RuleKind, int, str]]]:
     """Return the pattern of all rules, and the kind, number of groups and syntax of the rule of each group."""
-    patterns, rules, group = [], dict[int, tuple[str, int, str]](), 1
+    patterns, rules, group = [], dict[int, tuple[_RuleKind, int, str]](), 1
     for name in syntax:
         for kind, pattern in SYNTAXES.get(name, ()):
             patterns.append(f"({pattern})")
