@@ -7,6 +7,7 @@ gettext's format flags are those of its manual (Translators for other Languages)
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -103,10 +104,11 @@ _AFTER = rf"{_NO_LETTER}(?![*|])"
 _TICK = r"(?<![`\\])"
 _TITLE = r"(?:[^`<>\s]++|\s++(?!<))*+"
 _RST: tuple[_Rule, ...] = (
-    ("value", rf"{_TICK}``(?=[^\s`])(?:[^`]|`(?!`))*+``(?!`)"),
+    ("value", rf"{_TICK}````(?=[^`\s])(?:[^`]|`(?!```(?!`)))*+````(?!`)"),
+    ("value", rf"{_TICK}``(?=\S)(?!``)(?:[^`]|`(?!`(?!`)))*+``(?!`)"),
     ("pair", rf"({_NO_TITLE}{_ROLE}`)(?=[^`<>\s]){_TITLE}(\s*+<[^`<>]*+>`)(?!`)"),
     ("value", rf"{_ROLE}`[^`]++`(?!`)|{_TICK}`[^`]++`{_ROLE}"),
-    ("pair", rf"{_TICK}(`)(?=[^`<>\s]){_TITLE}(\s++<[^`<>]*+>`__?)(?!`)"),
+    ("pair", rf"{_TICK}(`)(?=[^`<>\s]){_TITLE}(\s++<[^`<>]*+(?<!_)>`__?)(?!`)"),
     ("pair", rf"{_BEFORE}(_`)(?=[^`\s])[^`]*+(`)(?!`)"),
     ("value", rf"{_TICK}`(?=[^\s`])[^`]*+`_{{0,2}}(?!`)"),
     ("pair", rf"{_BEFORE}(\*\*)(?=[^\s*])[^*]*+(?<=\S)(\*\*){_AFTER}"),
@@ -209,7 +211,7 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
 _NUMBERED = dict.fromkeys(["c", "objc", "perl", "php", "java-printf", "awk", "tcl", "boost", "ruby", "elisp", "librep",
                            "gcc-internal", "gfc-internal", "javascript", "sh-printf", "d"], ("%", "{}$"))
 _NUMBERED |= {"python-brace": ("{", "{}"), "rust": ("{", "{}"), "c++": ("{", "{}"), "object-pascal": ("%", "{}:")}
-"""What begins a directive of a format, and what is written after it for the number of its argument."""
+"""Beginning of the directives of a format, and the form of an argument number after it."""
 _LITERALS = frozenset(["%%", "{{", "}}", "%'", "%m", "%n", "~%", "~~"])
 _NAMED = re.compile(r"%(?:\d++[$:%]|\|\d++\$|[({]\w|<(?!PRI)\w)|%L?[1-9]\d?\Z|\$|\{[^{}:!]|%\[\d")
 
@@ -251,9 +253,17 @@ def with_boundaries(text: str) -> str:
     places, depth = [], 0
     for one in find_markup(text, ("rst",)):
         if text[one.begin] != "\\":
-            if depth == 0 and one.kind != "close" and text[one.begin - 1:one.begin].isalnum():
+            if depth == 0 and one.kind != "close" and not _is_boundary(text[max(0, one.begin - 1):one.begin],
+                                                                       "'\"(<[{-/:", "Ps"):
                 places.append(one.begin)
             depth += {"open": 1, "close": -1}.get(one.kind, 0)
-            if depth == 0 and text[one.end:one.end + 1].isalnum():
+            if depth == 0 and not _is_boundary(text[one.end:one.end + 1], "'\")>]}-/:\\.,;!?", "Pe"):
                 places.append(one.end)
     return replace_spans(text, [(place, place, "\\ ") for place in places])
+
+
+def _is_boundary(character: str, signs: str, brackets: str) -> bool:
+    """Return True if inline markup can begin after a character, or end before it, as docutils requires. signs: ASCII
+    punctuation; brackets: Unicode category of brackets."""
+    return not character or character.isspace() or character in signs or not character.isascii() and (
+        unicodedata.category(character) in (brackets, "Pi", "Pf", "Pd", "Po"))

@@ -117,8 +117,10 @@ def test_directives_of_strftime_are_found_if_they_cannot_be_text(text, directive
     ("See :ref:`the title <a b>`.", [(":ref:`", "open"), (" <a b>`", "close")]),
     (":py:func:`~a.b` and :math:`a <b>`", [(":py:func:`~a.b`", "value"), (":math:`a <b>`", "value")]),
     ("``a *b* <c>`` and `x`", [("``a *b* <c>``", "value"), ("`x`", "value")]),
+    ("``:a:`b```/```c d``` ````e````.", [("``:a:`b```", "value"), ("```c d```", "value"), ("````e````", "value")]),
     ("`the link <http://a.b>`_ `name`_ name_", [("`", "open"), (" <http://a.b>`_", "close"), ("`name`_", "value"),
                                                 ("name_", "value")]),
+    ("`the link <name_>`__", [("`the link <name_>`__", "value")]),
     ("**bold** *em* 2 * 3 * 4 **kw", [("**", "open"), ("**", "close"), ("*", "open"), ("*", "close")]),
     ("|sub| [1]_ [#a]_ [CIT]_ a|b|c", [("|sub|", "value"), ("[1]_", "alone"), ("[#a]_", "alone"), ("[CIT]_", "alone")]),
     (r"\*args a\ s foo_bar", [(r"\*", "value"), ("\\ ", "alone")]),
@@ -130,7 +132,8 @@ def test_restructured_text(text, markup):
 def test_markup_of_restructured_text_is_divided_from_letters():
     assert with_boundaries("日本``a``は:ref:`題 <t>`を**太**字。``b``、") == (
         "日本\\ ``a``\\ は\\ :ref:`題 <t>`\\ を\\ **太**\\ 字。``b``、")
-    assert with_boundaries("``a``는 see ``b``, (``c``)") == "``a``\\ 는 see ``b``, (``c``)"
+    assert with_boundaries("``a``는 see ``b``, (``c``).``d`` 「``e``」") == (
+        "``a``\\ 는 see ``b``, (``c``).\\ ``d`` 「``e``」")
 
 
 @pytest.mark.parametrize(("syntax", "text", "markup"), [

@@ -59,7 +59,8 @@ class _Field:
 class _Message:
     """Message. flags: its flags. flags_begin: offset after its `#,` in the document; -1 if it has no flags. begin:
     offset at which a line of flags is inserted if the message has none. comment: what the programmer says about it.
-    syntax: see `Block.syntax`. blocks: index in Document.blocks of each of `sources` that is translated."""
+    documentation: its markup language if the catalogue is one of documentation. syntax: see `Block.syntax`. blocks:
+    index in Document.blocks of each of `sources` that is translated."""
 
     fields: list[_Field] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
@@ -67,6 +68,7 @@ class _Message:
     begin: int = -1
     comment: str = ""
     references: str = ""
+    documentation: tuple[str, ...] = ()
     syntax: tuple[str, ...] = ()
     blocks: dict[int, int] = field(default_factory=dict)
 
@@ -98,7 +100,10 @@ class _Message:
 
 
 class PoDocument:
-    """Gettext catalogue, with the interface `Document`. White space at the edges of messages is not in the blocks."""
+    """Gettext catalogue, with the interface `Document`. White space at the edges of messages is not in the blocks.
+
+    left_out: places of messages that `render` left without their translation.
+    """
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: a line is malformed, a message is incomplete, or the encoding is not known."""
@@ -114,10 +119,12 @@ class PoDocument:
         self._forms = min(int(plurals[1]), MAX_FORMS) if plurals else 0
         references = "".join(message.references for message in self._messages)
         documentation = ("rst",) if _SPHINX.search(references) else ("markdown",) if ".md:" in references else ()
+        self.left_out: list[str] = []
         self.blocks: list[Block] = []
         for message in self._messages:
             if message.is_translated or not message.sources[0].value or message.is_reserved:
                 continue
+            message.documentation = documentation
             message.syntax = (*documentation, *message.formats, "template", "bbcode",
                               *(() if message.formats else ("strftime",)))
             for index, source in enumerate(message.sources):
@@ -129,7 +136,7 @@ class PoDocument:
     def _block(self, message: _Message, source: _Field) -> tuple[str, Block, str]:
         """Return the white space before a text, its block, and the white space after it."""
         text = _unescape_apostrophes(source.value) if "java" in message.syntax else source.value
-        keys = "" if "rst" in message.syntax or "markdown" in message.syntax else "_&"
+        keys = "" if message.documentation else "_&"
         return trim(Block(text, place=f"line {source.line}", keeps_lines=True, syntax=message.syntax, access_keys=keys))
 
     def _value_of(self, name: str) -> str:
@@ -154,6 +161,7 @@ class PoDocument:
             rule = wanted["Plural-Forms"] = gettext_rule(target_language)
             forms = int(rule[len("nplurals=")])
         edits: list[tuple[int, int, str]] = []
+        self.left_out = []
         for message in self._messages:
             if any(translations[index] != self.blocks[index] for index in message.blocks.values()):
                 edits += self._filled(message, translations, rule, forms)
@@ -197,7 +205,7 @@ class PoDocument:
     def _filled(self, message: _Message, translations: Sequence[Block], rule: str, forms: int,
                 ) -> list[tuple[int, int, str]]:
         """Return the edits that translate a message; none if a translation has other directives than its source, or
-        has them in an order that the format does not allow.
+        has them in an order that the format does not allow, or if it has other markup of the documentation.
 
         rule, forms: plural forms of the catalogue, and their number.
         """
@@ -207,9 +215,13 @@ class PoDocument:
             new = translations[message.blocks[index]].text if index in message.blocks else block.text
             new = with_boundaries(new) if "rst" in message.syntax else new
             new = _escape_apostrophes(new) if "java" in message.syntax else new
+            if message.documentation and _markup(new, message) != _markup(block.text, message):
+                self.left_out.append(block.place)
+                return []
             for name in message.formats:
                 ordered = with_order(source.value, before + new + after, name)
                 if ordered is None:
+                    self.left_out.append(block.place)
                     return []
                 new = ordered.removeprefix(before)[:len(ordered) - len(before) - len(after)]
             texts.append(before + new + after)
@@ -234,6 +246,11 @@ class PoDocument:
         if len(lines) > 1:
             lines.insert(0, "")
         return f"{keyword} " + self._line_end.join(f'"{line.translate(_ESCAPED)}"' for line in lines)
+
+
+def _markup(text: str, message: _Message) -> Counter[str]:
+    return Counter(text[one.begin:one.end] for one in find_markup(text, message.documentation)
+                   if text[one.begin:one.end] != "\\ ")
 
 
 def _directives(message: _Message, index: int) -> Counter[str]:

@@ -250,7 +250,9 @@ def test_flags_and_references_tell_the_syntax(comment, syntax, keys):
     ("%s has %d", "%d"), ("%s", "%s %s"), ("%s", "%d"), ("a dog", "a %s dog")])
 def test_a_translation_with_other_directives_is_left_out(text, translation):
     data = (head(UTF_8) + f'#, c-format\nmsgid "{text}"\nmsgstr ""\n').encode()
-    assert translated(PoDocument(data), lambda _: translation, "de") == data
+    document = PoDocument(data)
+    assert translated(document, lambda _: translation, "de") == data
+    assert document.left_out == ["line 6"]
 
 
 def test_apostrophes_of_java_are_doubled():
@@ -265,6 +267,14 @@ def test_apostrophes_of_java_are_doubled():
 def test_markup_of_sphinx_is_divided_from_letters():
     data = b'#: a.rst:1\nmsgid "see ``b``"\nmsgstr ""\n'
     assert 'msgstr "日\\\\ ``b``\\\\ 本"' in translated(PoDocument(data), lambda _: "日``b``本", "ja").decode()
+
+
+def test_a_translation_with_other_markup_of_sphinx_is_left_out():
+    data = b'#: a.rst:1\nmsgid "see *b* and ``c``"\nmsgstr ""\n'
+    for translation in ("siehe b und ``c``", "siehe ** und ``c``", "siehe *b* und *c*"):
+        document = PoDocument(data)
+        assert translated(document, lambda _, text=translation: text, "de") == data
+        assert document.left_out == ["line 2"]
 
 
 def test_a_message_that_must_not_be_wrapped_is_not_wrapped():
