@@ -59,8 +59,8 @@ class _Field:
 class _Message:
     """Message. flags: its flags. flags_begin: offset after its `#,` in the document; -1 if it has no flags. begin:
     offset at which a line of flags is inserted if the message has none. comment: what the programmer says about it.
-    documentation: its markup language if the catalogue is one of documentation. syntax: see `Block.syntax`. blocks:
-    index in Document.blocks of each of `sources` that is translated."""
+    references: places in the source code. syntax: see `Block.syntax`. blocks: index in Document.blocks of each of
+    `sources` that is translated."""
 
     fields: list[_Field] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
@@ -68,7 +68,6 @@ class _Message:
     begin: int = -1
     comment: str = ""
     references: str = ""
-    documentation: tuple[str, ...] = ()
     syntax: tuple[str, ...] = ()
     blocks: dict[int, int] = field(default_factory=dict)
 
@@ -79,6 +78,11 @@ class _Message:
     def sources(self) -> list[_Field]:
         """Return msgid and, if the message has plural forms, msgid_plural."""
         return self.find("msgid") + self.find("msgid_plural")
+
+    @property
+    def documentation(self) -> tuple[str, ...]:
+        """Return the syntax of the document that the message is from, if it is one."""
+        return ("rst",) if _SPHINX.search(self.references) else ("markdown",) if ".md:" in self.references else ()
 
     @property
     def formats(self) -> list[str]:
@@ -117,15 +121,12 @@ class PoDocument:
         self._rule = self._value_of("Plural-Forms")
         plurals = re.search(r"nplurals\s*+=\s*+([0-9]{1,3})", self._rule)
         self._forms = min(int(plurals[1]), MAX_FORMS) if plurals else 0
-        references = "".join(message.references for message in self._messages)
-        documentation = ("rst",) if _SPHINX.search(references) else ("markdown",) if ".md:" in references else ()
         self.left_out: list[str] = []
         self.blocks: list[Block] = []
         for message in self._messages:
             if message.is_translated or not message.sources[0].value or message.is_reserved:
                 continue
-            message.documentation = documentation
-            message.syntax = (*documentation, *message.formats, "template", "bbcode",
+            message.syntax = (*message.documentation, *message.formats, "template", "bbcode",
                               *(() if message.formats else ("strftime",)))
             for index, source in enumerate(message.sources):
                 _, block, _ = self._block(message, source)
