@@ -138,34 +138,33 @@ def parse_message(text: str, syntax: Sequence[str] = ()) -> BranchedMessage | No
 
 
 class _Parser:
-    """Parser of a message. java: True if an apostrophe always begins a quotation, as in java.text.MessageFormat; False
-    if it does so only before a brace or #, as in ICU."""
+    """Parser of a message. As in ICU, an apostrophe begins a quotation only before a sign of the structure. In
+    java.text.MessageFormat, any apostrophe does, but only these quotations matter for the structure."""
 
     def __init__(self, text: str) -> None:
         self._text, self._position, self._depth = text, 0, 0
-        self._java = re.search(r",\s*+choice\s*+,", text) is not None or "{" not in text
-        self._quote = re.compile(r"'(?=[^'])") if self._java else re.compile(r"'(?=[{}#|])")
 
     def nodes(self, parent: _Argument | None = None) -> tuple[_Node, ...]:
         """Return what stands before the end of the branch, or of the message if there is no `parent`."""
         text, found = self._text, list[_Node]()
         choice, number = parent is not None and parent.kind == "choice", parent is not None and parent.kind in _PLURALS
+        signs = ("{", "}", "#", "|") if choice else ("{", "}", "#") if number else ("{", "}")
         while self._position < len(text):
-            rest, begin = text[self._position], self._position
-            if rest == "}" and parent or rest == "|" and choice:
+            character, begin = text[self._position], self._position
+            if character == "}" and parent or character == "|" and choice:
                 break
-            if rest == "'":
-                doubled = re.compile(r"'{2,4}").match(text, begin) if choice else re.compile("''").match(text, begin)
-                quoted = None if doubled else self._quote.match(text, begin) and _QUOTED.match(text, begin)
-                if not doubled and not quoted and self._quote.match(text, begin):
+            if character == "'":
+                doubled = re.compile(r"'{2,4}" if choice else "''").match(text, begin)
+                quoted = _QUOTED.match(text, begin) if text[begin + 1:begin + 2] in signs else None
+                if text[begin + 1:begin + 2] in signs and not quoted:
                     raise self._error(begin, "a quotation without its end")
                 found.append(_Kept(quoted[0]) if quoted else "'")
                 self._position = quoted.end() if quoted else doubled.end() if doubled else begin + 1
-            elif rest == "{":
+            elif character == "{":
                 found.append(self._argument())
-            elif rest == "}":
+            elif character == "}":
                 raise self._error(begin, "a } without its {")
-            elif rest == "#" and parent and not choice:
+            elif character == "#" and parent and not choice:
                 found.append(_Number(parent.name, parent.offset) if number else _Kept("#"))
                 self._position += 1
             else:

@@ -29,6 +29,7 @@ def marked(text, language):
     ("{0,choice,0#no dogs|1#one dog|1<{0} dogs}", ("no dogs", "one dog", "{0} dogs")),
     ("There {0,choice,0#are no files|1#is one file|1<are {0,number,integer} files} in {1}.",
      ("There are no files in {1}.", "There is one file in {1}.", "There are {0,number,integer} files in {1}.")),
+    ("{0,choice,0#it's|1#don''t '{' {0}}", ("it's", "don't {,0} {0}")),
     ("0#no dogs|1#one dog|2#two dogs", ("no dogs", "one dog", "two dogs")),
     ("no dogs | one dog | {n} dogs", ("no dogs", "one dog", "{n} dogs")),
     ("{0} none|[1,19] some|[20,*] many", ("none", "some", "many")),
