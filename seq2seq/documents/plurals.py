@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gettext
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from babel import Locale, UnknownLocaleError
 from babel.core import get_global
@@ -89,7 +89,8 @@ def gettext_rule(language: str) -> str:
     return _RULES.get(code) or _RULES.get(main_language(code)) or "nplurals=2; plural=(n != 1);"
 
 
-def singular_forms(rule: str, same_placeholders: bool) -> list[bool]:
+@lru_cache(maxsize=64)
+def singular_forms(rule: str, same_placeholders: bool) -> tuple[bool, ...]:
     """Return True for each plural form that gets the translation of the singular, False for those of the plural.
 
     The form of the number 1 gets that of the singular, unless the singular leaves out the number, as in "a dog", and
@@ -107,7 +108,8 @@ def singular_forms(rule: str, same_placeholders: bool) -> list[bool]:
     except (ValueError, ArithmeticError):
         numbers = [0, 0]
     one = numbers[1]
-    return [index == one and (same_placeholders or numbers.count(one) <= 5) and forms > 1 for index in range(forms)]
+    return tuple(index == one and (same_placeholders or numbers.count(one) <= 5) and forms > 1
+                 for index in range(forms))
 
 
 def gettext_language(language: str) -> str:

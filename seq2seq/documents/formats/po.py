@@ -28,7 +28,7 @@ _ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in _CON
 _CHARSET = re.compile(rb'"[^"\n]{0,99}?Content-Type:[^"\n]{0,99}?charset=([\w.:-]+)', re.IGNORECASE)
 _FIELD = r"(?mi)(?:^|\"|\\n)%s:((?:[^\"\\\n]|\\[^n]|\"[ \t]*+\r?\n[ \t]*+\")*+)(?=\\n|\"[ \t]*+\r?$)"
 """Value of a field in the header, as it stands in the document."""
-_RULE = re.compile(r"\s*+nplurals\s*+=\s*+[1-9]\d*+\s*+;\s*+plural\s*+=(?!\s*+EXPRESSION)[^;]++;?")
+_RULE = re.compile(r"nplurals\s*+=\s*+[1-9]\d*+\s*+;\s*+plural\s*+=(?!\s*+EXPRESSION)")
 # Messages that programs compare or replace: names of translators, layout, and files of documentation.
 _RESERVED = re.compile(
     r"translator[-_ ]credits?|your (?:names|emails)|(?:credit|roles)_for_translators|default:(?:LTR|RTL)"
@@ -158,7 +158,7 @@ class PoDocument:
         if is_other or not language:
             wanted["Language"] = gettext_language(target_language)
         rule, forms = self._rule, self._forms
-        if is_other or not _RULE.fullmatch(rule):
+        if is_other or not _RULE.search(rule):
             rule = wanted["Plural-Forms"] = gettext_rule(target_language)
             forms = int(rule[len("nplurals=")])
         edits: list[tuple[int, int, str]] = []
@@ -232,7 +232,7 @@ class PoDocument:
             strings = [self._string("msgstr", texts[0], wrapped)]
         else:
             same = _directives(message, 0) == _directives(message, 1)
-            singular = singular_forms(rule, same) if 0 in message.blocks or self._forms != 1 else [False] * forms
+            singular = singular_forms(rule, same) if 0 in message.blocks or self._forms != 1 else (False,) * forms
             strings = [self._string(f"msgstr[{form}]", texts[0 if is_singular else 1], wrapped)
                        for form, is_singular in enumerate(singular)]
         edits = [(old[0].begin, old[-1].end, self._line_end.join(strings))]

@@ -96,10 +96,13 @@ def test_the_placeholder_of_the_charset_is_filled_in():
     assert PoDocument(data).render(PoDocument(data).blocks, "de") == data
 
 
-def test_plural_forms_of_a_header_stay():
-    data = (b'msgid ""\nmsgstr ""\n"Plural-Forms: nplurals=2; plural=n>1;\\n"\n\nmsgid "one dog"\n'
-            b'msgid_plural "two dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n')
-    assert b"nplurals=2; plural=n>1;" in upper(PoDocument(data), "ru")
+@pytest.mark.parametrize("field", ["nplurals=2; plural=n>1;", "nplurals=2; plural=n>1", "nplurals=2;plural=(n>1);\\\\n",
+                                   "Plural-Forms: nplurals=2; plural=n>1;"])
+def test_plural_forms_of_a_header_stay(field):
+    data = (f'msgid ""\nmsgstr ""\n"Plural-Forms: {field}\\n"\n\nmsgid "one dog"\n'
+            'msgid_plural "two dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n')
+    rendered = upper(PoDocument(data.encode()), "ru").decode()
+    assert f'"Plural-Forms: {field}\\n"' in rendered and "msgstr[2]" not in rendered
 
 
 def head(*fields):
