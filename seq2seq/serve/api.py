@@ -258,11 +258,10 @@ def uploaded_file(parameters: Mapping[str, Any]) -> tuple[str, str, bytes]:
     if not isinstance(file, UploadFile):
         raise invalid("missing file parameter" if file is None else
                       "the file must be sent as multipart/form-data, with a file name")
-    name = text(parameters, "filename", file.filename or "")
+    name, contents = text(parameters, "filename", file.filename or ""), file.file.read()
     format = format_of_file(name)
     if format is None or not name.removesuffix(suffix_of(name)):
         raise invalid(f"the format of this file is not supported, only {', '.join(SUFFIXES)}")
-    contents = file.file.read()
     return name, format, contents.removeprefix(codecs.BOM_UTF8) if format == "text" else contents
 
 
