@@ -17,7 +17,7 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.plurals import MAX_FORMS, gettext_language, gettext_rule, singular_forms
 from seq2seq.documents.spans import decode_text, is_text, replace_spans, trim, wrap
 from seq2seq.documents.syntaxes import GETTEXT_FORMATS, find_markup, with_boundaries, with_order
-from seq2seq.languages import main_language
+from seq2seq.languages import is_same_language
 
 _STRINGS = r'((?:"(?:[^"\\]|\\.)*+"[ \t]*+)++)'
 _LINE = re.compile(rf"[ \t]*+(?:(msgctxt|msgid_plural|msgid|msgstr)(?:\[([0-9]{{1,3}})\])?[ \t]*+)?{_STRINGS}\r?")
@@ -104,7 +104,8 @@ class _Message:
 
 
 class PoDocument:
-    """Gettext catalogue, with the interface `Document`. White space at the edges of messages is not in the blocks.
+    """Gettext catalogue, with the interfaces `Document` and `NamesLanguages`. White space at the edges of messages is
+    not in the blocks.
 
     left_out: places of messages that `render` left without their translation.
     """
@@ -118,6 +119,9 @@ class PoDocument:
         self._messages = _parse(self._text)
         self._header = next((message.find("msgstr")[0] for message in self._messages
                              if not message.find("msgctxt") and not message.find("msgid")[0].value), None)
+        self.source_languages = {self._value_of("X-Source-Language")}
+        self.target_languages = {self._value_of("Language") for message in self._messages
+                                 if message.is_translated and message.sources[0].value}
         self._rule = self._value_of("Plural-Forms")
         plurals = re.search(r"nplurals\s*+=\s*+([0-9]{1,3})", self._rule)
         self._forms = min(int(plurals[1]), MAX_FORMS) if plurals else 0
@@ -153,8 +157,7 @@ class PoDocument:
         another language. If the encoding lacks a character of a translation, the catalogue becomes UTF-8.
         """
         language, wanted = self._value_of("Language"), dict[str, str]()
-        is_other = main_language(language or target_language) != main_language(target_language) and not any(
-            message.is_translated for message in self._messages if message.sources[0].value)
+        is_other = bool(language) and not self.target_languages and not is_same_language(language, target_language)
         if is_other or not language:
             wanted["Language"] = gettext_language(target_language)
         rule, forms = self._rule, self._forms
