@@ -201,7 +201,9 @@ class _SubtitleDocument:
         begin = lead.end() if lead else begin
         end = max(begin, len(text[:end].rstrip(_MUSIC + " \u00a0" + "#" * (lead is not None and "#" in lead[0]))))
         before = behind = ""
-        fixed, inner = [], []
+        fixed: list[_Fixed] = []
+        inner = []
+        line = -1                                                       # beginning of the last line
         numbered = enumerate(tags)
         for piece, low, high in zip(pieces, places, places[1:], strict=False):
             if piece.kind != "text" and piece.kind != "line end":
@@ -217,7 +219,10 @@ class _SubtitleDocument:
             elif low >= end:
                 behind += piece.raw
             else:
-                fixed.append(_Fixed((high - begin) / (end - begin), piece.raw, piece.kind == "line end"))
+                # A position at the beginning of a line stays there.
+                share = fixed[-1].share if low == line else ((low + high) / 2 - begin) / (end - begin)
+                line = high if piece.kind == "line end" else line
+                fixed.append(_Fixed(share, piece.raw, piece.kind == "line end"))
         return replace(cue, words=text[begin:end], tags=shift_tags(inner, begin, end), fixed=tuple(fixed),
                        before=before, behind=behind, starts=lead is not None or _VOICE.search(before) is not None,
                        ends=_SENTENCE_END.search(text.rstrip()) is not None)
