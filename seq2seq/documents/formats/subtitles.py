@@ -12,6 +12,7 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -80,8 +81,8 @@ class _Cue:
 
     begin, end: character offsets in the source. start, stop: times in seconds. speaker: speaker and style, if known.
     line: number of its first line. words: text to translate. tags, fixed: pairs of tags and other markup in it. before,
-    behind: source before and behind it. starts: True if it begins a block, because it has a mark or the tag of a
-    speaker. ends: True if it ends a sentence.
+    behind: source before and behind it. starts: True if it begins a block, because another person speaks. ends: True if
+    it ends a sentence.
     """
 
     begin: int
@@ -177,7 +178,9 @@ class _SubtitleDocument:
         begin = 0
         for match in [*self._markup.finditer(raw), None]:
             end = after = len(raw)
-            if match is not None:
+            if match is not None and match[0] == "</v>":
+                end = after = match.end()
+            elif match is not None:
                 end = after = match.start()
                 if not _VOICE.match(match[0]):
                     if _is_tag(match[0]) or match[0] == "\\h":
@@ -187,7 +190,7 @@ class _SubtitleDocument:
                         continue
                     after = match.end()
             if end > begin:
-                yield self._with_text(replace(cue, begin=cue.begin + begin, end=cue.begin + end))
+                yield self._with_text(replace(cue, begin=cue.begin + begin, end=cue.begin + end, starts=begin > 0))
             begin = after
 
     def _with_text(self, cue: _Cue) -> _Cue:
@@ -224,13 +227,14 @@ class _SubtitleDocument:
                 line = high if piece.kind == "line end" else line
                 fixed.append(_Fixed(share, piece.raw, piece.kind == "line end"))
         return replace(cue, words=text[begin:end], tags=shift_tags(inner, begin, end), fixed=tuple(fixed),
-                       before=before, behind=behind, starts=lead is not None or _VOICE.search(before) is not None,
+                       before=before, behind=behind,
+                       starts=cue.starts or lead is not None or _VOICE.search(before) is not None,
                        ends=_SENTENCE_END.search(text.rstrip()) is not None)
 
     def _pieces(self, raw: str) -> list[_Piece]:
         """Return the pieces of the source of a cue."""
         pieces: list[_Piece] = []
-        opened: list[str] = []
+        opened: Counter[str] = Counter()
         last, character = 0, ""                                         # last character of the text
         line_end: _Piece | None = None
         for match in [*self._markup.finditer(raw), None]:
@@ -309,7 +313,7 @@ class SrtDocument(_SubtitleDocument):
 class VttDocument(_SubtitleDocument):
     """Subtitles in the format WebVTT, with the interface of `block.Document`."""
 
-    _markup = re.compile(rf"<rt[.\s>][^<>]*+(?:</rt>)?|<rt>[^<>]*+(?:</rt>)?|<[^<>]*>|{_LINE_END}")
+    _markup = re.compile(rf"<rt(?:[.\s][^<>]*+)?>[^<]*+(?:</rt>)?|<[^<>]*>|{_LINE_END}")
 
     def _require_form(self) -> None:
         if self._source.strip("\ufeff \t\r\n") and not self._source.removeprefix("\ufeff").startswith("WEBVTT"):
@@ -326,7 +330,8 @@ class AssDocument(_SubtitleDocument):
     """Subtitles in the format ASS or SSA, with the interface of `block.Document`."""
 
     # A drawing is between {\p1} and {\p0}.
-    _markup = re.compile(r"\{[^{}]*\\p[1-9][^{}]*\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*\})?|\{[^{}]*\}|\\[Nnh]")
+    _markup = re.compile(r"\{(?=[^{}]*+\})(?:[^{}]*\\p[1-9][^{}]*+\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*+\})?"
+                         r"|[^{}]*+\})|\\[Nnh]")
 
     def _require_form(self) -> None:
         if self._source.strip("\ufeff \t\r\n") and "[events]" not in self._source.lower():
@@ -371,7 +376,7 @@ def _is_tag(markup: str) -> bool:
     return markup[0] in "<{"
 
 
-def _kind(markup: str, opened: list[str]) -> tuple[TagKind, str]:
+def _kind(markup: str, opened: Counter[str]) -> tuple[TagKind, str]:
     """Return the kind and the name of a tag. opened: names of the overrides of ASS that are open; it is updated."""
     name = _NAME.match(markup)
     if name is not None and name[2] == "rt":
@@ -382,12 +387,14 @@ def _kind(markup: str, opened: list[str]) -> tuple[TagKind, str]:
     key = " ".join(sorted(name for name, _ in overrides))
     is_end = all(not value or name in "ibus" and value == "0" for name, value in overrides)
     if key == "r" and is_end:
-        key = opened[-1] if len(opened) == 1 else ""
+        key = next(iter(opened)) if len(opened) == 1 else ""
     if is_end and key in opened:
-        opened.remove(key)
+        opened[key] -= 1
+        if not opened[key]:
+            del opened[key]
         return "close", key
     if overrides and not is_end and {name for name, _ in overrides} <= _SPANS:
-        opened.append(key)
+        opened[key] += 1
         return "open", key
     return "alone", ""
 
