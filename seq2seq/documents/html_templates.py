@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 
 class Code(NamedTuple):
-    """Template code. kind: "text" for a value that can stay in the text, else the kind of its `runs.Token`."""
+    """Template code. kind: of its `runs.Token`."""
 
     begin: int
     end: int
-    kind: Literal["text", "alone", "other"]
+    kind: Literal["value", "alone", "other"]
 
 
 def _between(begin: str, end: str, stop: str = "</|-->") -> str:
@@ -27,7 +27,8 @@ _STATEMENT = "|".join([_between(r"\{%", r"%\}"), _between("<%", "%>", "<%"), r"<
                        _between(r"<\?", r"\?>", r"<\?"), r"\{\{[#/^]" + _between("", r"\}\}", r"\{\{")])
 _CODE = [
     # An ending that depends on a condition, such as the s in dog{% if n > 1 %}s{% endif %}.
-    rf"(?P<ending>(?<=[^\W\d_])(?:{_STATEMENT})\w{{1,4}}(?:(?:{_STATEMENT})\w{{1,4}})?(?:{_STATEMENT}))",
+    r"(?P<ending>(?<=[^\W\d_])(?=(?:\{%-?|<%-?|<\?php|\{\{~?#)\s*+if\b)"
+    rf"(?:{_STATEMENT})\w{{1,4}}(?:(?:{_STATEMENT})\w{{1,4}})?(?:{_STATEMENT}))",
     # Contents that are no text.
     r"(?P<literal>\{%-?\s*+(?P<name>comment|highlight|codeblock|schema|javascript|stylesheet)\b"
     r"(?:(?!\{%-?\s*+(?:end)?(?P=name)\b|</code).)*+\{%-?\s*+end(?P=name)\s*+-?%\})",
@@ -69,7 +70,7 @@ def find_code(source: str) -> list[Code]:
             for match in re.finditer("|".join(patterns), source, re.DOTALL)]
 
 
-def _kind(match: re.Match[str], paired: frozenset[str] | set[str]) -> Literal["text", "alone", "other"]:
+def _kind(match: re.Match[str], paired: frozenset[str] | set[str]) -> Literal["value", "alone", "other"]:
     code, source = match[0], match.string
     if match["ending"]:
         return "alone"
@@ -81,4 +82,4 @@ def _kind(match: re.Match[str], paired: frozenset[str] | set[str]) -> Literal["t
         is_line = not before.rpartition("\n")[2].strip() and not after.partition("\n")[0].strip()
         return "other" if is_line else "alone"
     # Characters that HTML escapes would be changed in a text.
-    return "text" if code.startswith("{{") and not re.search("[<>&]", code) else "alone"
+    return "value" if code.startswith("{{") and not re.search("[<>&]", code) else "alone"

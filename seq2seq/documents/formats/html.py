@@ -109,10 +109,10 @@ def _tokens(source: str) -> Iterator[Token]:
 def _text(source: str, begin: int, end: int, codes: Sequence[Code]) -> Iterator[Token]:
     """Yield the tokens of a text from `begin` to `end`. codes: template code of the whole source."""
     for code in codes[bisect_left(codes, (begin,)):bisect_left(codes, (end,))]:
-        if code.kind != "text":
-            yield from _words(source[begin:code.begin])
-            yield Token(code.kind, source[code.begin:code.end])
-            begin = code.end
+        raw = source[code.begin:code.end]
+        yield from _words(source[begin:code.begin])
+        yield Token(code.kind, raw, text=raw if code.kind == "value" else "")
+        begin = code.end
     yield from _words(source[begin:end])
 
 
