@@ -23,8 +23,9 @@ def _between(begin: str, end: str, stop: str = "</|-->") -> str:
     return f"{begin}(?:(?!{begin}|{end}|{stop}).)*+{end}"
 
 
-_STATEMENT = "|".join([_between(r"\{%", r"%\}"), _between("<%", "%>", "<%"), r"<\?php\b(?:(?!\?>).)*+(?:\?>|\Z)",
-                       _between(r"<\?", r"\?>", r"<\?"), r"\{\{[#/^]" + _between("", r"\}\}", r"\{\{")])
+_STATEMENT = "|".join([
+    _between(r"\{%", r"%\}", "</(?:code|pre|script|style)|-->"), _between("<%", "%>", "<%"),
+    r"<\?php\b(?:(?!\?>).)*+(?:\?>|\Z)", _between(r"<\?", r"\?>", r"<\?"), _between(r"\{\{[#/^]", r"\}\}")])
 _CODE = [
     # An ending that depends on a condition, such as the s in dog{% if n > 1 %}s{% endif %}.
     r"(?P<ending>(?<=[^\W\d_])(?=(?:\{%-?|<%-?|<\?php|\{\{~?#)\s*+if\b)"

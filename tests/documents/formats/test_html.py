@@ -209,6 +209,7 @@ def test_unknown_elements_are_inline_and_ruby_text_is_no_part_of_a_sentence(sour
     ('{% include "a" %}\nOne there.\n  {% csrf_token %}\nTwo there.', ["One there.", "Two there."]),
     ('<p>One {% url "a>b" %} two</p>', ["One  two"]), ("<p>{# One <b> #}Two {# three #} four</p>", ["Two  four"]),
     ("{% comment %}One <b>{% endcomment %}Two{% highlight x %}three{% endhighlight %}", ["Two"]),
+    ("{% trans with a='<a>' b='</a>' %}One{% endtrans %} {% translate '<b>Two</b>' %} three", ["One", "three"]),
     ("<p>You have dog{% if n != 1 %}s{% endif %}.</p>", ["You have dog."]),
     ("<p>One {{ a > b ? '<b>' : \"c\" }} two & three</p>", ["One  two & three"]),
     # In and around tags
@@ -218,6 +219,7 @@ def test_unknown_elements_are_inline_and_ruby_text_is_no_part_of_a_sentence(sour
     ('<{{ tag }} class="x">One</{{ tag }}>', ["One"]), ('<p class=<%= "a>b" %>>One</p>', ["One"]),
     # Handlebars, Go, Vue, Angular
     ("{{#if a}}\n<h1>One</h1>\nTwo\n{{else}}\nThree{{/if}}{{^b}}four{{/b}}", ["One", "Two", "Three", "four"]),
+    ("<p>A dog{{#if b}}s{{else}}es{{/if}}.</p>", ["A dog."]),
     ("{{> header}}\nOne{{! two }} three{{!-- four }} --}} five", ["One three five"]),
     ("{{ range .A }}\n<li>One</li>\n{{- else -}}two{{ end }}{{{ three }}} {{ if .B }}four{{ end }}",
      ["One", "two", "four"]),
