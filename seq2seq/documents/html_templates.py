@@ -25,7 +25,7 @@ def _between(begin: str, end: str, stop: str = "</|-->") -> str:
 
 _STATEMENT = "|".join([
     _between(r"\{%", r"%\}", "</(?:code|pre|script|style)|-->"), _between("<%", "%>", "<%"),
-    r"<\?php\b(?:(?!\?>).)*+(?:\?>|\Z)", _between(r"<\?", r"\?>", r"<\?"), _between(r"\{\{[#/^]", r"\}\}")])
+    r"<\?php\b(?:(?!\?>).)*+(?:\?>|\Z)", _between(r"<\?", r"\?>", r"<\?"), _between(r"\{\{(?:[#/^]|else\b)", r"\}\}")])
 _CODE = [
     # An ending that depends on a condition, such as the s in dog{% if n > 1 %}s{% endif %}.
     r"(?P<ending>(?<=[^\W\d_])(?=(?:\{%-?|<%-?|<\?php|\{\{~?#)\s*+if\b)"
