@@ -186,7 +186,6 @@ def translate(
         sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
     from seq2seq.documents.placeholders import Placeholders
     from seq2seq.documents.translate_document import divide_document, model_recipe, protected, read_document
-    from seq2seq.translation.output_faults import LOST_PLACEHOLDER
     from seq2seq.translation.sources import constrained_sources, growing_blocks
     from seq2seq.translation.worker_processes import device_of_worker
 
@@ -248,8 +247,7 @@ def translate(
             finished = stop.interruptible(unfinished.blocks())
             if divided:
                 unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
-                                                     recipe.languages.target, safe.align,
-                                                     lambda place: warnings.faulty.warn(place, LOST_PLACEHOLDER)))
+                                                     recipe.languages.target, safe.align, warnings.faulty.warn))
             else:
                 for data in finished:
                     unfinished.output.write(data)

@@ -62,6 +62,7 @@ class Block:
     program that shows the text breaks the line at a line feed; False if it shows a line feed as a space. syntax: names
     of the format's own syntaxes, which `syntaxes.find_markup` knows, such as `c-format` for a message of PO.
     access_keys: characters that can mark the letter of a keyboard shortcut in this format, such as `&` in "&File".
+    markup_in_text: False if a tag in the text is shown to the reader, as `&lt;b&gt;` in HTML.
     """
 
     text: str
@@ -71,6 +72,7 @@ class Block:
     keeps_lines: bool = False
     syntax: tuple[str, ...] = ()
     access_keys: str = ""
+    markup_in_text: bool = True
 
     def __post_init__(self) -> None:
         require_block_size(len(self.text), self.place)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
+
+import numpy as np
 
 from seq2seq.data.line_splitting import SENTENCE_END, DividedLine, Span, divide, join_translations, split_margins
 from seq2seq.documents.block import Block, Document, DocumentError, Tag, is_translatable
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.placement import Align, place_tags, with_spaces
+from seq2seq.documents.placement import Align, align_words, place_tags, single_spaced, with_spaces
+from seq2seq.documents.preparation import Prepared, prepare
 from seq2seq.documents.spans import overlapping, replace_spans
+from seq2seq.translation.output_faults import LOST_PLACEHOLDER, NOT_TRANSLATED
 
 MAX_SENTENCES = 400_000
 """Maximum number of sentences of a document. Each sentence takes up to 2 kB of memory."""
@@ -24,6 +29,7 @@ o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
 _ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
 _LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
 _LOOK_BACK = 40
+_NOT_A_SPACE = re.compile(r"[ \t\u00a0]*+[\r\n]\s*+|[\t\u00a0]")
 _STANDARD = Placeholders()
 
 
@@ -37,7 +43,7 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True)
-class _DividedBlock:
+class DividedBlock:
     """Block divided into sentences and gaps. gaps: white space and tags before the first sentence, between sentences
     and after the last sentence. The positions of these tags count from the beginning of their gap."""
 
@@ -72,7 +78,7 @@ def split_sentences(line: str) -> DividedLine:
     return divide(line, is_one_sentence)
 
 
-def divide_block(block: Block, placeholders: Placeholders = _STANDARD) -> _DividedBlock:
+def divide_block(block: Block, placeholders: Placeholders = _STANDARD) -> DividedBlock:
     """Divide a block into sentences. No sentence ends inside of a placeholder.
 
     A tag at the edge of a sentence belongs to the sentence if its counterpart is inside of the sentence. Otherwise the
@@ -120,7 +126,7 @@ def divide_block(block: Block, placeholders: Placeholders = _STANDARD) -> _Divid
         gaps.append((text[end:begin], tuple(replace(tag, position=tag.position - end) for tag in gap_tags[index])))
     sentences = [Sentence(sentence, begin, tuple(replace(tag, position=tag.position - begin) for tag in tags))
                  for sentence, begin, tags in zip(texts, begins, sentence_tags, strict=True)]
-    return _DividedBlock(block, sentences, gaps)
+    return DividedBlock(block, sentences, gaps)
 
 
 def _without_cuts(line: DividedLine, spans: Sequence[Span]) -> DividedLine:
@@ -148,41 +154,53 @@ def _line_ends(block: Block) -> list[int]:
     return [0, *sorted(ends - {0, len(text)}), len(text)]
 
 
-def _plain(sentence: str, placeholders: Placeholders) -> str:
-    """Return a sentence with a space in place of each line end, and of each tab and no-break space outside of
-    placeholders, which many models do not know. Positions stay the same."""
-    other = re.compile(r"[\t\n\r\u00a0]")
-    if not other.search(sentence):
-        return sentence
-    kept = placeholders.spans(sentence)
-    return replace_spans(other.sub(" ", sentence), [(begin, end, sentence[begin:end].replace("\n", " "))
-                                                      for begin, end in kept])
+def _plain(sentence: Sentence, placeholders: Placeholders) -> str:
+    """Return the text of a sentence with a space in place of white space that contains a line end, and of each tab and
+    no-break space, which many models do not know; and without second spaces beside tags (`single_spaced`). In
+    placeholders, only line ends become spaces."""
+    text = single_spaced(sentence.text, sentence.tags)
+    if not _NOT_A_SPACE.search(text):
+        return text
+    parts, last = [], 0
+    for begin, end in [*placeholders.spans(text), (len(text), len(text))]:
+        parts += [_NOT_A_SPACE.sub(" ", text[last:begin]), text[begin:end].replace("\n", " ")]
+        last = end
+    return "".join(parts)
 
 
-def _rewrapped(sentence: str, translation: str, placeholders: Placeholders) -> str:
+def _rewrapped(sentence: str, translation: str, tags: Sequence[Tag], placeholders: Placeholders,
+               ) -> tuple[str, list[Tag]]:
     """Return a translation in which line breaks replace spaces at about the same places as in the sentence, but not
-    inside of placeholders."""
-    if "\n" not in sentence:
-        return translation
+    inside of placeholders; and its tags."""
     kept = placeholders.spans(translation)
     spaces = [space for space in re.finditer(" +", translation)
               if not any(begin <= space.start() < end for begin, end in kept)]
-    texts, end = [], 0
+    edits: list[tuple[int, int, str]] = []
     for line_break in re.finditer(r"\r?\n", sentence):
         if not spaces:
             break
         wanted = len(translation) * line_break.start() / len(sentence)
         place = min(spaces, key=lambda space: abs(space.start() - wanted))
         spaces = spaces[spaces.index(place) + 1:]
-        texts += [translation[end:place.start()], line_break.group()]
-        end = place.end()
-    return "".join([*texts, translation[end:]])
+        edits.append((*place.span(), line_break.group()))
+    changes = [0, *accumulate(len(new) - (end - begin) for begin, end, new in edits)]
+    ends = [end for _, end, _ in edits]
+    moved = [replace(tag, position=tag.position + changes[bisect_right(ends, tag.position)]) for tag in tags]
+    return replace_spans(translation, edits), moved
+
+
+@dataclass(frozen=True, slots=True)
+class _DividedPieces:
+    """Block whose pieces are divided into sentences."""
+
+    prepared: Prepared
+    pieces: list[DividedBlock]
 
 
 class DividedDocument:
     """Document divided into sentences.
 
-    sentences: texts to translate, with spaces in place of other white space. Sentences without letters are left out.
+    sentences: texts to translate, as `_plain` returns them. Sentences without letters are left out.
     places: place in the document of the first occurrence of each of `sentences`, such as `line 12`.
     """
 
@@ -194,20 +212,27 @@ class DividedDocument:
             DocumentError: the document has too many sentences.
         """
         self._document, self._placeholders = document, placeholders
-        self._blocks: list[_DividedBlock] = []
+        self._blocks: list[_DividedPieces] = []
         self.sentences: list[str] = []
         self.places: list[str] = []
         self._indices: list[int] = []                                   # index in `sentences` of each sentence to join
+        self._unread: list[str] = []                                    # places of messages that stay as they are
         first: dict[str, int] = {}
         count = 0
         for block in document.blocks:
-            self._blocks.append(divide_block(block, placeholders))
-            count += len(self._blocks[-1].sentences)
+            try:
+                prepared = prepare(block)
+            except DocumentError:
+                prepared = Prepared(block, [])
+                self._unread.append(block.place or "the document")
+            self._blocks.append(_DividedPieces(prepared, [divide_block(piece.block, placeholders)
+                                                          for piece in prepared.pieces]))
+            sentences = [sentence for piece in self._blocks[-1].pieces for sentence in piece.sentences]
+            count += len(sentences)
             if count > MAX_SENTENCES:
                 raise DocumentError(f"{block.place or 'the document'}: the document has more than {MAX_SENTENCES:,} "
                                     "sentences. Divide it.")
-            for text in [_plain(one.text, placeholders) for one in self._blocks[-1].sentences
-                         if is_translatable(one.text)]:
+            for text in [_plain(one, placeholders) for one in sentences if is_translatable(one.text)]:
                 if not once or text not in first:
                     first[text] = len(self.sentences)
                     self.sentences.append(text)
@@ -220,39 +245,53 @@ class DividedDocument:
         return "\n".join(block.text for block in self._document.blocks)
 
     def join(self, translations: Sequence[str], target_language: str, align: Align | None = None,
-             report: Callable[[str], None] = lambda place: None) -> bytes:
+             report: Callable[[str, str], None] = lambda place, fault: None) -> bytes:
         """Return the translated document.
 
         Args:
             translations: one for each of `sentences`.
             align: function that aligns tagged sentences with their translations; None: tags are placed by position.
-            report: function that is called with the place of each block that lost a placeholder or a tag which its
-                translated sentences still have.
+            report: function that is called with the place of a block and a fault: LOST_PLACEHOLDER if the block lost a
+                placeholder or a tag which its translated sentences still have, NOT_TRANSLATED if it is a message with
+                branches that cannot be read.
         """
         pairs = iter([(self.sentences[index], translations[index]) for index in self._indices])
-        divided = [(block, [(sentence, next(pairs) if is_translatable(sentence.text) else None)
-                            for sentence in block.sentences]) for block in self._blocks]
-        tagged = [pair for _, sentences in divided for sentence, pair in sentences
+        translated = [[[next(pairs) if is_translatable(sentence.text) else None for sentence in piece.sentences]
+                       for piece in block.pieces] for block in self._blocks]
+        tagged = [pair for block, found in zip(self._blocks, translated, strict=True)
+                  for piece, pairs_of_piece in zip(block.pieces, found, strict=True)
+                  for sentence, pair in zip(piece.sentences, pairs_of_piece, strict=True)
                   if sentence.tags and pair and pair[0] != pair[1]]
-        weights = iter(align(tagged) if align and tagged else [None] * len(tagged))
+        weights = iter(align_words(align, tagged, self._placeholders))
         blocks = []
-        for block, sentences in divided:
-            texts, tags = [], []
-            for sentence, pair in sentences:
-                translation, placed = sentence.text, list(sentence.tags)
-                if pair and pair[0] != pair[1]:
-                    translation = pair[1]
-                    if placed:
-                        translation, placed = with_spaces(sentence.text, placed, translation, place_tags(
-                            sentence.text, placed, translation, next(weights)))
-                    if block.block.keeps_lines:
-                        translation = _rewrapped(sentence.text, translation, self._placeholders)
-                texts.append(translation)
-                tags.append(placed)
-            blocks.append(_joined(block, texts, tags, target_language))
-            if self._damaged(block.block, blocks[-1], [pair for _, pair in sentences if pair]):
-                report(block.block.place or "the document")
+        for place in self._unread:
+            report(place, NOT_TRANSLATED)
+        for block, found in zip(self._blocks, translated, strict=True):
+            pieces = [self._joined(piece, of_piece, weights, target_language)
+                      for piece, of_piece in zip(block.pieces, found, strict=True)]
+            blocks.append(block.prepared.restore(pieces, target_language))
+            if any(self._damaged(piece.block, new, [pair for pair in of_piece if pair])
+                   for piece, new, of_piece in zip(block.pieces, pieces, found, strict=True)):
+                report(block.prepared.block.place or "the document", LOST_PLACEHOLDER)
         return self._document.render(blocks, target_language)
+
+    def _joined(self, piece: DividedBlock, pairs: Sequence[tuple[str, str] | None],
+                weights: Iterator[np.ndarray | None], target_language: str) -> Block:
+        """Return the translation of a piece. pairs: its sentences with their translations. weights: see `place_tags`;
+        one for each sentence with tags whose translation is another text."""
+        texts, tags = [], []
+        for sentence, pair in zip(piece.sentences, pairs, strict=True):
+            translation, placed = sentence.text, list(sentence.tags)
+            if pair and pair[0] != pair[1]:
+                translation = pair[1]
+                if placed:
+                    translation, placed = with_spaces(sentence.text, placed, translation, place_tags(
+                        sentence.text, placed, translation, next(weights)))
+                if piece.block.keeps_lines and "\n" in sentence.text:
+                    translation, placed = _rewrapped(sentence.text, translation, placed, self._placeholders)
+            texts.append(translation)
+            tags.append(placed)
+        return _joined(piece, texts, tags, target_language)
 
     def _damaged(self, block: Block, joined: Block, pairs: Sequence[tuple[str, str]]) -> bool:
         """Return True if a translated block has other placeholders than its translated sentences, or other tags than
@@ -275,7 +314,7 @@ def _is_well_nested(tags: Sequence[Tag]) -> bool:
     return not open_pairs
 
 
-def _joined(divided: _DividedBlock, texts: Sequence[str], tags: Sequence[Sequence[Tag]], target_language: str) -> Block:
+def _joined(divided: DividedBlock, texts: Sequence[str], tags: Sequence[Sequence[Tag]], target_language: str) -> Block:
     """Return the translated block. texts, tags: translation and placed tags of each sentence."""
     text, placed = "", []
     is_changed = texts != [sentence.text for sentence in divided.sentences]

@@ -13,13 +13,14 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
 from seq2seq.data.line_splitting import Span, alignment_units
 from seq2seq.documents.block import Tag
 from seq2seq.documents.placeholders import Placeholders
+from seq2seq.documents.spans import overlapping, replace_spans
 from seq2seq.languages import SPACELESS_CHARACTER, belongs_to_letter
 
 Align = Callable[[Sequence[tuple[str, str]]], Sequence[np.ndarray | None]]
@@ -63,6 +64,49 @@ def place_tags(source: str, tags: Sequence[Tag], translation: str, weights: np.n
     root = _tree(tags, placement.old)
     placement.place(root)
     return _outside_placeholders(placement.emit(root), translation)
+
+
+def align_words(align: Align | None, pairs: Sequence[tuple[str, str]], placeholders: Placeholders,
+                ) -> list[np.ndarray | None]:
+    """Return the attention weights of pairs (see `Align`), in which each placeholder is aligned with itself.
+
+    Models attend wrongly around placeholders, so these are left out of the texts that `align` gets.
+    """
+    if align is None or not pairs:
+        return [None] * len(pairs)
+    divided = [[_without_placeholders(text, placeholders) for text in pair] for pair in pairs]
+    weights: list[np.ndarray | None] = []
+    for one, (old, new) in zip(align([(old.text, new.text) for old, new in divided]), divided, strict=True):
+        whole = None
+        if one is not None and one.shape == (sum(new.outside), sum(old.outside)):
+            whole = np.zeros((len(new.outside), len(old.outside)))
+            whole[np.ix_(new.outside, old.outside)] = one
+            for text, groups in new.kept.items():
+                for rows, columns in zip(groups, old.kept.get(text, ()), strict=False):
+                    whole[np.ix_(rows, columns)] = 1 / len(columns) if columns else 0
+        weights.append(whole)
+    return weights
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """Text with a space in place of each placeholder. outside: for each unit of the original text, True if it is
+    outside of placeholders. kept: units of each occurrence of each placeholder."""
+
+    text: str
+    outside: np.ndarray
+    kept: dict[str, list[list[int]]]
+
+
+def _without_placeholders(text: str, placeholders: Placeholders) -> _Outside:
+    spans, units = placeholders.spans(text), alignment_units(text)
+    outside = np.ones(len(units), bool)
+    kept: dict[str, list[list[int]]] = defaultdict(list)
+    for begin, end in spans:
+        inside = overlapping(units, begin, end)
+        outside[inside] = False
+        kept[text[begin:end]].append(inside)
+    return _Outside(replace_spans(text, [(begin, end, " ") for begin, end in spans]), outside, kept)
 
 
 @dataclass
@@ -192,6 +236,9 @@ class _Placement:
                 free = [part for low, high in free for part in (
                     [(low, high)] if child.high <= low or child.low >= high else
                     [(low, child.low), (child.high, high)]) if part[0] < part[1]]
+            for child in elements:
+                if child.low == child.high and child.opened is not None and child.closed is not None:
+                    self._share(child, elements)
             taken = [(child.low, child.high) for child in elements]
             for child in node.children:
                 if child.begin == child.end:
@@ -213,6 +260,21 @@ class _Placement:
             return low, high
         gap = self._gap(child, node, [])
         return gap, gap
+
+    def _share(self, child: _Node, siblings: Sequence[_Node]) -> None:
+        """Give an element that has got no interval the first or last unit of a sibling's interval, if there is one of
+        several units: with an empty pair of tags, the markup of a word would be lost."""
+        values = self._values(child)
+        edges = [(float(values[unit] - self._values(one)[unit]), unit, index) for index, one in enumerate(siblings)
+                 if one.high - one.low > 1 for unit in (one.low, one.high - 1)]
+        if edges:
+            _, unit, index = max(edges)
+            sibling = siblings[index]
+            child.low, child.high = unit, unit + 1
+            if unit == sibling.low:
+                sibling.low += 1
+            else:
+                sibling.high -= 1
 
     def _edge(self, child: _Node, node: _Node, free: list[Span]) -> Span:
         """Return the interval of an element that continues outside of the sentence."""
@@ -354,14 +416,22 @@ class _Placement:
 
 
 def _outside_placeholders(tags: Sequence[Tag], text: str) -> list[Tag]:
-    """Move tags out of the placeholders of a translation: opening tags before the placeholder, others behind it."""
+    """Move tags out of the placeholders of a translation: opening tags before the placeholder, others and empty
+    elements behind it."""
     spans = Placeholders().spans(text)
+    ends = {tag.pair: tag.position for tag in tags if tag.kind == "close"}
     moved: list[Tag] = []
     for tag in tags:
         begin, end = next(((begin, end) for begin, end in spans if begin < tag.position < end), (tag.position,) * 2)
-        position = begin if tag.kind == "open" else end
+        position = begin if tag.kind == "open" and ends.get(tag.pair) != tag.position else end
         moved.append(replace(tag, position=max([position, *(before.position for before in moved[-1:])])))
     return moved
+
+
+def single_spaced(text: str, tags: Sequence[Tag]) -> str:
+    """Return a text without the second space of "Run <x/> now", which without its tag has two spaces in a row."""
+    places = sorted({tag.position for tag in tags if text[max(tag.position - 1, 0):tag.position + 1] == "  "})
+    return "".join(text[begin + (begin > 0):end] for begin, end in pairwise([0, *places, len(text)]))
 
 
 def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequence[Tag]) -> tuple[str, list[Tag]]:
@@ -394,7 +464,9 @@ def with_spaces(source: str, tags: Sequence[Tag], translation: str, placed: Sequ
             text += " "
         result += [replace(tag, position=len(text)) for tag in group]
         follows_whole = len(text) if whole else -1
-        if apart and _needs_space(translation[position:position + 1], after):
+        following = translation[position:position + 1]
+        same = following != "" and following == source[origin + 1:origin + 2]           # the same mark after a space
+        if apart and (_needs_space(following, after) or same and after.isspace()):
             text += " "
     return text + translation[end:], result
 

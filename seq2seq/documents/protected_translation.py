@@ -1,6 +1,7 @@
 """Translation that keeps placeholders and terms.
 
-A sentence is first translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
+Pairs of tags are taken out of a sentence and placed in its translation by alignment (`preparation`, `placement`). A
+sentence is first translated as it is, with inline terms (`annotate`) if the model was trained with them. If the
 translation lost or invented a placeholder, the sentence is translated again with a number in place of each placeholder,
 because models copy numbers. If placeholders are still wrong, the sentence is translated without placeholders, and they
 are inserted into the translation by word alignment. If the translation lacks terms, these become required phrases of
@@ -18,12 +19,13 @@ from typing import Unpack
 
 import numpy as np
 
-from seq2seq.data.line_splitting import Span, alignment_units, split_margins
-from seq2seq.documents.block import Tag, TagKind, is_translatable, pair_tags
+from seq2seq.data.line_splitting import Span, split_margins
+from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_tags
 from seq2seq.documents.glossary import FoundTerm, Glossary, Term, find_words
 from seq2seq.documents.placeholders import Placeholders, paired_tags, tag_kind
-from seq2seq.documents.placement import Align, place_tags
-from seq2seq.documents.spans import overlapping, replace_spans
+from seq2seq.documents.placement import MAX_TAGS, Align, align_words, place_tags, single_spaced, with_spaces
+from seq2seq.documents.preparation import tags_in_text, with_markup, without_markup
+from seq2seq.documents.spans import replace_spans
 from seq2seq.documents.term_placement import TermPlacement, after_end, attended_word, sentence_count
 from seq2seq.recipe import DecodingOptions
 from seq2seq.tokenizers.source import Source
@@ -82,7 +84,12 @@ class ProtectedTranslator:
         marked = []
         forbidden = tuple(decoding.get("forbid", self.translator.decoding.forbid) or ())
         everywhere = decoding.get("require", self.translator.decoding.require)
+        tagged: list[Block | None] = []                                         # lines whose tags are taken out
         for request in map(self.translator.directions.source, number_sources(lines, self.translator.context)):
+            # Tags could divide a required phrase, or stand before a prefix.
+            block = None if request.prefix or request.required or everywhere else _without_tags(request.text)
+            tagged.append(block)
+            request = replace(request, text=single_spaced(block.text, block.tags)) if block else request
             terms = self.glossary.find(request.text) if self.glossary else []
             required = tuple(dict.fromkeys((*request.required, *(everywhere or ()))))
             own = self.placeholders.counts(request.text)
@@ -92,7 +99,25 @@ class ProtectedTranslator:
                 allowed += self.placeholders.counts("\n".join(form for one in terms for form in one.term.translations))
             marked.append(_Line(request, terms, own, forced, allowed, required, forbidden))
         found = self.translator.translate([self._first_request(line) for line in marked], progress=progress, **decoding)
-        return self._checked(marked, found, decoding)
+        return self._with_tags(tagged, self._checked(marked, found, decoding))
+
+    def _with_tags(self, blocks: Sequence[Block | None], results: list[list[Translation]]) -> list[list[Translation]]:
+        """Return the translations with the tags of their lines. blocks: lines with tags; None: a line has none."""
+        plain = [single_spaced(block.text, block.tags) if block else "" for block in blocks]
+        pairs = [(text, one.text) for text, block, n_best in zip(plain, blocks, results, strict=True) if block
+                 for one in n_best if one.text != text]
+        weights = iter(align_words(self.align, pairs, self.placeholders))
+
+        def tagged(block: Block, plain: str, one: Translation) -> Translation:
+            text, tags = block.text, list(block.tags)
+            if one.text != plain:
+                text, tags = with_spaces(block.text, block.tags, one.text, place_tags(
+                    block.text, block.tags, one.text, next(weights)))
+            return replace(one, text=with_markup(Block(text, tuple(tags)), {}).text,
+                           words=_words_with(one.words, text, tags))
+
+        return [[tagged(block, text, one) for one in n_best] if block else n_best
+                for text, block, n_best in zip(plain, blocks, results, strict=True)]
 
     def _first_request(self, line: _Line) -> Source:
         if line.placeholders and not is_translatable(self._without_placeholders(line.request.text)[0]):
@@ -132,7 +157,7 @@ class ProtectedTranslator:
                         self._with_numbers)
         # Without placeholders, a translation would not contain the forced ones either.
         results = retry(lines, results, faulty(lambda line, text: not line.forced and self._differs(line, text)),
-                        [self._request_without_placeholders], search, self._with_tags)
+                        [self._request_without_placeholders], search, self._with_placeholders)
         without_phrases: DecodingOptions = {**decoding, "require": []}
         results = retry(lines, results, faulty(self._after_end),
                         [lambda line, best: replace(line.request, required=())],
@@ -244,8 +269,8 @@ class ProtectedTranslator:
         required = tuple(phrase for phrase in line.request.required if not self.placeholders.spans(phrase))
         return replace(line.request, text=self._without_placeholders(core)[0], required=required)
 
-    def _with_tags(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
-                   found: Sequence[list[Translation]]) -> list[list[Translation]]:
+    def _with_placeholders(self, lines: Sequence[_Line], results: Sequence[list[Translation]],
+                           found: Sequence[list[Translation]]) -> list[list[Translation]]:
         """Insert the placeholders into the translations without placeholders, by word alignment."""
         margins = [self._margins(line.request.text) for line in lines]
         stripped = [self._without_placeholders(core) for _, core, _ in margins]
@@ -318,27 +343,14 @@ class ProtectedTranslator:
             phrase in text or phrase not in before.text for phrase in line.required)
 
     def _weights(self, lines: Sequence[_Line], found: Sequence[list[Translation]]) -> list[np.ndarray | None]:
-        """Return the attention of the best translation of each line (see `TermPlacement`), 0 for placeholders; None if
-        there is no translation or an empty one, or no function that aligns."""
+        """Return the attention of the best translation of each line (see `TermPlacement`); None if there is no
+        translation or an empty one, or no function that aligns."""
         weights: list[np.ndarray | None] = [None] * len(lines)
         indices = [index for index, n_best in enumerate(found) if n_best and n_best[0].text]
-        if indices and self.align:
-            # Models attend wrongly around placeholders, so these are left out.
-            units = [[self._units(text) for text in (lines[index].request.text, found[index][0].text)]
-                     for index in indices]
-            aligned = self.align([(old[0], new[0]) for old, new in units])
-            for index, one, (old, new) in zip(indices, aligned, units, strict=True):
-                if one is not None and one.shape == (sum(new[1]), sum(old[1])):
-                    weights[index] = whole = np.zeros((len(new[1]), len(old[1])))
-                    whole[np.ix_(new[1], old[1])] = one
+        pairs = [(lines[index].request.text, found[index][0].text) for index in indices]
+        for index, one in zip(indices, align_words(self.align, pairs, self.placeholders), strict=True):
+            weights[index] = one
         return weights
-
-    def _units(self, text: str) -> tuple[str, np.ndarray]:
-        """Return a text with a space in place of each placeholder, and a mask of the units of the text (see
-        `line_splitting.alignment_units`): True = outside of placeholders."""
-        kept = self.placeholders.spans(text)
-        outside = [not overlapping(kept, *unit) for unit in alignment_units(text)]
-        return replace_spans(text, [(begin, end, " ") for begin, end in kept]), np.array(outside, bool)
 
     # Phrases that the user requires
 
@@ -376,6 +388,12 @@ class ProtectedTranslator:
                     best = replace(_placed(free[0], placement), retried=forced.retried)
             chosen.append([best, *rest])
         return chosen
+
+
+def _without_tags(text: str) -> Block | None:
+    """Return a line without its tags, which are those of the block; None if it has none, or too many."""
+    tags = [replace(one, kind="alone") if one.kind == "break" else one for one in tags_in_text(text)]
+    return without_markup(Block(text), tags)[0] if 0 < len(tags) <= MAX_TAGS else None
 
 
 def _placed(best: Translation, placement: TermPlacement) -> Translation:

@@ -31,6 +31,11 @@ def replace_spans(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
     return "".join([*parts, text[last:]])
 
 
+def blanked(text: str, spans: Iterable[Span]) -> str:
+    """Return a text with spaces in place of spans without overlaps. Positions stay the same."""
+    return replace_spans(text, [(begin, end, " " * (end - begin)) for begin, end in spans])
+
+
 def overlapping(spans: Sequence[Span], begin: int, end: int) -> list[int]:
     """Return the indices of the spans that overlap with the span from `begin` to `end`."""
     return [index for index, (low, high) in enumerate(spans) if low < end and begin < high]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from seq2seq.documents.block import TagKind
 
@@ -15,13 +16,13 @@ from seq2seq.documents.block import TagKind
 class Markup:
     """Part of a text that is kept.
 
-    begin, end: its span. kind: "value" stands for a word, such as `%B` of strftime; the others are those of a tag. name:
-    name that an opening tag and its closing tag share.
+    begin, end: its span. kind: "value" stands for a word, such as `%B` of strftime; the others are those of a tag.
+    name: name that an opening tag and its closing tag share.
     """
 
     begin: int
     end: int
-    kind: TagKind | str = "value"
+    kind: TagKind | Literal["value"] = "value"
     name: str = ""
 
 

@@ -27,7 +27,6 @@ from seq2seq.serve.scheduler import Scheduler, require_short
 from seq2seq.serve.threads import in_thread
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source
-from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 from seq2seq.translation.translator import TERM_REPORTS, Translation
 
 AUTO = "auto"
@@ -263,28 +262,27 @@ def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], 
     if len(path) == 1:
         return Translated([document.join(document.sentences, path[-1])], path, [], detected)
 
-    damaged: list[str] = []
+    damaged: Counter[str] = Counter()
 
     def joined(rank: int) -> bytes:
         """Join the translations of one rank. A sentence with fewer translations contributes its best one."""
         return document.join([each[rank if rank < len(each) else 0].text for each in n_best], path[-1], align,
-                             damaged.append if rank == 0 else lambda place: None)
+                             lambda place, fault: damaged.update([fault] * (rank == 0)))
 
     ranks = max(map(len, n_best), default=1)
     different = list(dict.fromkeys(joined(rank) for rank in range(min(ranks, options.n_best))))
     words = [{"text": word.text, "confidence": round(word.confidence, 4)}
              for best, *_ in n_best for word in best.words] if options.word_confidence else []
-    return Translated(different, path, words, detected, _report([best for best, *_ in n_best], len(damaged)))
+    return Translated(different, path, words, detected, _report([best for best, *_ in n_best], damaged))
 
 
-def _report(translations: Sequence[Translation], damaged: int) -> dict[str, Any]:
+def _report(translations: Sequence[Translation], damaged: Counter[str]) -> dict[str, Any]:
     """Return what is wrong with the sentences of a text; an empty dict if nothing is.
 
     faults: number of sentences with each fault. lost_terms, placed_terms, misplaced_terms: see `Translation`.
-    damaged: number of blocks that lost placeholders when their sentences were joined.
+    damaged: number of blocks with each fault of `DividedDocument.join`.
     """
-    faults = Counter(fault for one in translations for fault in one.faults)
-    faults[LOST_PLACEHOLDER] += damaged
+    faults = Counter(fault for one in translations for fault in one.faults) + damaged
     report: dict[str, Any] = {"faults": dict(+faults)}
     for name in TERM_REPORTS:
         report[name] = [term for one in translations for term in getattr(one, name)]

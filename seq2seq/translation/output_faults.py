@@ -39,6 +39,9 @@ FAULTS = ("empty", "loop", "too_short", "too_long", "copied", "lost_url", "lost_
 LOST_PLACEHOLDER = "lost_placeholder"
 """Name of the fault that `documents.protected_translation` adds: a placeholder of the source, such as a variable or a
 tag, is missing in the translation, changed, or there too often."""
+NOT_TRANSLATED = "not_translated"
+"""Name of the fault that `documents.divided_document` reports: a message with branches that cannot be read stays as it
+is."""
 
 # With rare Han characters outside of the Basic Multilingual Plane: a copied line may consist of them.
 _ONE_CHARACTER_WORDS = f"{SPACELESS}\U00020000-\U0003ffff"

@@ -113,8 +113,9 @@ def joined(block, translate, placeholders=None):
     """Return sentences, translated document, and places that lost placeholders."""
     lost = []
     document = DividedDocument(Plain([block]), placeholders=placeholders or Placeholders())
-    text = document.join(list(map(translate, document.sentences)), "en", report=lost.append).decode()
-    return document.sentences, text, lost
+    text = document.join(list(map(translate, document.sentences)), "en",
+                         report=lambda place, fault: lost.append(place))
+    return document.sentences, text.decode(), lost
 
 
 def test_no_sentence_ends_inside_of_a_placeholder():

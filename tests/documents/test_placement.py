@@ -123,3 +123,12 @@ def test_a_tag_alone_has_the_spaces_of_the_source_around_it(source, translation,
 def test_a_tag_before_the_last_word_stays_there_without_any_alignment(count):
     words = " ".join(f"w{number}" for number in range(count))
     assert placed(f"{words} <x/>now.", f"{words.upper()} NOW.") == f"{words.upper()} <x/>NOW."
+
+
+def test_an_empty_element_does_not_enclose_a_placeholder():
+    assert placed("a <b></b>dog {x}", "{x} dog", [(1, 1), (2, 0)]) == "{x}<b></b> dog"
+
+
+def test_no_element_becomes_empty_because_a_neighbour_takes_all_words():
+    links = [(0, 1), (1, 0), (1, 1), (1, 2), (2, 2), (3, 2)]
+    assert placed("<a>Ein</a> <b>Mann da oben</b>", "x y z", links) == "<a>x</a> <b>y z</b>"

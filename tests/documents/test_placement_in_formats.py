@@ -159,7 +159,7 @@ def test_if_each_letter_of_the_sentences_changes_nothing_else_does(format, text)
      "ONE\nTWO<x id='2' ctype='lb'/>THREE</target>"),
     ("xliff", "<xliff version='2.0' trgLang='en'><file><unit id='1'><segment><source>One\n two"
      "<ph id='2' equiv='&#10;'/>Three</source></segment></unit></file></xliff>",
-     "ONE  TWO<ph id='2' equiv='&#10;'/>THREE</target>")])
+     "ONE TWO<ph id='2' equiv='&#10;'/>THREE</target>")])
 def test_line_breaks_of_messages_stay_where_they_are(format, text, expected):
     document = DividedDocument(parse(text.encode(), format, "name", "en", "en"))
     assert expected in document.join([sentence.upper() for sentence in document.sentences], "en").decode()

@@ -101,6 +101,30 @@ def test_text_of_placeholders_alone_is_not_translated():
     assert [request.text for request in model.asked] == ["", "", "  "]
 
 
+def test_tags_are_placed_without_another_search():
+    model = Model(lambda text: text.replace("A red car", "Une voiture rouge"))
+    ((best,),) = ProtectedTranslator(model).translate(["A <b>red</b> <i>car</i> {x}"])
+    assert (best.text, best.retried) == ("Une <b>voiture</b> <i>rouge</i> {x}", False)
+    assert [request.text for request in model.asked] == ["A red car {x}"]
+
+
+def test_every_translation_of_a_line_has_its_tags():
+    class Several(Model):
+        def translate(self, lines, **decoding):
+            return [[replace(one, text=text) for text in ("ein Hund", "Hund", one.text)]
+                    for (one,) in super().translate(lines, **decoding)]
+
+    ((*found,),) = ProtectedTranslator(Several(str)).translate(["a <b>dog</b>"])
+    assert [one.text for one in found] == ["ein <b>Hund</b>", "<b>Hund</b>", "a <b>dog</b>"]
+
+
+@pytest.mark.parametrize("constraints", [{"prefix": "Der"}, {"required": ("roter Hund",)}])
+def test_tags_do_not_stand_before_a_prefix_or_inside_of_a_required_phrase(constraints):
+    model = Model(lambda text: "Der " + re.sub("<[^>]*>", "", text))
+    ((best, *_),) = ProtectedTranslator(model).translate([Source("<b>Der</b> roter Hund", **constraints)])
+    assert best.text.startswith(constraints.get("prefix", "")) and constraints.get("required", ("",))[0] in best.text
+
+
 def test_a_users_own_pattern_is_kept():
     best = translated(str.lower, "Press KEY-1 now", placeholders=Placeholders([r"KEY-\d"]))
     assert best.text == "press KEY-1 now"

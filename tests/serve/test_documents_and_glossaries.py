@@ -85,9 +85,14 @@ def test_hostile_files_are_refused_with_their_place_while_others_are_answered(ec
         answer.status_code == 400 and message in answer.json()["error"]), answer.text
 
 
-def test_tags_inside_sentences_are_aligned_in_the_model_thread():
+@pytest.mark.parametrize("format", ["html", "text", "xliff"])
+def test_tags_inside_sentences_are_aligned_in_the_model_thread(format):
+    q = "<p>ein <b>Hund</b> läuft</p>"
+    if format == "xliff":
+        q = ('<xliff version="1.2"><file><body><trans-unit id="1"><source>ein &lt;b&gt;Hund&lt;/b&gt; läuft</source>'
+             "</trans-unit></body></file></xliff>")
     with serving(EchoModels()) as (url, _, models):
-        fields = {"q": "<p>ein <b>Hund</b> läuft</p>", "source": "de", "target": "en", "format": "html"}
+        fields = {"q": q, "source": "de", "target": "en", "format": format}
         assert requests.post(f"{url}/translate", json=fields, timeout=20).status_code == 200
         assert models.batches[1] == (Group("de", "en", None), [("ein Hund läuft", "en(ein Hund läuft)")])
         assert requests.post(f"{url}/translate", json=fields | {"target": "fr"}, timeout=20).status_code == 200

@@ -2,6 +2,10 @@
 
 The metadata of ARB, which has keys that begin with @, does not change either:
 https://github.com/google/app-resource-bundle/wiki/ApplicationResourceBundleSpecification
+Nor do the descriptions and placeholders of the messages of browser extensions:
+https://developer.chrome.com/docs/extensions/reference/api/i18n
+The plural forms of i18next, such as `dog_one` and `dog_other`, become those of the target language:
+https://www.i18next.com/translation-function/plurals
 """
 
 from __future__ import annotations
@@ -9,25 +13,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from seq2seq.documents.block import MAX_DEPTH, MAX_LINES, Block, DocumentError, require_count
+from seq2seq.documents.plurals import plural_sources
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
 from seq2seq.files import NotJson, read_any_json
 
 _PLACE = re.compile(r"(.*): line (\d+) column (\d+) \(char \d+\)")
+_EXTENSION_KEYS = {"message", "description", "placeholders", "hash"}
+_PLURAL = re.compile(r'("[^"]{1,200}_)(zero|one|two|few|many|other)"')
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 
 
 @dataclass
 class _Level:
     """Object or array. kept: True if its strings must not change. key_follows: True if the next string is a key.
-    value_kept: True if the value of the last key must not change."""
+    value_kept: True if the value of the last key must not change. key: span of the last key. plurals: index of the
+    block of each plural category, by the beginning of its key."""
 
     is_object: bool
     kept: bool
     key_follows: bool
     value_kept: bool
+    key: tuple[int, int] = (0, 0)
+    plurals: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 class JsonDocument:
@@ -39,14 +49,18 @@ class JsonDocument:
         require_count(self._text.count('"') // 2, MAX_LINES, "strings")
         content = self._text.removeprefix("\ufeff")
         try:
-            read_any_json(content)
+            value = read_any_json(content)
         except NotJson as error:
             problem = _PLACE.sub(r"line \2, column \3: \1", str(error))
             raise DocumentError(problem if problem.startswith("line ") else f"the document: {problem}. Simplify it.") \
                 from None
         self._ensure_ascii = "\\u" in content and content.isascii()
+        self._is_extension = isinstance(value, dict) and bool(value) and all(
+            isinstance(one, dict) and "message" in one and one.keys() <= _EXTENSION_KEYS for one in value.values())
         self.blocks: list[Block] = []
         self._strings: list[tuple[int, int]] = []                               # span of each block
+        self._plurals: list[dict[str, int]] = []                                # index of the block of each category
+        self._keys: dict[int, tuple[int, int]] = {}                             # spans of their keys
         self._scan()
 
     def _scan(self) -> None:
@@ -60,24 +74,54 @@ class JsonDocument:
                 if len(levels) > MAX_DEPTH:
                     raise DocumentError(f"line {line}: values are nested more than {MAX_DEPTH:,} deep. Simplify it.")
             elif token in "}]":
-                levels.pop()
+                self._plurals += [one for one in levels.pop().plurals.values() if len(one) > 1 and "other" in one]
             elif token == ",":
                 level.key_follows = level.is_object
             elif token != ":" and level.key_follows:
-                level.key_follows = False
-                level.value_kept = level.kept or token.startswith('"@')
+                level.key_follows, level.key = False, match.span()
+                level.value_kept = level.kept or token.startswith('"@') or (
+                    self._is_extension and len(levels) == 3 and token != '"message"')
             elif token != ":" and not level.value_kept:
                 line += self._text.count("\n", counted, match.start())
                 counted = match.start()
                 if is_message(text := read_any_json(token)):
-                    self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True))[1])
+                    self.blocks.append(trim(Block(
+                        text, place=f"line {line}", keeps_lines=True, access_keys="&",
+                        syntax=("chrome",) if self._is_extension else ()))[1])
                     self._strings.append(match.span())
+                    if level.is_object and (plural := _PLURAL.fullmatch(self._text[slice(*level.key)])):
+                        level.plurals.setdefault(plural[1], {})[plural[2]] = len(self.blocks) - 1
+                        self._keys[len(self.blocks) - 1] = level.key
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `Document.render`. New non-ASCII characters are escaped if the document has only escaped ones."""
-        edits = []
-        for (begin, end), new, block in zip(self._strings, translations, self.blocks, strict=True):
+        texts: dict[int, str] = {}                                              # those that change
+        added: dict[int, list[tuple[str, str]]] = {}                            # keys and texts after a block
+        for index, (span, new, block) in enumerate(zip(self._strings, translations, self.blocks, strict=True)):
             if new != block:
-                before, _, after = trim(Block(read_any_json(self._text[begin:end])))
-                edits.append((begin, end, json.dumps(before + new.text + after, ensure_ascii=self._ensure_ascii)))
+                before, _, after = trim(Block(read_any_json(self._text[slice(*span)])))
+                texts[index] = before + new.text + after
+        for forms in self._plurals:
+            if texts.keys().isdisjoint(forms.values()):
+                continue
+            new_texts = {category: texts.get(index, self.blocks[index].text) for category, index in forms.items()}
+            for category, source in plural_sources(
+                    {name: self.blocks[index].text for name, index in forms.items()}, target_language).items():
+                if category in forms:
+                    texts[forms[category]] = new_texts[source]
+                else:
+                    key = self._text[slice(*self._keys[forms["other"]])]
+                    added.setdefault(forms["other"], []).append(
+                        (key.removesuffix('other"') + category + '"', new_texts[source]))
+        edits = []
+        for index, text in texts.items():
+            begin, end = self._strings[index]
+            edits.append((begin, end, self._string(text)))
+            for key, text in added.get(index, ()):
+                first, last = self._keys[index]
+                margin = self._text[len(self._text[:first].rstrip()):first]
+                edits.append((end, end, f",{margin}{key}{self._text[last:begin]}{self._string(text)}"))
         return encode_text(replace_spans(self._text, edits), self._encoding)
+
+    def _string(self, text: str) -> str:
+        return json.dumps(text, ensure_ascii=self._ensure_ascii)

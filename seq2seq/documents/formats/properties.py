@@ -46,7 +46,8 @@ class PropertiesDocument:
                 line_of_value = line + len(re.findall(r"\r\n|\r|\n", self._text[begin:match.start("value")]))
                 text, _ = _read(_unescape(match["value"], line_of_value))
                 if is_message(text):
-                    self.blocks.append(trim(Block(text, place=f"line {line_of_value}", keeps_lines=True))[1])
+                    self.blocks.append(trim(Block(text, place=f"line {line_of_value}", keeps_lines=True,
+                                                  access_keys="&"))[1])
                     self._values.append(match.span("value"))
             line += len(re.findall(r"\r\n|\r|\n", match[0]))
             begin = match.end()

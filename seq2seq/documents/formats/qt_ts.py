@@ -5,31 +5,23 @@ Format: https://doc.qt.io/qt-6/linguist-ts-file-format.html
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from seq2seq.documents.block import Block
-from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
-from seq2seq.languages import SPACELESS_CHARACTER
-
-_KEY = re.compile(r"(?<!&)&(?=[^\W_])(?!\w{1,31};)(?!(?<=\w&)[A-Z])")
 
 
 class TsDocument:
-    """Catalogue of Qt Linguist, with the interface `Document`. All numerus forms get the same translation.
-
-    The key of a menu entry, such as x in `E&xit`, is not in the blocks. Its mark is put into the translation.
-    """
+    """Catalogue of Qt Linguist, with the interface `Document`. All numerus forms get the same translation."""
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or not a catalogue of Qt."""
         self._xml = XmlFile(data, "TS")
         self.blocks: list[Block] = []
-        self._messages: list[tuple[int, int, bool, str]] = []                   # source, translation, numerus, key
+        self._messages: list[tuple[int, int, bool]] = []                        # source, translation, numerus
         self._forms = 1                                                         # largest number of forms of a message
         for message, token in enumerate(self._xml.tokens):
             if token.kind == "open" and token.local_name == "message":
@@ -49,19 +41,17 @@ class TsDocument:
             return
         _, block, _ = trim(self._xml.content(found["source"], _role, keeps_lines=True))
         if is_text(block.text):
-            block, key = _without_key(block)
-            self.blocks.append(block)
-            self._messages.append((found["source"], translation, numerus, key))
+            self.blocks.append(replace(block, access_keys="&"))
+            self._messages.append((found["source"], translation, numerus))
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `Document.render`. `target_language` is filled in if the document names no target language."""
         xml = self._xml
         edits: list[tuple[int, int, str]] = []
-        for (source, translation, numerus, key), new, block in zip(self._messages, translations, self.blocks,
+        for (source, translation, numerus), new, block in zip(self._messages, translations, self.blocks,
                                                                    strict=True):
             if new == block:
                 continue
-            new = _with_key(new, key)
             before, _, after = trim(xml.content(source, _role))
             text = self._escape(before) + new.serialize(self._escape) + self._escape(after)
             if forms := list(xml.children(translation)):
@@ -78,38 +68,6 @@ class TsDocument:
     def _escape(self, text: str) -> str:
         """Escape a text as Qt's lupdate does."""
         return self._xml.escape(text).replace('"', "&quot;").replace("'", "&apos;")
-
-
-def _without_key(block: Block) -> tuple[Block, str]:
-    """Return a block without the mark `&` of a key, and the key; "" if there is no key or several. `Q&A` has no key."""
-    places = [match.start() for match in _KEY.finditer(_without_placeholders(block.text))]
-    if len(places) != 1:
-        return block, ""
-    place = places[0]
-    tags = tuple(replace(tag, position=tag.position - (tag.position > place)) for tag in block.tags)
-    return replace(block, text=block.text[:place] + block.text[place + 1:], tags=tags), block.text[place + 1]
-
-
-def _with_key(block: Block, key: str) -> Block:
-    """Return a translated block with the mark of its key: before this letter, at the beginning of a word if possible,
-    or else before the first letter. A text in Chinese characters or kana without this letter gets the ending (&X)."""
-    text, words, letter = block.text, _without_placeholders(block.text), re.escape(key)
-    if not key or not is_text(words):
-        return block
-    found = re.search(rf"(?i)\b{letter}", words) or re.search(f"(?i){letter}", words)
-    if found is None and SPACELESS_CHARACTER.search(words) is None:
-        found = re.search(r"[^\W_]", words)
-    place = found.start() if found else len(text.rstrip(".…:：\n "))
-    mark = "&" if found else f"(&{key.upper()})"
-    tags = tuple(replace(tag, position=tag.position + len(mark) * (tag.position > place)) for tag in block.tags)
-    return replace(block, text=text[:place] + mark + text[place:], tags=tags)
-
-
-def _without_placeholders(text: str) -> str:
-    """Return a text with spaces in place of its placeholders, which stay as they are."""
-    for begin, end in Placeholders().spans(text):
-        text = text[:begin] + " " * (end - begin) + text[end:]
-    return text
 
 
 def _role(token: XmlToken) -> tuple[Role, str]:

@@ -7,7 +7,7 @@ https://docs.oasis-open.org/xliff/xliff-core/v2.1/xliff-core-v2.1.html
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from seq2seq.data.tmx import separates_words
 from seq2seq.documents.block import Block, DocumentError
@@ -88,7 +88,7 @@ class XliffDocument:
             _, block, _ = trim(self._xml.content(element, self._role, keeps_lines=keeps_lines))
             if is_text(block.text):
                 unit.pieces.append((element, len(self.blocks)))
-                self.blocks.append(block)
+                self.blocks.append(replace(block, access_keys="&_~"))
         self._units.append(unit)
 
     def _role(self, token: XmlToken) -> tuple[Role, str]:

@@ -47,7 +47,7 @@ def tags(source):
     ("ein <b>großer</b> Hund", "EIN <b>GROSSER</b> HUND"),
     ("Erster. Zweiter <i>Satz</i>.<br>Dritter", "ERSTER. ZWEITER <i>SATZ</i>.<br>DRITTER"),
     # Models that know no tab and no no-break space read a space.
-    ("a &lt; b &amp; c&nbsp;d\r\n\te", "A &lt; B &amp; C D   E"),
+    ("a &lt; b &amp; c&nbsp;d\r\n\te", "A &lt; B &amp; C D E"),
     ("&lt;b&gt; ist ein Tag", "&lt;B&gt; IST EIN TAG"),
     ("<!-- a --><p title='b > c' CLASS=d>e</P>", "<!-- a --><p title='b > c' CLASS=d>E</P>"),
     ("<!DOCTYPE html><?xml version='1'?>x", "<!DOCTYPE html><?xml version='1'?>X"),

@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import strategies as st
 from property_checks import few_and_many
-from unchanged_documents import unchanged, upper
+from unchanged_documents import texts, unchanged, upper
 
 from seq2seq.documents.block import Block
 from seq2seq.documents.divided_document import DividedDocument
@@ -14,7 +14,7 @@ from seq2seq.documents.formats.json_strings import JsonDocument
 
 def test_line_breaks_within_a_string_keep_their_kind_where_the_translation_has_spaces():
     divided = DividedDocument(JsonDocument(br'["One two\r\nthree four\nfive"]'))
-    assert divided.sentences == ["One two  three four five"]
+    assert divided.sentences == ["One two three four five"]
     assert divided.join(["Eins zwei drei vier fünf"], "de").decode() == r'["Eins zwei\r\ndrei vier\nfünf"]'
 
 
@@ -47,3 +47,21 @@ def keys(value):
     if isinstance(value, dict):
         return {key: keys(inner) for key, inner in value.items()}
     return [keys(inner) for inner in value] if isinstance(value, list) else None
+
+
+def test_only_the_messages_of_a_browser_extension_are_translated():
+    source = """{"count": {"message": "$COUNT$ red dogs", "description": "Number of dogs",
+    "placeholders": {"count": {"content": "$1", "example": "two dogs"}}}, "name": {"message": "A dog"}}"""
+    assert texts(JsonDocument(source.encode())) == ["$COUNT$ red dogs", "A dog"]
+    assert texts(JsonDocument(source.replace('"name": {', '"name": {"x": 1, ').encode()))[1] == "Number of dogs"
+
+
+@pytest.mark.parametrize(("language", "expected"), [
+    ("ru", '"dog_one": "{{count}} DOGS", "dog_other": "{{count}} DOGS", "dog_few": "{{count}} DOGS", '
+           '"dog_many": "{{count}} DOGS"'),
+    ("de", '"dog_one": "A DOG", "dog_other": "{{count}} DOGS"'),
+    ("ja", '"dog_one": "A DOG", "dog_other": "{{count}} DOGS"')])
+def test_plural_forms_of_i18next_become_those_of_the_target_language(language, expected):
+    source = '{"dog_one": "A dog", "dog_other": "{{count}} dogs", "sign_one": "One sign", "x": ["A"]}'
+    result = upper(JsonDocument(source.encode()), language).decode().replace("{{COUNT}}", "{{count}}")
+    assert result == f'{{{expected}, "sign_one": "ONE SIGN", "x": ["A"]}}'

@@ -1,13 +1,13 @@
 """Qt Linguist: unfinished messages are filled in and stay unfinished."""
 
-from dataclasses import replace
 from html import escape
 
 import pytest
 from test_round_trips import TS
-from unchanged_documents import texts, upper
+from unchanged_documents import upper
 
 from seq2seq.documents.block import Block
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.qt_ts import TsDocument
 
 
@@ -24,10 +24,10 @@ from seq2seq.documents.formats.qt_ts import TsDocument
 def test_the_key_of_a_menu_entry_is_marked_in_the_translation(source, block, translation, expected):
     document = TsDocument(f'<TS><context><message><source>{escape(source)}</source><translation type="unfinished"/>'
                           "</message></context></TS>".encode())
-    assert texts(document) == [block]
-    found = document.render([replace(document.blocks[0], text=translation)], "de").decode()
-    assert f'"unfinished">{escape(expected)}</translation>' in found
-    assert b'"unfinished"/>' in document.render(document.blocks, "de")
+    divided = DividedDocument(document)
+    assert divided.sentences == [block]
+    assert f'"unfinished">{escape(expected)}</translation>' in divided.join([translation], "de").decode()
+    assert b'"unfinished"/>' in divided.join([block], "de")
 
 
 def test_a_message_without_numerus_forms_gets_as_many_as_the_others():

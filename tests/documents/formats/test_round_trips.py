@@ -328,7 +328,7 @@ SAMPLES = {
     "xliff 1.2": ("xliff", XLIFF_1, [("Save & close now", 6), ("Open", 9), ("Empty", 13), ("Text", 15),
                                      ("bold, slanted", 18), ("One.", 22), ("Two.", 22)], XLIFF_1_CHANGES),
     "xliff 2.0": ("xliff", XLIFF_2, [("Hello brave ", 6), ("A b", 9)], XLIFF_2_CHANGES),
-    "ts": ("ts", TS, [('Open "file", it\'s\nnew', 8), ("%n file(s)", 17), ("Save", 21)], TS_CHANGES),
+    "ts": ("ts", TS, [('&Open "file", it\'s\nnew', 8), ("%n file(s)", 17), ("Save", 21)], TS_CHANGES),
     "tmx": ("tmx", TMX, [("Press this &  that.", 10), ("One", 13)], TMX_CHANGES),
     "android": ("android", ANDROID, [
         ('It\'s "new"\nhere & there', 4), ("Hello brave !", 6), ("It's quoted", 7), ("More &amp; more", 8),

@@ -1,0 +1,68 @@
+"""Access keys: letters of labels that work as keyboard shortcuts. A mark before the letter names it (`&File`, `E_xit`).
+
+The mark is removed before translation, and put before a letter of the translation: before the same letter, at the
+beginning of a word if possible, or else before the first letter. A text in Chinese characters or kana without this
+letter gets the ending (&F), as Qt and GTK do it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from seq2seq.documents.block import Block
+from seq2seq.documents.placeholders import Placeholders
+from seq2seq.documents.spans import blanked, is_text
+from seq2seq.languages import SPACELESS_CHARACTER
+
+# `&` (Qt, Windows, KDE, Eclipse; `&&` in Visual Studio Code), `_` (GTK) and `~` (LibreOffice). `Q&A`, `&amp;`,
+# `a && b`, `__init__` and `~5` have none.
+_MARKS = {
+    "&": re.compile(r"(?<![&\w])&&(?=[^\W_])|(?<!&)&(?=[^\W_])(?!\w{1,31};)(?!(?<=\w&)[A-Z])"),
+    "_": re.compile(r"(?<![_\d])_(?=[^\W_])"),
+    "~": re.compile(r"(?<![~/\s])~(?=[^\W\d_])|(?<!\S)~(?=[^\W\d_]++(?![/\\.]))"),
+}
+_PLACEHOLDERS = Placeholders()
+MAX_LABEL = 60
+"""Maximum length of a text in which `_` or `~` inside of a word is a mark. In longer texts, it is part of a name."""
+MIN_PART = 3
+"""Minimum length of both parts of a word such as `file_name` in lower case, which is a name, not a label with a key."""
+
+
+def without_key(block: Block) -> tuple[Block, str, str]:
+    """Return a block without the mark of its access key, the mark, and the letter of the key; "" and "" if the block
+    has no key or several. The marks of the format are in `Block.access_keys`."""
+    words = blanked(block.text, _PLACEHOLDERS.spans(block.text))
+    for mark in block.access_keys:
+        places = [match.span() for match in _MARKS[mark].finditer(words)]
+        if len(places) == 1 and (mark == "&" or words.count(mark) == 1 and _is_label(words, *places[0])):
+            begin, end = places[0]
+            tags = tuple(replace(tag, position=tag.position - (end - begin) * (tag.position > begin))
+                         for tag in block.tags)
+            return (replace(block, text=block.text[:begin] + block.text[end:], tags=tags), block.text[begin:end],
+                    block.text[end])
+    return block, "", ""
+
+
+def _is_label(text: str, begin: int, end: int) -> bool:
+    before, after = re.search(r"\w*\Z", text[:begin]), re.match(r"\w*", text[end:])
+    assert before is not None and after is not None
+    if not before[0]:
+        return True
+    if len(text) > MAX_LABEL:
+        return False
+    return not ((before[0] + after[0]).islower() and min(len(before[0]), len(after[0])) >= MIN_PART)
+
+
+def with_key(block: Block, mark: str, key: str) -> Block:
+    """Return a translated block with the mark of its key; see `without_key`."""
+    text, words, letter = block.text, blanked(block.text, _PLACEHOLDERS.spans(block.text)), re.escape(key)
+    if not key or not is_text(words):
+        return block
+    found = re.search(rf"(?i)\b{letter}", words) or re.search(f"(?i){letter}", words)
+    if found is None and SPACELESS_CHARACTER.search(words) is None:
+        found = re.search(r"[^\W_]", words)
+    place = found.start() if found else len(text.rstrip(".…:：\n "))
+    mark = mark if found else f"({mark}{key.upper()})"
+    tags = tuple(replace(tag, position=tag.position + len(mark) * (tag.position > place)) for tag in block.tags)
+    return replace(block, text=text[:place] + mark + text[place:], tags=tags)

@@ -1,0 +1,108 @@
+"""Plural categories of languages, from CLDR (https://cldr.unicode.org/index/cldr-spec/plural-rules)."""
+
+from __future__ import annotations
+
+import gettext
+from collections.abc import Mapping
+from functools import cache
+
+from babel import Locale, UnknownLocaleError
+from babel.messages.plurals import PLURALS
+from babel.plural import PluralRule
+
+from seq2seq.documents.placeholders import Placeholders
+from seq2seq.languages import canonical, main_language
+
+CATEGORIES = ("zero", "one", "two", "few", "many", "other")
+"""Plural categories of CLDR, in its order."""
+MAX_FORMS = 10
+"""Maximum number of plural forms of a message of gettext."""
+_NUMBERS = {"zero": 0, "one": 1, "two": 2}
+# Rules of gettext's manual that differ from Babel's, which come from CLDR: those have a form for millions in Romance
+# languages and for the dual in Hebrew, and begin with the form for 0 in Latvian.
+_GETTEXT = {
+    "nplurals=2; plural=(n != 1);": "ca es he it pt vec", "nplurals=2; plural=(n > 1);": "fr pt-BR",
+    "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);": "lv",
+}
+_RULES = {code: f"nplurals={count}; plural={expression};" for code, (count, expression) in PLURALS.items()}
+_RULES |= {"tl": _RULES["fil"], "sh": _RULES["sr"]}
+_RULES |= {code: rule for rule, languages in _GETTEXT.items() for code in languages.split()}
+_PLACEHOLDERS = Placeholders()
+
+
+@cache
+def plural_rule(language: str, ordinal: bool = False) -> PluralRule | None:
+    """Return the rule that tells the plural category of a number; None for an unknown language.
+
+    ordinal: True for the categories of "1st, 2nd, 3rd" instead of those of "1 dog, 2 dogs".
+    """
+    try:
+        locale = Locale.parse(language.replace("_", "-").partition("@")[0], sep="-")
+    except (UnknownLocaleError, ValueError):
+        return None
+    return locale.ordinal_form if ordinal else locale.plural_form
+
+
+def plural_categories(language: str, ordinal: bool = False) -> tuple[str, ...]:
+    """Return the plural categories of a language in the order of CLDR, such as ("one", "few", "many", "other") for ru.
+
+    An unknown language has the category `other`, as CLDR's root has. ordinal: see `plural_rule`.
+    """
+    rule = plural_rule(language, ordinal)
+    return tuple(one for one in CATEGORIES if one == "other" or rule and one in rule.tags)
+
+
+def only_number(category: str, language: str) -> int | None:
+    """Return the number that `category` has if the language uses it for no other integer; None if it is used for more.
+
+    In English, `one` has the number 1 alone; in Russian, it also has 21 and others, in French also 0.
+    """
+    rule, number = plural_rule(language), _NUMBERS.get(category)
+    return number if rule and [one for one in range(300) if rule(one) == category] == [number] else None
+
+
+def plural_sources(texts: Mapping[str, str], language: str) -> dict[str, str]:
+    """Return the categories of a translated message, each with the category whose translation it gets.
+
+    A category that the source lacks gets the translation of `other`. So does `one` if the source leaves the number out,
+    as in "a dog", but `one` of the target language has further numbers, as 0 in French or 21 in Russian. A text for
+    `zero`, which several formats use for the number 0 in any language, stays.
+
+    Args:
+        texts: text of each category of the source; `other` is one of them.
+        language: target language.
+    """
+    wanted = [one for one in CATEGORIES if one in plural_categories(language) or one == "zero" and one in texts]
+    sources = {one: one if one in texts else "other" for one in wanted}
+    if sources.get("one") == "one" and plural_rule(language) and only_number("one", language) is None \
+            and _PLACEHOLDERS.counts(texts["one"]) != _PLACEHOLDERS.counts(texts["other"]):
+        sources["one"] = "other"
+    return sources
+
+
+def gettext_rule(language: str) -> str:
+    """Return the plural forms of a language as in gettext's header field Plural-Forms. An unknown language has a form
+    for the number 1 and one for the others, as gettext assumes where the field is missing."""
+    code = canonical(language.partition("@")[0])
+    return _RULES.get(code) or _RULES.get(main_language(code)) or "nplurals=2; plural=(n != 1);"
+
+
+def singular_forms(rule: str, same_placeholders: bool) -> list[bool]:
+    """Return True for each plural form that gets the translation of the singular, False for those of the plural.
+
+    The form of the number 1 gets that of the singular, unless the singular leaves out the number, as in "a dog", and
+    the form has more than 5 numbers up to 1000, where msgfmt requires the same placeholders as in the plural.
+
+    Args:
+        rule: value of Plural-Forms.
+        same_placeholders: True if the singular has the same placeholders as the plural.
+    """
+    count, _, expression = rule.partition("plural=")
+    forms = min(int("".join(filter(str.isdigit, count)) or 2), MAX_FORMS)
+    try:
+        form = gettext.c2py(expression.partition(";")[0])
+        numbers = [form(number) for number in range(1001)]
+    except (ValueError, ArithmeticError):
+        numbers = [0, 0]
+    one = numbers[1]
+    return [index == one and (same_placeholders or numbers.count(one) <= 5) and forms > 1 for index in range(forms)]

@@ -1,0 +1,215 @@
+"""Preparation of a block for translation: what is not text is taken out of its text, and put back afterwards.
+
+Every format has strings with markup, such as `<b>` in JSON, with syntaxes of its own, such as strftime's `%B`, with
+access keys and with branches such as ICU plurals. `prepare` turns a block into pieces, which are text with tags and are
+translated like paragraphs of HTML: one piece, or one for each branch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from seq2seq.documents.access_keys import with_key, without_key
+from seq2seq.documents.block import Block, Tag, TagKind, element_ends, pair_tags
+from seq2seq.documents.messages import BranchedMessage, parse_message
+from seq2seq.documents.placeholders import Placeholders
+from seq2seq.documents.spans import blanked, overlapping
+from seq2seq.documents.syntaxes import Markup, find_markup
+
+_TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w:.-]{0,80}|[0-9]{1,3})(?P<rest>(?:\s(?:[^<>\"']|\"[^\"<]{0,2000}\""
+                  r"|'[^'<]{0,2000}'){0,400})?)(?P<alone>/?)>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
+_ELEMENTS = {
+    "void": "area base br col embed hr img input link meta source track wbr",
+    "dividing": "address article aside blockquote br center dd details div dl dt fieldset figcaption figure footer "
+                "form h1 h2 h3 h4 h5 h6 header hr li main nav ol p section summary table tbody td tfoot th thead tr ul",
+    "not translated": "code kbd math pre samp script style svg tt var",
+}
+_VOID, _BREAKS, _KEPT = (frozenset(names.split()) for names in _ELEMENTS.values())
+_NOT_TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"']?[^\"'>]*\bnotranslate\b", re.IGNORECASE)
+_FIRST_MARK = 0xF0000
+"""First of the private characters that stand for the tags of a block while its branches are found."""
+_MARKS = re.compile("([\U000f0000-\U000ffffd])")
+_PLACEHOLDERS = Placeholders()
+
+
+def tags_in_text(text: str, hidden: Sequence[Markup] = ()) -> list[Markup]:
+    """Return the tags that a plain string contains, in order.
+
+    These are pairs of tags, empty elements and comments. An element that is not translated, such as `<code>`, is one
+    tag. A tag without its counterpart, such as `<name>` in "Hello <name>", is a placeholder. So is a tag inside of a
+    placeholder, such as `{{ "<b>" }}`. hidden: further spans in which there are no tags.
+    """
+    if "<" not in text:
+        return []
+    text = blanked(text, [(one.begin, one.end) for one in hidden])
+    text = blanked(text, [span for span in _PLACEHOLDERS.spans(text) if text[span[0]] != "<"])
+    found = [(match, match["name"].lower() if match["name"] else "") for match in _TAG.finditer(text)]
+    kinds: list[TagKind] = ["alone" if match["alone"] or name in _VOID or not name else
+                            "close" if match["end"] else "open" for match, name in found]
+    names = [name for _, name in found]
+    ends = element_ends(zip(kinds, names, strict=True))
+    closed = set(ends.values())
+    markup: list[Markup] = []
+    index = 0
+    while index < len(found):
+        match, name = found[index]
+        last = index
+        if name in _BREAKS and (kinds[index] == "alone" or index in ends or index in closed):
+            markup.append(Markup(*match.span(), "break"))
+        elif index in ends and (name in _KEPT or _NOT_TRANSLATED.search(match["rest"])):
+            last = ends[index]
+            markup.append(Markup(match.start(), found[last][0].end(), "alone"))
+        elif kinds[index] == "alone" or index in ends or index in closed:
+            markup.append(Markup(*match.span(), kinds[index], name))
+        index = last + 1
+    return markup
+
+
+def without_markup(block: Block, markup: Sequence[Markup]) -> tuple[Block, dict[str, str]]:
+    """Return a block without markup, and the values by their stand-ins. Tags become tags of the block that are part of
+    its text (`Tag.in_text`); a stand-in such as `{0}` takes the place of a value."""
+    if not markup:
+        return block, {}
+    values: dict[str, str] = {}
+    parts: list[str] = []
+    tags: list[Tag | None] = []                                                 # None: the next one of `taken`
+    taken: list[tuple[int, str, TagKind, str]] = []
+    length = last = number = 0
+    events: list[tuple[int, int, Tag | Markup]] = [
+        *((tag.position, 0, tag) for tag in block.tags), *((one.begin, 1, one) for one in markup)]
+    for begin, _, one in sorted(events, key=lambda event: event[:2]):
+        parts.append(block.text[last:begin])
+        length += len(parts[-1])
+        last = max(last, begin)
+        if isinstance(one, Tag):
+            tags.append(replace(one, position=length))
+            continue
+        last = one.end
+        raw = block.text[one.begin:one.end]
+        if one.kind == "value":
+            while (stand_in := f"{{{number}}}") in block.text or stand_in in values:
+                number += 1
+            values[stand_in] = raw
+            parts.append(stand_in)
+            length += len(stand_in)
+        else:
+            taken.append((length, raw, one.kind, one.name))
+            tags.append(None)
+    parts.append(block.text[last:])
+    first_pair = 1 + max((tag.pair for tag in block.tags if tag.pair is not None), default=-1)
+    paired = (replace(tag, in_text=True, kind=tag.kind if tag.kind == "break" or tag.pair is not None else "alone",
+                      pair=None if tag.pair is None else tag.pair + first_pair) for tag in pair_tags(taken))
+    return replace(block, text="".join(parts), tags=tuple(tag or next(paired) for tag in tags)), values
+
+
+def with_markup(block: Block, values: dict[str, str]) -> Block:
+    """Return a block with the values in place of their stand-ins, and with the tags that are part of its text in it."""
+    stand_ins = re.finditer("|".join(map(re.escape, values)), block.text) if values else ()
+    events: list[tuple[int, int, Tag | str]] = [
+        *((match.start(), match.end(), values[match[0]]) for match in stand_ins),
+        *((tag.position, tag.position, tag) for tag in block.tags)]
+    parts: list[str] = []
+    tags: list[Tag] = []
+    length = last = 0
+    for begin, end, one in sorted(events, key=lambda event: event[0]):
+        parts.append(block.text[last:begin])
+        last = max(last, end)
+        length += len(parts[-1])
+        if isinstance(one, Tag) and not one.in_text:
+            tags.append(replace(one, position=length))
+        else:
+            parts.append(one.raw if isinstance(one, Tag) else one)
+            length += len(parts[-1])
+    parts.append(block.text[last:])
+    return replace(block, text="".join(parts), tags=tuple(tags))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a block that is translated as a whole.
+
+    original: the piece as it stands in the block. block: the piece without markup, which is translated. values: values
+    by stand-in. mark, key: mark of an access key and its letter, see `access_keys`.
+    """
+
+    original: Block
+    block: Block
+    values: dict[str, str]
+    mark: str
+    key: str
+
+    def restore(self, translated: Block) -> Block:
+        """Return the translated piece with its markup."""
+        if (translated.text, translated.tags) == (self.block.text, self.block.tags):
+            return self.original
+        return with_markup(with_key(translated, self.mark, self.key), self.values)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Block as pieces to translate. message: message whose branches are the pieces; None: the block is one piece."""
+
+    block: Block
+    pieces: list[Piece]
+    message: BranchedMessage | None = None
+
+    def restore(self, translated: Sequence[Block], target_language: str) -> Block:
+        """Return the translated block. translated: one for each of `pieces`."""
+        restored = [piece.restore(one) for piece, one in zip(self.pieces, translated, strict=True)]
+        if all(new is piece.original for piece, new in zip(self.pieces, restored, strict=True)):
+            return self.block
+        if self.message is None:
+            return restored[0]
+        text = self.message.assemble([_marked(one, self.block.tags) for one in restored], target_language)
+        return _unmarked(replace(self.block, text=text), self.block.tags)
+
+
+def prepare(block: Block) -> Prepared:
+    """Return a block as pieces to translate.
+
+    Raises:
+        DocumentError: the block has branches whose structure cannot be read.
+    """
+    hidden = bool(block.tags) and _MARKS.search(block.text)                      # then the marks would be ambiguous
+    message = None if hidden else parse_message(_marked(block, block.tags), block.syntax)
+    if message is None:
+        return Prepared(block, [_piece(block)])
+    branches = [_unmarked(replace(block, text=branch), block.tags) for branch in message.branches]
+    return Prepared(block, [_piece(branch) for branch in branches], message)
+
+
+def _piece(original: Block) -> Piece:
+    markup = find_markup(original.text, original.syntax) if original.syntax else []
+    if original.markup_in_text and (tags := tags_in_text(original.text, markup)):
+        spans = [(one.begin, one.end) for one in tags]
+        markup = sorted([*tags, *(one for one in markup if not overlapping(spans, one.begin, one.end))],
+                        key=lambda one: one.begin)
+    without, values = without_markup(original, markup)
+    without, mark, key = without_key(without) if original.access_keys else (without, "", "")
+    return Piece(original, without, values, mark, key)
+
+
+def _marked(block: Block, tags: Sequence[Tag]) -> str:
+    """Return the text of a block with a private character in place of each of its tags, which are among `tags`."""
+    if not block.tags:
+        return block.text
+    numbers = {(tag.raw, tag.kind, tag.pair): number for number, tag in enumerate(tags)}
+    marked = [replace(tag, raw=chr(_FIRST_MARK + numbers[tag.raw, tag.kind, tag.pair])) for tag in block.tags]
+    return replace(block, tags=tuple(marked)).serialize(str)
+
+
+def _unmarked(block: Block, tags: Sequence[Tag]) -> Block:
+    """Return a block with tags in place of the private characters of its text."""
+    parts: list[str] = []
+    found: list[Tag] = []
+    length = 0
+    for index, part in enumerate(_MARKS.split(block.text) if tags else [block.text]):
+        if index % 2:
+            number = ord(part) - _FIRST_MARK
+            found.append(replace(tags[number], position=length))
+        else:
+            parts.append(part)
+            length += len(part)
+    return replace(block, text="".join(parts), tags=tuple(found))
