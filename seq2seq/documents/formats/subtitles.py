@@ -19,7 +19,16 @@ from itertools import accumulate
 from typing import Literal
 
 from seq2seq.data.line_splitting import SENTENCE_MARKS, alignment_units
-from seq2seq.documents.block import Block, DocumentError, Tag, TagKind, is_translatable, pair_tags
+from seq2seq.documents.block import (
+    MAX_TAGS,
+    Block,
+    DocumentError,
+    Tag,
+    TagKind,
+    is_translatable,
+    pair_tags,
+    require_count,
+)
 from seq2seq.documents.formats.plain_text import one_line
 from seq2seq.documents.inline import find_core, shift_tags
 from seq2seq.documents.spans import decode_text, encode_text
@@ -114,6 +123,7 @@ class _SubtitleDocument:
         """Raises DocumentError: the document is too large, cannot be decoded (see `decode_text`), or is malformed."""
         self._source, self._encoding = decode_text(data)
         self._require_form()
+        require_count(sum(map(self._source.count, ("<", "{", "\\N", "\\n", "\\h"))), MAX_TAGS, "tags")
         line_end = re.search(_LINE_END, self._source)
         self._line_end = line_end[0] if line_end else "\n"
         self._groups = list(_group([cue for found in self._find_cues() for cue in self._divide(found)]))
