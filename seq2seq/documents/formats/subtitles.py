@@ -256,7 +256,7 @@ class _SubtitleDocument:
                     line_end.text = ""
                 line_end, character = None, text[-1]
             if match is None:
-                return pieces
+                break
             last = match.end()
             if match[0] == "\\h":
                 pieces.append(_Piece(match[0], "\u00a0", "text"))
@@ -265,7 +265,7 @@ class _SubtitleDocument:
             else:
                 line_end = _Piece(match[0], " ", "line end")
                 pieces.append(line_end)
-        raise AssertionError
+        return pieces
 
     def _block(self, cues: Sequence[_Cue]) -> Block:
         text = ""
