@@ -303,7 +303,7 @@ good
 00:02.000 --> 00:03.000
 <v Bob>Yes.
 """
-VTT_CHANGES = [("Fish &amp; <c.x>chips</c> are\ngood", "FISH &amp;\n<c.x>CHIPS</c> ARE GOOD"), ("Yes", "YES")]
+VTT_CHANGES = [("Fish &amp; <c.x>chips</c> are\ngood", "FISH &amp; <c.x>CHIPS</c> ARE\nGOOD"), ("Yes", "YES")]
 ASS = """[Script Info]
 Title: x
 
