@@ -28,8 +28,8 @@ def structure(source):
     ("ein Hund", "EIN HUND"), ("# Ein *Hund* ##\n", "# EIN *HUND* ##\n"), ("Ein\nHund\n===\n", "EIN HUND\n===\n"),
     ("> ein\n> **zwei**\n> drei\n", "> EIN **ZWEI** DREI\n"), ("> a  \n> b\n", "> A  \n> B\n"),
     ("- a\\\n  b\n", "- A\\\n  B\n"), ("1. a\n   - b\n", "1. A\n   - B\n"), ("- [ ] a\n- [x] b", "- [ ] A\n- [x] B"),
-    ("a [b](c 'd') e\r\n", "A [B](c 'd') E\r\n"), ("[a][b] c\n\n[b]: d\n", "[A][b] C\n\n[b]: d\n"),
-    ("![a](b) c `d e` f", "![a](b) C `d e` F"), ("<http://a.b> c", "<http://a.b> C"),
+    ("a [b](c 'd') e\r\n", "A [B](c 'D') E\r\n"), ("[a][b] c\n\n[b]: d\n", "[A][b] C\n\n[b]: d\n"),
+    ("![a](b) c `d e` f", "![A](b) C `d e` F"), ("<http://a.b> c", "<http://a.b> C"),
     ("a <b class=x>c</b><br/> d", "A <b class=x>C</b><br/> D"), ("a ~~b~~ __c__ _d_", "A ~~B~~ __C__ _D_"),
     ("|a|b|\n|-|-|\n|c \\| d| **e** |\n", "|A|B|\n|-|-|\n|C \\| D| **E** |\n"),
     ("a | b\n-|-\nb | a\n", "A | B\n-|-\nB | A\n"),
@@ -60,8 +60,8 @@ def test_text_is_translated_and_markup_is_kept(source, expected):
     ("> [^1]: a a\n>\n>     b\n\n    code\n", "> [^1]: A A\n>\n>     B\n\n    code\n"),
     ("- [^1]: a a\n\n      b\n\n          code\n", "- [^1]: A A\n\n      B\n\n          code\n"),
     ("- [^1]: a a\n\n-     code\n", "- [^1]: A A\n\n-     code\n"),
-    ("a\n\n [^1]: https://a.b\n\n    c\n", "A\n\n [^1]: https://a.b\n\n    C\n"),
-    ('!!! note "Title"\n    a\n\n    b\n', '!!! note "Title"\n    A\n\n    B\n'),
+    ("a\n\n [^1]: https://a.b\n\n    c\n", "A\n\n [^1]: HTTPS://A.B\n\n    C\n"),
+    ('!!! note "Title"\n    a\n\n    b\n', '!!! note "TITLE"\n    A\n\n    B\n'),
     ("Term\n: a\n\n    b\n", "TERM\n: A\n\n    B\n"),
     ("a [^1]\n\n    code\n", "A [^1]\n\n    code\n"), ("!!!\n\n    code\n", "!!!\n\n    code\n"),
 ])
@@ -74,9 +74,9 @@ def test_deeply_nested_footnotes_are_no_deep_recursion():
     assert upper(source).startswith("[^1]: A A\n\n    [^1]: A A\n\n        [^1]: A A\n")
 
 
-@pytest.mark.parametrize("kept", ["```py\ncode\n```\n", "    code\n", "<div>\ntext\n</div>\n", "[a]: b 'c'\n",
+@pytest.mark.parametrize("kept", ["```py\ncode\n```\n", "    code\n", "<div>\ntext\n</div>\n", "[a]: b '1'\n",
                                   "---\n", "", "\n\n",
-                                  "<!-- a -->\n", "***\n", "`a`\n", "![a](b)\n", "12 % 3\n", "\r\n\r\n"])
+                                  "<!-- a -->\n", "***\n", "`a`\n", "![1](b)\n", "12 % 3\n", "\r\n\r\n"])
 def test_blocks_that_are_no_text_are_kept(kept):
     assert MarkdownDocument(kept.encode()).blocks == []
     assert upper(f"a\n\n{kept}\n\nb\n") == f"A\n\n{kept}\n\nB\n"
@@ -187,7 +187,7 @@ def test_underscores_that_were_escaped_stay_text():
 
 @pytest.mark.parametrize(("source", "expected"), [
     (":::note\nSome text.\n:::\n", ":::note\nSOME TEXT.\n:::\n"),
-    ('!!! note "Title"\n    text\n', '!!! note "Title"\n    TEXT\n'),
+    ('!!! note "Title"\n    text\n', '!!! note "TITLE"\n    TEXT\n'),
     ("{: .class #id}\nOne\n", "{: .class #id}\nONE\n"),
     ("One:\n$$\n\\frac{a}{b}\n$$\ntwo\n", "ONE:\n$$\n\\frac{a}{b}\n$$\nTWO\n"),
     ("{% include foo.html %}\none\n", "{% include foo.html %}\nONE\n"), ("# One {#one-id}\n", "# ONE {#one-id}\n"),
