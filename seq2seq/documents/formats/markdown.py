@@ -319,6 +319,15 @@ def _find_title(raw: str, begin: int, title: str | float) -> tuple[int, int, str
     return (*match.span(group), match[1] or "(") if match and title and unescapeAll(match[group]) == title else None
 
 
+def _renamed(tag: Tag, rename: Callable[[str], str] | None) -> str:
+    """Return the source of a tag. rename: function that changes marks of emphasis; None: they become HTML tags."""
+    if tag.raw not in _ELEMENTS:
+        return tag.raw
+    if rename is None:
+        return f"<{'/' * (tag.kind == 'close')}{_ELEMENTS[tag.raw]}>"
+    return rename(tag.raw)
+
+
 def _written(text: str, tags: Sequence[Tag], special: tuple[re.Pattern[str], re.Pattern[str]], kind: str) -> str:
     """Return the source of a text with tags. special: characters to escape; see _ESCAPES."""
     parts: list[str] = []
