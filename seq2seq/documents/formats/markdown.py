@@ -44,8 +44,8 @@ _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _ESCAPES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
     (re.compile(marks), re.compile(others)) for marks, others in (
-        ("(?!)", "(?!)"), (r"[\\&<]", "(?!)"), (r"[\\`*\[\]<>&~!]|(?<![^\W_])_|_(?![^\W_])", "(?!)"),
-        (r"[\\`*\[\]<>&!]|(?<![^\W_])_|_(?![^\W_])", r"[${}:=^+~]"), ("(?!)", r"[^\w\s.,;?'()/-]|_")))
+        ("(?!)", "(?!)"), (r"[\\&<]", "(?!)"), (r"[\\`*\[<>&~!]|(?<![^\W_])_|_(?![^\W_])", "(?!)"),
+        (r"[\\`*\[<>&!]|(?<![^\W_])_|_(?![^\W_])", r"[]${}:=^+~]"), ("(?!)", r"[^\w\s.,;?'()/-]|_")))
 """Sets of characters to escape, in the order in which they are tried until the parser reads the text correctly. The
 first set of each pair gets a backslash; the second one becomes entities, because not all programs know a backslash
 there."""
@@ -57,8 +57,8 @@ _FRAMES = {"line": ("", ""), "underlined": ("", "\n---"), "heading": ("# ", ""),
 """Kinds of texts, each with the smallest document in which the parser reads such a text. "line": paragraph.
 "underlined": heading above a line of = or -, or paragraph above a rule of -, as "> a" above "---". "heading": heading
 after #. "cell": cell of a table after a |. "row": cell of a table at the beginning of a line, without a | before it.
-"term": term above its definition. "alt": text of an image. "note": footnote in a text. Other kinds have their own
-frames: "title" (of an admonition or a tab), "quoted" (title of a link or an image) and "field" (of the front matter)."""
+"term": term above its definition. "alt": text of an image. "note": footnote in a text. Three kinds have frames of their
+own: "title" of an admonition or a tab, "quoted" title of a link or an image, "field" of the front matter."""
 _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
 _CODE = frozenset({"code", "kbd", "samp", "var"})
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del", "==": "mark", "^^": "ins"}

@@ -40,18 +40,17 @@ _INLINE = {
         r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{1,60}):(?![\w:])",                        # icon or emoji
         r"(?<![\w+])\+\+[\"'\w][\w-]{0,40}(?:\+[\w\"'-]{1,40}){0,6}\+\+(?![\w+])",      # keys
         r"(?<!\^)\^[^\s^\[\]]{1,80}\^(?!\^)", r"(?<!~)~[^\s~]{1,80}~(?!~)",             # superscript, subscript
-        r"\\\([^\n]{1,500}?\\\)",                                                       # formulas
+        r"\\\([^\n]{1,500}?\\\)", r"\\\[[^\n]{1,500}?\\\]",                                # formulas
         r"\$\$(?:[^$\\]|\\.){1,500}\$\$",
         r"\$(?![\s$])(?:[^$\\]|\\.){1,500}(?<!\s)\$(?![\w$])",
         r"\$(?=[^$\n]{0,500}[\\^])(?![\s$])(?:[^$\\]|\\.){1,500}(?<!\s)\$(?![\d$])",
     ),
-    "break": (r"\n:[ \t]+(?=\S)",),                                                     # definition of several terms
     "open": (r"\{(?:\+\+|--|==)", r"(?<![=\w])==(?=[^\s=])", r"(?<![\^\w])\^\^(?=[^\s^])"),
 }
 _ATTRIBUTES = r"\{(?::|[ \t]{0,9}(?=[.#]|[A-Za-z][\w-]{0,40}=))[^{}\n]{1,200}\}"
 _INLINE_MARKUP = re.compile("|".join(f"(?P<{kind}>{'|'.join(patterns)})" for kind, patterns in _INLINE.items()).replace(
     "{ATTRIBUTES}", _ATTRIBUTES))
-_MARKS = "]+-=^[{<:~\\$\n"
+_MARKS = "]+-=^[{<:~\\$"
 _SPAN = re.compile(rf"\[(?=[^\[\]\n]{{1,300}}\]{_ATTRIBUTES})")
 """Beginning of a text with attributes: [text]{.class}."""
 _LINK_ROLE = re.compile(r"\{(?:[\w+-]{1,40}:){0,3}(?:ref|doc|any|numref|download|term|eq)\}`(?=[^`<>\s])"
@@ -86,7 +85,8 @@ _BLOCKS = tuple((re.compile(opening), closing, has_empty_lines) for opening, clo
     (r"export[ \t]+(?:(?:const|default|function|let|class|async)\b|\{)", "", False)))
 """Blocks that are no text: the beginning of the first line, the string that ends them, and whether they may have empty
 lines. %s: name in the first line."""
-_END_OF_BLOCK = re.compile(r"(?:[ \t]*+-?[%>]?\}{1,2}|[ \t]++\([^()\n]{1,80}\)|[ \t]*+\{[^{}\n]{1,80}\})?[ \t]*+[.,;]?$")
+_END_OF_BLOCK = re.compile(r"(?:[ \t]*+-?[%>]?\}{1,2}|[ \t]++\([^()\n]{1,80}\)|[ \t]*+\{[^{}\n]{1,80}\})?[ \t]*+"
+                           r"[.,;]?$")
 
 _DIRECTIVE = re.compile(r"(?P<fence>:{3,}|`{3,}|~{3,})[ \t]*\{(?P<name>[\w:.+-]{1,80})\}[ \t]*+(?P<title>[^\n]*)$")
 _TITLED = frozenset({
@@ -96,6 +96,9 @@ _UNTITLED = frozenset({
     "aside", "card-carousel", "centered", "container", "deprecated", "div", "epigraph", "figure", "grid", "grid-item",
     "highlights", "list-table", "margin", "pull-quote", "tab-set", "table", "versionadded", "versionchanged"})
 """Directives of MyST whose contents are Markdown; those of _TITLED have a title. All others stay as they are."""
+_DEFINITION = re.compile(r":[ \t]+\S")
+_MAX_TERMS = 7
+"""Maximum number of lines of the terms of a definition, and its first line."""
 _OPTION = re.compile(r":[\w-]+:(?:\s|$)")
 
 
@@ -223,6 +226,22 @@ def _directive(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     return True
 
 
+def _term(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+    """Rule of the parser: a term above another term of the same definition, which is a line of its own."""
+    if silent or state.is_code_block(line):
+        return False
+    lines = range(line + 1, min(line + _MAX_TERMS, end))
+    below = next((one for one in lines if state.isEmpty(one) or _DEFINITION.match(_text_of(state, one))), line)
+    if below <= line + 1 or state.isEmpty(below):
+        return False
+    state.push("paragraph_open", "p", 1).map = [line, line + 1]
+    token = state.push("inline", "", 0)
+    token.content, token.map, token.children = _text_of(state, line), [line, line + 1], []
+    state.push("paragraph_close", "p", -1)
+    state.line = line + 1
+    return True
+
+
 def _require_block_sizes(state: StateCore) -> None:
     """Raise DocumentError if the text of a block is too long. Called before inline markup is parsed."""
     for token in state.tokens:
@@ -291,6 +310,7 @@ def parser() -> MarkdownIt:
     markdown.block.ruler.before("reference", "footnote_def", footnote_def, everywhere)
     for name, rule in (("directive", _directive), ("extension_block", _block), ("extension_line", _line)):
         markdown.block.ruler.before("table", name, rule, everywhere)
+    markdown.block.ruler.before("deflist", "term", _term)
     markdown.core.ruler.before("inline", "size", _require_block_sizes)
     rules: dict[str, Any] = {"escape": rules_inline.escape, "backticks": rules_inline.backtick,
                              "link": rules_inline.link, "image": rules_inline.image,
