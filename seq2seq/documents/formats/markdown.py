@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from markdown_it.common.html_blocks import block_names
 from markdown_it.common.utils import unescapeAll
 from markdown_it.token import Token
 from ruamel.yaml import YAML
@@ -44,22 +45,24 @@ _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _ESCAPES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
     (re.compile(marks), re.compile(others)) for marks, others in (
-        ("(?!)", "(?!)"), (r"[\\&<]", "(?!)"), (r"[\\`*\[<>&~!]|(?<![^\W_])_|_(?![^\W_])", "(?!)"),
+        (r"\\\Z", "(?!)"), (r"[\\&<]", "(?!)"), (r"[\\`*\[<>&~!]|(?<![^\W_])_|_(?![^\W_])", "(?!)"),
         (r"[\\`*\[<>&!]|(?<![^\W_])_|_(?![^\W_])", r"[]${}:=^+~]"), ("(?!)", r"[^\w\s.,;?'()/-]|_")))
 """Sets of characters to escape, in the order in which they are tried until the parser reads the text correctly. The
 first set of each pair gets a backslash; the second one becomes entities, because not all programs know a backslash
 there."""
 _LINE_MARKUP = re.compile(r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)|[>|<]|```|~~~|:?-+:?\s*\|"
-                          r"|---|\[(?=[^\]]*\]:)|[:~](?=\s)|(?:[*_-][ \t]*){3,}$")
+                          r"|---|\[(?=[^\]]*\]:)|~(?=\s|$)|:|\+\+\+|!!!|\?\?\?|===|:::|///|\$\$|%|(?:[*_-][ \t]*){3,}$")
 _ODD_START = re.compile(r"[^\w\s&\\]|_|import\b|export\b")
 _FRAMES = {"line": ("", ""), "underlined": ("", "\n---"), "heading": ("# ", ""), "cell": ("|", "|\n|-|"),
            "row": ("", "|b\n-|-"), "term": ("", "\n: a"), "alt": ("![", "](a)"), "note": ("^[", "]")}
 """Kinds of texts, each with the smallest document in which the parser reads such a text. "line": paragraph.
 "underlined": heading above a line of = or -, or paragraph above a rule of -, as "> a" above "---". "heading": heading
 after #. "cell": cell of a table after a |. "row": cell of a table at the beginning of a line, without a | before it.
-"term": term above its definition. "alt": text of an image. "note": footnote in a text. Three kinds have frames of their
-own: "title" of an admonition or a tab, "quoted" title of a link or an image, "field" of the front matter."""
+"term": term above its definition. "alt": text of an image. "note": footnote in a text. Four kinds have frames of their
+own: "title" (of an admonition or a tab), "argument" (of a directive), "quoted" (title of a link) and "field" (of the
+front matter)."""
 _CLOSING = re.compile(r"(?<=[ \t])#(?=#*[ \t]*$)|^#(?=#*[ \t]*$)")
+_BREAKS = frozenset({"br", *block_names})
 _CODE = frozenset({"code", "kbd", "samp", "var"})
 _ELEMENTS = {"*": "em", "_": "em", "**": "strong", "__": "strong", "~~": "del", "==": "mark", "^^": "ins"}
 
@@ -82,7 +85,7 @@ class _Text:
         """Return the part that is translated."""
         begin, end, first, last = self.core
         return Block(self.text[begin:end], shift_tags(self.tags[first:last], begin, end), place,
-                     split=self.kind not in ("alt", "quoted", "title", "field"))
+                     split=self.kind not in ("alt", "quoted", "title", "argument", "field"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,7 @@ class MarkdownDocument:
                     begin = begins[first] + token.meta["column"]
                     end = begin + len(token.content)
                     frame = token.meta["frame"]
+                    kind = "argument" if "{" in frame[0] else kind      # MyST could read it as the first paragraph
                 elif kind in ("cell", "row"):
                     position = position if row == first else begin
                     row = first
@@ -252,9 +256,11 @@ class MarkdownDocument:
         # A line of a code span could be read as the second line of a table.
         tags = [replace(tag, raw=(raws or {}).get(tag.raw, tag.raw)) for tag in tags]
         tags = [replace(tag, raw=tag.raw.replace("\n", " ")) if tag.raw.startswith("`") else tag for tag in tags]
+        # A new $ could be the other end of a formula for some programs.
+        escapes = _ESCAPES if core.count("$") <= span.text.count("$") else _ESCAPES[3:]
         for rename in (str, lambda raw: raw.replace("_", "*"), None):
             renamed = [Tag(tag.position, _renamed(tag, rename), tag.kind) for tag in tags]
-            for special in _ESCAPES:
+            for special in escapes:
                 result = _written(text, renamed, special, span.kind)
                 if _reads_as(result, text, renamed, span, self._environment):
                     return result
@@ -332,7 +338,7 @@ def _written(text: str, tags: Sequence[Tag], special: tuple[re.Pattern[str], re.
     """Return the source of a text with tags. special: characters to escape; see _ESCAPES."""
     parts: list[str] = []
     last = 0
-    starts_line = kind in ("line", "underlined", "row", "term")
+    starts_line = kind in ("line", "underlined", "row", "term", "argument")
     escaped, replaced = special
     for position, raw in [*((tag.position, tag.raw) for tag in tags), (len(text), "")]:
         is_break = _breaks_line(raw)
@@ -363,7 +369,8 @@ def _escape_start(part: str, ends_line: bool, always: bool) -> str:
             always and _ODD_START.match(stripped)):
         return part
     at = len(part) - len(stripped) + (len(match["number"]) if match and match["number"] else 0)
-    return f"{part[:at]}&#{ord(part[at])};{part[at + 1:]}" if always or part[at] == ":" else f"{part[:at]}\\{part[at:]}"
+    sign = f"&#{ord(part[at])};" if always or part[at] in ":?/$%" else f"\\{part[at]}"
+    return f"{part[:at]}{sign}{part[at + 1:]}"
 
 
 def _reads_as(result: str, text: str, tags: Sequence[Tag], span: _Text, environment: dict[str, Any]) -> bool:
@@ -524,7 +531,7 @@ def _inline(children: Sequence[Token], source: str
             name = html["name"].lower() if html else ""
             if name in _CODE and html and not html["end"] and source.find(f"</{name}", end) >= 0:
                 code = f"</{name}", begin
-            elif name == "br" or _breaks_line(source[begin:end]):
+            elif name in _BREAKS or _breaks_line(source[begin:end]):
                 tags.append((length, source[begin:end], "break", name))
                 content = "" if name else " "
             else:

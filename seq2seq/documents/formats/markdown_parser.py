@@ -22,6 +22,7 @@ from mdit_py_plugins.myst_blocks import myst_block_plugin
 
 from seq2seq.documents.block import require_block_size
 
+_KEY = r"(?:\"[^\"\n]{1,80}\"|[\w'-]{1,40})"
 # Inline markup by the kind of tag that it becomes. Each pattern is bounded, because it is tried at each mark.
 _INLINE = {
     "close": (r"(?:\+\+|--|==)\}", r"(?<=[^\s=])==(?![=\w])", r"(?<=[^\s^])\^\^(?![\^\w])",
@@ -37,9 +38,10 @@ _INLINE = {
         r"{ATTRIBUTES}",
         r"\{~~[^\n]{1,400}?~~\}", r"\{>>[^\n]{1,400}?<<\}",                             # CriticMarkup
         r"\{[\w:+-]{1,80}\}(?P<ticks>`{1,3})(?!`)(?s:.{1,500}?)(?<!`)(?P=ticks)(?!`)",  # role of MyST
-        r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{1,60}):(?![\w:])",                        # icon or emoji
-        r"(?<![\w+])\+\+[\"'\w][\w-]{0,40}(?:\+[\w\"'-]{1,40}){0,6}\+\+(?![\w+])",      # keys
-        r"(?<!\^)\^[^\s^\[\]]{1,80}\^(?!\^)", r"(?<!~)~[^\s~]{1,80}~(?!~)",             # superscript, subscript
+        r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{0,60}):(?![\w:])",                        # icon or emoji
+        rf"(?<![\w+])\+\+{_KEY}(?:\+{_KEY}){{0,6}}\+\+(?![\w+])",
+        r"(?<!\^)\^(?:[^\s^\[\]\\]|\\.){1,80}\^(?!\^)",                                    # superscript, subscript
+        r"(?<!~)~(?:[^\s~\\]|\\.){1,80}~(?!~)",
         r"\\\([^\n]{1,500}?\\\)", r"\\\[[^\n]{1,500}?\\\]",                                # formulas
         r"\$\$(?:[^$\\]|\\.){1,500}\$\$",
         r"\$(?![\s$])(?:[^$\\]|\\.){1,500}(?<!\s)\$(?![\w$])",
@@ -64,12 +66,13 @@ _LINE = re.compile("(?:" + "|".join((
     r":{3,}[ \t]*+[\w-]++[ \t]*+\[(?P<title3>\S[^\n]*)\](?:\{[^{}]*+\})?",
     r":{3,}[ \t]*+[A-Za-z][\w-]*+[ \t]++(?P<title4>[^\s{}\[][^{}\n]*+)(?:\{[^{}]*+\})?", r":{3,}[^\n]*",
     # Blocks of pymdown-extensions. The argument of html is the name of an element.
-    r"(?P<options>/{3,}[ \t]*+(?:html\b[^\n]*|[\w-]++(?:[ \t]*+\|[ \t]*+(?P<title5>\S[^\n]*))?))", r"/{3,}",
+    r"(?P<options>/{3,}[ \t]*+(?:html\b[^\n]*|[\w-]++(?:[ \t]*+\|[ \t]*+{HEADING}(?P<title5>\S[^\n]*))?))", r"/{3,}",
     r"\*\[[^\]\n]{1,200}\]:[ \t]*+(?P<title6>\S[^\n]*)",                                # abbreviation
-    r"\[![A-Za-z]{1,30}\][+-]?(?:[ \t]++(?P<title7>\S[^\n]*))?",                        # alert
+    r"\[![A-Za-z]{1,30}\][+-]?(?:[ \t]++{HEADING}(?P<title7>\S[^\n]*))?",                        # alert
     # Tables of contents, snippets, commands of TeX, lists of attributes.
     r"(?i:\[TOC\]|\[\[_?TOC_?\]\]|@\[toc\])", r";?-{1,8}8<-{1,8}[ \t]+[^\n]*", r"<<<[ \t]+[^\n]*",
-    r"\\[A-Za-z]{2,30}(?:\{[^{}\n]*\}|\[[^\[\]\n]*\])*+", _ATTRIBUTES)) + ")$")
+    r"\\[A-Za-z]{2,30}(?:\{[^{}\n]*\}|\[[^\[\]\n]*\])*+", _ATTRIBUTES)).replace(
+        "{HEADING}", r"(?:#{1,6}[ \t]++)?+") + ")$")
 """Lines that are no text but for their titles."""
 
 _CALL = r"[ \t]*+(highlight|comment|code|codeblock|mermaid|math|katex|chart|gist)\b"
@@ -96,6 +99,8 @@ _UNTITLED = frozenset({
     "aside", "card-carousel", "centered", "container", "deprecated", "div", "epigraph", "figure", "grid", "grid-item",
     "highlights", "list-table", "margin", "pull-quote", "tab-set", "table", "versionadded", "versionchanged"})
 """Directives of MyST whose contents are Markdown; those of _TITLED have a title. All others stay as they are."""
+_ITEM = re.compile(r"(?::[^\s:][^:\n]{0,60}:(?:[ \t]+|$)|(?:#|[A-Za-z]|[ivxlcdmIVXLCDM]{2,8})[.)][ \t]+)"
+                   r"(?P<title>\S[^\n]*)?$")
 _DEFINITION = re.compile(r":[ \t]+\S")
 _MAX_TERMS = 7
 """Maximum number of lines of the terms of a definition, and its first line."""
@@ -226,18 +231,26 @@ def _directive(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     return True
 
 
-def _term(state: StateBlock, line: int, end: int, silent: bool) -> bool:
-    """Rule of the parser: a term above another term of the same definition, which is a line of its own."""
-    if silent or state.is_code_block(line):
+def _single_line(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+    """Rule of the parser: a line that is no part of a paragraph for some generators. It is an item of a list with
+    letters, a field of MyST, or a term above another term of the same definition."""
+    if state.is_code_block(line):
         return False
-    lines = range(line + 1, min(line + _MAX_TERMS, end))
-    below = next((one for one in lines if state.isEmpty(one) or _DEFINITION.match(_text_of(state, one))), line)
-    if below <= line + 1 or state.isEmpty(below):
-        return False
-    state.push("paragraph_open", "p", 1).map = [line, line + 1]
-    token = state.push("inline", "", 0)
-    token.content, token.map, token.children = _text_of(state, line), [line, line + 1], []
-    state.push("paragraph_close", "p", -1)
+    match = _ITEM.match(_text_of(state, line))
+    if match is not None:
+        if not any(_ITEM.match(_text_of(state, other)) for other in (line - 1, line + 1) if 0 <= other < end):
+            return False
+    elif not silent:
+        lines = range(line + 1, min(line + _MAX_TERMS, end))
+        below = next((one for one in lines if state.isEmpty(one) or _DEFINITION.match(_text_of(state, one))), line)
+        if below > line + 1 and not state.isEmpty(below):
+            match = re.match(r"(?P<title>.+)", _text_of(state, line))
+    if match is None or silent:
+        return match is not None
+    state.push("extension_open", "", 1)
+    if match["title"]:
+        _push_title(state, line, match, "title")
+    state.push("extension_close", "", -1)
     state.line = line + 1
     return True
 
@@ -310,7 +323,7 @@ def parser() -> MarkdownIt:
     markdown.block.ruler.before("reference", "footnote_def", footnote_def, everywhere)
     for name, rule in (("directive", _directive), ("extension_block", _block), ("extension_line", _line)):
         markdown.block.ruler.before("table", name, rule, everywhere)
-    markdown.block.ruler.before("deflist", "term", _term)
+    markdown.block.ruler.before("deflist", "single_line", _single_line, everywhere)
     markdown.core.ruler.before("inline", "size", _require_block_sizes)
     rules: dict[str, Any] = {"escape": rules_inline.escape, "backticks": rules_inline.backtick,
                              "link": rules_inline.link, "image": rules_inline.image,
