@@ -189,7 +189,7 @@ class MarkdownDocument:
                 prefix = ""
                 frame = None
                 if kind == "title":
-                    begin = begins[first] + token.meta["column"]
+                    begin += token.meta["column"]
                     end = begin + len(token.content)
                     frame = token.meta["frame"]
                     kind = "argument" if "{" in frame[0] else kind      # MyST could read it as the first paragraph
@@ -258,8 +258,9 @@ class MarkdownDocument:
         tags = [replace(tag, raw=tag.raw.replace("\n", " ")) if tag.raw.startswith("`") else tag for tag in tags]
         # A new $ could be the other end of a formula for some programs.
         escapes = _ESCAPES if core.count("$") <= span.text.count("$") else _ESCAPES[3:]
-        for rename in (str, lambda raw: raw.replace("_", "*"), None):
-            renamed = [Tag(tag.position, _renamed(tag, rename), tag.kind) for tag in tags]
+        renamings: list[Callable[[str], str] | None] = [str, lambda raw: raw.replace("_", "*"), None]
+        for renamed in dict.fromkeys(tuple(Tag(tag.position, _renamed(tag, rename), tag.kind) for tag in tags)
+                                     for rename in renamings):
             for special in escapes:
                 result = _written(text, renamed, special, span.kind)
                 if _reads_as(result, text, renamed, span, self._environment):
@@ -517,7 +518,9 @@ def _inline(children: Sequence[Token], source: str
             raw = source[begin:end]
             if raw.startswith("{") and begin == cursor and tags and tags[-1][0] == length and (
                     tags[-1][1].endswith(("]", ")", "`", ":")) and token.meta["kind"] == "alone"):
-                tags[-1] = (length, tags[-1][1] + raw, *tags[-1][2:])   # attributes of a link, code or an icon
+                before = tags[-1][1]                                    # of a link, an image, code or an icon
+                tags[-1] = (length, before + raw, *tags[-1][2:])
+                inner[-2:] = [(before + raw if one[0] == before else one[0], *one[1:]) for one in inner[-2:]]
             else:
                 tags.append((length, raw, token.meta["kind"], token.meta["name"]))
             if raw.startswith("^["):

@@ -60,7 +60,7 @@ _LINK_ROLE = re.compile(r"\{(?:[\w+-]{1,40}:){0,3}(?:ref|doc|any|numref|download
 
 _LINE = re.compile("(?:" + "|".join((
     # Admonitions, tabs of MkDocs.
-    r'(?P<indented>(?:!!!|\?\?\?\+?)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+(?:[ \t]*+"(?P<title1>\S[^\n]*)")?'
+    r'(?P<indented>(?:!!!|\?\?\?\+?)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+(?:[ \t]*+"(?P<title1>\S[^\n]*)?")?'
     r'|===[!+]{0,2}[ \t]+"(?P<title2>\S[^\n]*)")',
     # Containers of Docusaurus and VitePress.
     r":{3,}[ \t]*+[\w-]++[ \t]*+\[(?P<title3>\S[^\n]*)\](?:\{[^{}]*+\})?",
@@ -118,15 +118,16 @@ def _text_of(state: StateBlock, line: int) -> str:
     return state.src[state.bMarks[line] + state.tShift[line]:state.eMarks[line]].rstrip()
 
 
-def _push_title(state: StateBlock, line: int, match: re.Match[str], group: str) -> None:
-    """Add the tokens of a title. `meta` has the column of the title, and the parts of its line around it."""
+def _push_title(state: StateBlock, line: int, match: re.Match[str], group: str, below: str = "") -> None:
+    """Add the tokens of a title. `meta` has the column of the title, and the parts of its line around it with the line
+    below, without which the parser would not read the title as one."""
     begin = state.bMarks[line] + state.tShift[line] + match.start(group)
     title = match[group].rstrip()
     state.push("title_open", "", 1)
     token = state.push("inline", "", 0)
     token.content, token.map, token.children = title, [line, line + 1], []
     token.meta = {"column": begin - state.src.rfind("\n", 0, begin) - 1,
-                  "frame": (match.string[:match.start(group)], match.string[match.start(group) + len(title):])}
+                  "frame": (match.string[:match.start(group)], match.string[match.start(group) + len(title):] + below)}
     state.push("title_close", "", -1)
 
 
@@ -245,11 +246,14 @@ def _single_line(state: StateBlock, line: int, end: int, silent: bool) -> bool:
         below = next((one for one in lines if state.isEmpty(one) or _DEFINITION.match(_text_of(state, one))), line)
         if below > line + 1 and not state.isEmpty(below):
             match = re.match(r"(?P<title>.+)", _text_of(state, line))
-    if match is None or silent:
-        return match is not None
+    if silent:                                                          # a definition ends the lines of its terms
+        return match is not None or _DEFINITION.match(_text_of(state, line)) is not None
+    if match is None:
+        return False
     state.push("extension_open", "", 1)
     if match["title"]:
-        _push_title(state, line, match, "title")
+        begin = match.string[:match.start("title")]
+        _push_title(state, line, match, "title", begin and f"\n{begin}x")
     state.push("extension_close", "", -1)
     state.line = line + 1
     return True
@@ -323,7 +327,7 @@ def parser() -> MarkdownIt:
     markdown.block.ruler.before("reference", "footnote_def", footnote_def, everywhere)
     for name, rule in (("directive", _directive), ("extension_block", _block), ("extension_line", _line)):
         markdown.block.ruler.before("table", name, rule, everywhere)
-    markdown.block.ruler.before("deflist", "single_line", _single_line, everywhere)
+    markdown.block.ruler.before("lheading", "single_line", _single_line, everywhere)
     markdown.core.ruler.before("inline", "size", _require_block_sizes)
     rules: dict[str, Any] = {"escape": rules_inline.escape, "backticks": rules_inline.backtick,
                              "link": rules_inline.link, "image": rules_inline.image,
