@@ -52,6 +52,8 @@ first set of each pair gets a backslash; the second one becomes entities, becaus
 there."""
 _LINE_MARKUP = re.compile(r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)|[>|<]|```|~~~|:?-+:?\s*\|"
                           r"|---|\[(?=[^\]]*\]:)|~(?=\s|$)|:|\+\+\+|!!!|\?\?\?|===|:::|///|\$\$|%|(?:[*_-][ \t]*){3,}$")
+_PLAIN = re.compile(r"(?!(?:im|ex)port\b)[^\W\d_](?:[^\W_]|[ ,.;?'()/-])*+")
+"""Text that is no markup anywhere."""
 _ODD_START = re.compile(r"[^\w\s&\\]|_|import\b|export\b")
 _FRAMES = {"line": ("", ""), "underlined": ("", "\n---"), "heading": ("# ", ""), "cell": ("|", "|\n|-|"),
            "row": ("", "|b\n-|-"), "term": ("", "\n: a"), "alt": ("![", "](a)"), "note": ("^[", "]")}
@@ -376,6 +378,8 @@ def _escape_start(part: str, ends_line: bool, always: bool) -> str:
 
 def _reads_as(result: str, text: str, tags: Sequence[Tag], span: _Text, environment: dict[str, Any]) -> bool:
     """Return True if the parser reads a source, `result`, as this text with these tags, and as no other block."""
+    if not tags and result == text and _PLAIN.fullmatch(text):          # most texts: spares four fifths of the time
+        return True
     before, after = span.frame
     written = result.replace("|", "\\|") if span.kind in ("cell", "row") else result
     environment = {"references": ChainMap({}, environment.get("references", {}))}

@@ -101,7 +101,7 @@ _UNTITLED = frozenset({
 """Directives of MyST whose contents are Markdown; those of _TITLED have a title. All others stay as they are."""
 _ITEM = re.compile(r"(?::[^\s:][^:\n]{0,60}:(?:[ \t]+|$)|(?:#|[A-Za-z]|[ivxlcdmIVXLCDM]{2,8})[.)][ \t]+)"
                    r"(?P<title>\S[^\n]*)?$")
-_DEFINITION = re.compile(r":[ \t]+\S")
+_DEFINITION = re.compile(r":[ \t]+(?P<title>\S[^\n]*)$")
 _MAX_TERMS = 7
 """Maximum number of lines of the terms of a definition, and its first line."""
 _OPTION = re.compile(r":[\w-]+:(?:\s|$)")
@@ -234,22 +234,20 @@ def _directive(state: StateBlock, line: int, end: int, silent: bool) -> bool:
 
 def _single_line(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     """Rule of the parser: a line that is no part of a paragraph for some generators. It is an item of a list with
-    letters, a field of MyST, or a term above another term of the same definition."""
+    letters, a field of MyST, a definition, or a term above another term of the same definition."""
     if state.is_code_block(line):
         return False
-    match = _ITEM.match(_text_of(state, line))
-    if match is not None:
-        if not any(_ITEM.match(_text_of(state, other)) for other in (line - 1, line + 1) if 0 <= other < end):
-            return False
-    elif not silent:
+    text = _text_of(state, line)
+    match = _DEFINITION.match(text)
+    if match is None and any(_ITEM.match(_text_of(state, other)) for other in (line - 1, line + 1) if 0 <= other < end):
+        match = _ITEM.match(text)
+    if match is None and not silent:
         lines = range(line + 1, min(line + _MAX_TERMS, end))
         below = next((one for one in lines if state.isEmpty(one) or _DEFINITION.match(_text_of(state, one))), line)
         if below > line + 1 and not state.isEmpty(below):
-            match = re.match(r"(?P<title>.+)", _text_of(state, line))
-    if silent:                                                          # a definition ends the lines of its terms
-        return match is not None or _DEFINITION.match(_text_of(state, line)) is not None
-    if match is None:
-        return False
+            match = re.match(r"(?P<title>.+)", text)
+    if match is None or silent:
+        return match is not None
     state.push("extension_open", "", 1)
     if match["title"]:
         begin = match.string[:match.start("title")]
