@@ -102,7 +102,7 @@ _UNTITLED = frozenset({
 _ITEM = re.compile(r"(?::[^\s:][^:\n]{0,60}:(?:[ \t]+|$)|(?:#|[A-Za-z]|[ivxlcdmIVXLCDM]{2,8})[.)][ \t]+)"
                    r"(?P<title>\S[^\n]*)?$")
 _DEFINITION = re.compile(r":[ \t]+(?P<title>\S[^\n]*)$")
-_MAX_TERMS = 7
+_MAX_TERMS = 17
 """Maximum number of lines of the terms of a definition, and its first line."""
 _OPTION = re.compile(r":[\w-]+:(?:\s|$)")
 
@@ -244,7 +244,8 @@ def _single_line(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     if match is None and not silent:
         lines = range(line + 1, min(line + _MAX_TERMS, end))
         below = next((one for one in lines if state.isEmpty(one) or _DEFINITION.match(_text_of(state, one))), line)
-        if below > line + 1 and not state.isEmpty(below):
+        definition = below + state.isEmpty(below)
+        if below > line + 1 and definition < end and _DEFINITION.match(_text_of(state, definition)):
             match = re.match(r"(?P<title>.+)", text)
     if match is None or silent:
         return match is not None
