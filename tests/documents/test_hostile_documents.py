@@ -164,7 +164,11 @@ CASES = {
     **{f"{format} of {marks.decode()}": (format, lambda size, marks=marks: marks * (size // len(marks)), 3_000,
                                          50_000_000, None)
        for format, all_marks in (("markdown", (b"[", b"*", b"`", b"> ", b"![", b"**a", b"_", b"<a ", b"|", b"\\", b"&#",
-                                               b"~~", b"- ", b"    ", b"* a\n", b"`a``", b"[a](", b"a|b\n-|-\n")),
+                                               b"~~", b"- ", b"    ", b"* a\n", b"`a``", b"[a](", b"a|b\n-|-\n",
+                                               b"$", b"$$a\n",
+                                               b"{", b"{{", b"{%\n", b":::", b":::{note}\n", b"(", b"\\(", b"\\[\n",
+                                               b"[^a", b"[^a]: a\n", b"a\na\n: a\n", b"a. b\n", b"==a ", b"^", b"~a",
+                                               b"!!! a\n    ", b'=== "a"\n', b"{ref}`a", b"<A\n", b"[a]{.b}")),
                                  ("html", (b"<", b"<a ", b"<!--", b"</", b"<script>", b"<a b='", b"&", b"&#", b"<p>",
                                            b"{{", b"{% if %}", b"<?php ", b"{{#a}}", b"@if(a){", b"<rt>", b"<x-y>")),
                                  ("srt", (b"<i>", b"{\\", b"-->", b"1\n", b"- a\n")))
