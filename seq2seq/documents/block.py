@@ -28,6 +28,8 @@ MAX_DEPTH = 1_000
 """Maximum depth of nested elements."""
 
 
+IN_STRINGS = ("template", "bbcode", "strftime")
+"""Syntaxes that the strings of any program may have; see `syntaxes`."""
 TagKind = Literal["open", "close", "alone", "break"]
 
 
@@ -70,7 +72,7 @@ class Block:
     place: str = ""
     split: bool = True
     keeps_lines: bool = False
-    syntax: tuple[str, ...] = ()
+    syntax: tuple[str, ...] = IN_STRINGS
     access_keys: str = ""
     markup_in_text: bool = True
 

@@ -30,6 +30,8 @@ _ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
 _LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
 _LOOK_BACK = 40
 _NOT_A_SPACE = re.compile(r"[ \t\u00a0]*+[\r\n]\s*+|[\t\u00a0]")
+_UNNUMBERED = re.compile(r"(?<![\d%])%[-+#0]*+\d*+(?:\.\d++)?(?:hh|h|ll|l|z|j|t|q)?[diouxXeEfgGcsp@](?![a-z]{3})"
+                         r"|(?<!\{)\{\}")
 _STANDARD = Placeholders()
 
 
@@ -298,12 +300,21 @@ class DividedDocument:
 
     def _damaged(self, block: Block, joined: Block, pairs: Sequence[tuple[str, str]]) -> bool:
         """Return True if a translated block has other placeholders than its translated sentences, or other tags than
-        the block. pairs: sentences of the block with their translations."""
+        the block, or directives of printf without numbers in another order. pairs: sentences of the block with their
+        translations."""
+        old, new = _directives(block.text), _directives(joined.text)
+        if old != new and sorted(old) == sorted(new):
+            return True
         counts = self._placeholders.counts
         before = sum((counts(translation) for _, translation in pairs), counts(block.text))
         after = sum((counts(sentence) for sentence, _ in pairs), counts(joined.text))
         return before != after or Counter(tag.raw for tag in block.tags) != Counter(tag.raw for tag in joined.tags) or (
             _is_well_nested(block.tags) and not _is_well_nested(joined.tags))
+
+
+def _directives(text: str) -> list[str]:
+    """Return the directives that take their arguments in the order in which they stand."""
+    return _UNNUMBERED.findall(text) if "%" in text or "{}" in text else []
 
 
 def _is_well_nested(tags: Sequence[Tag]) -> bool:

@@ -16,7 +16,7 @@ from seq2seq.documents.block import Block, Tag, TagKind, element_ends, pair_tags
 from seq2seq.documents.messages import BranchedMessage, parse_message
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import blanked, overlapping
-from seq2seq.documents.syntaxes import Markup, find_markup
+from seq2seq.documents.syntaxes import GETTEXT_FORMATS, Markup, find_markup, with_order
 
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w:.-]{0,80}|[0-9]{1,3})(?P<rest>(?:\s(?:[^<>\"']|\"[^\"<]{0,2000}\""
                   r"|'[^'<]{0,2000}'){0,400})?)(?P<alone>/?)>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
@@ -144,7 +144,22 @@ class Piece:
         """Return the translated piece with its markup."""
         if (translated.text, translated.tags) == (self.block.text, self.block.tags):
             return self.original
-        return with_markup(with_key(translated, self.mark, self.key), self.values)
+        return with_markup(with_key(translated, self.mark, self.key), self._in_order(translated.text))
+
+    def _in_order(self, translation: str) -> dict[str, str]:
+        """Return the values by stand-in. If the translation has directives of printf in another order, and the format
+        can number them, they get the numbers of their arguments: `%s: %d` becomes `%2$d: %1$s`."""
+        names = [name for name in self.original.syntax if name in GETTEXT_FORMATS]
+        if len(names) != 1 or not self.values:
+            return self.values
+        directives = {key: value for key, value in self.values.items()
+                      if [(one.begin, one.end) for one in find_markup(value, names)] == [(0, len(value))]}
+        found = [key for key in re.findall(r"\{\d+\}", translation) if key in directives]
+        ordered = with_order(" ".join(directives.values()), " ".join(directives[key] for key in found), names[0])
+        if ordered is None:
+            return self.values
+        return self.values | dict(zip(found, (ordered[one.begin:one.end] for one in find_markup(ordered, names)),
+                                      strict=True))
 
 
 @dataclass(frozen=True)

@@ -119,9 +119,9 @@ def joined(block, translate, placeholders=None):
 
 
 def test_no_sentence_ends_inside_of_a_placeholder():
-    text = "Ja. %{Eine. Datei} Nein. {{ a. B }}. Da."
+    text = "Ja. %{Eine. Datei} Nein. [[a. B]] c. Da."
     sentences, _, lost = joined(Block(text, place="line 3"), str)
-    assert sentences == ["Ja.", "%{Eine. Datei} Nein.", "{{ a. B }}.", "Da."]
+    assert sentences == ["Ja.", "%{Eine. Datei} Nein.", "[[a. B]] c.", "Da."]
     assert lost == []
 
 
@@ -132,8 +132,8 @@ def test_no_line_ends_inside_of_a_placeholder():
 
 
 def test_spaces_inside_of_placeholders_stay():
-    sentences, text, lost = joined(Block("Ein\u00a0Hund\t{{ a\u00a0}}"), lambda text: text.replace("Ein", "Der"))
-    assert (sentences, text, lost) == (["Ein Hund {{ a\u00a0}}"], "Der Hund {{ a\u00a0}}", [])
+    sentences, text, lost = joined(Block("Ein\u00a0Hund\t[[a\u00a0]]"), lambda text: text.replace("Ein", "Der"))
+    assert (sentences, text, lost) == (["Ein Hund [[a\u00a0]]"], "Der Hund [[a\u00a0]]", [])
 
 
 def test_a_block_that_lost_a_placeholder_when_it_was_joined_is_reported_with_its_place():

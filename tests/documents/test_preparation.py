@@ -122,3 +122,28 @@ def test_the_mark_of_an_access_key_is_put_into_the_translation(text, marks, with
     block, found, key = without_key(Block(text, access_keys=marks))
     assert (block.text, found) == (without, mark)
     assert with_key(Block(translation), found, key).text == expected
+
+
+@pytest.mark.parametrize(("format", "source", "translation", "expected"), [
+    ("android", "<resources><string name='a'>%s of %d dogs</string></resources>", "{1} Hunde von {0}",
+     ">%2$d Hunde von %1$s<"),
+    ("android", "<resources><string name='a'>%s of %s</string></resources>", "{1} von {0}", ">%2$s von %1$s<"),
+    ("android", "<resources><string name='a'>%1$s of %2$d dogs</string></resources>", "{1} Hunde von {0}",
+     ">%2$d Hunde von %1$s<"),
+    ("strings", '"a" = "%@ of %ld dogs";', "{1} Hunde von {0}", '"%2$ld Hunde von %1$@"'),
+    ("strings", '"a" = "%@ of %ld dogs";', "{0} von {1} Hunden", '"%@ von %ld Hunden"')])
+def test_directives_in_another_order_get_the_numbers_of_their_arguments(format, source, translation, expected):
+    divided = DividedDocument(parse(source.encode(), format, "a", "en", "de"))
+    reports = []
+    assert expected in divided.join([translation], "de", report=lambda *one: reports.append(one)).decode()
+    assert reports == []
+
+
+@pytest.mark.parametrize(("source", "translation", "is_reported"), [
+    ("%s of %d dogs", "%d Hunde von %s", True), ("{} of {x} dogs {}", "{x} Hunde {} {}", False),
+    ("%1$s of %2$d dogs", "%2$d Hunde von %1$s", False), ("%s of %s", "%s von %s", False)])
+def test_directives_without_numbers_in_another_order_are_reported(source, translation, is_reported):
+    divided = DividedDocument(parse(json.dumps({"a": source}).encode(), "json", "a", "en", "de"))
+    reports = []
+    divided.join([translation], "de", report=lambda place, fault: reports.append((place, fault)))
+    assert reports == [("line 1", "lost_placeholder")] * is_reported

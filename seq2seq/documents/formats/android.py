@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from seq2seq.documents.block import Block, TagKind, pair_tags
+from seq2seq.documents.block import IN_STRINGS, Block, TagKind, pair_tags
 from seq2seq.documents.spans import is_message, join_surrogates, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile
@@ -91,7 +91,7 @@ class AndroidDocument:
             string.after = after if after.strip(" ") or last.endswith(_ESCAPED_SPACE) else ""
         is_reference = len(filled) == 1 == len(texts) and _REFERENCE.fullmatch(texts[0].strip())
         if is_message(block.text) and not is_reference:
-            self.blocks.append(block)
+            self.blocks.append(replace(block, syntax=("java-printf", *IN_STRINGS)))
             self._strings.append(string)
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from seq2seq.documents.block import Block, DocumentError
+from seq2seq.documents.block import IN_STRINGS, Block, DocumentError
 from seq2seq.documents.spans import decode_text, encode_text, is_message, join_surrogates, replace_spans, trim
 
 _STRING = r"\"(?:[^\"\\]|\\[\s\S])*+\"|'(?:[^'\\]|\\[\s\S])*+'|[\w.$:/-]++"
@@ -46,7 +46,8 @@ class AppleStringsDocument:
                                     "lines.")
             name = "value" if match["value"] else "key"                         # the text of "Open"; is its key
             if is_message(text := _unescape(match[name])):
-                self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True))[1])
+                self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True,
+                                              syntax=("objc", *IN_STRINGS)))[1])
                 self._values.append((*match.span(name), name == "key"))
             begin = _end_of_space(self._text, match.end())
 

@@ -52,7 +52,8 @@ class HtmlDocument(RunDocument):
         require_count(sum(map(text.count, ("<", "{{", "{%", "{#", "{!!", "@"))), MAX_TAGS, "tags")
         mark = "\ufeff" if text.startswith("\ufeff") else ""                    # byte order mark
         tokens = _with_opaque_joined(list(_tokens(text.removeprefix(mark))))
-        super().__init__([Token("other", mark), *tokens], encoding, partial(Block, syntax=("template",)))
+        make = partial(Block, syntax=("template",), markup_in_text=False)
+        super().__init__([Token("other", mark), *tokens], encoding, make)
 
     def _serialize(self, block: Block, run: Sequence[Token]) -> str:
         return block.serialize(lambda text: html.escape(text, quote=False))

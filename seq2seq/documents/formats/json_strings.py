@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from seq2seq.documents.block import MAX_DEPTH, Block, DocumentError
+from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
 from seq2seq.documents.json_tree import read_json
 from seq2seq.documents.plurals import plural_sources
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
@@ -81,7 +81,7 @@ class JsonDocument:
                 if is_message(text := read_any_json(token), self._text[level.key[0] + 1:level.key[1] - 1]):
                     self.blocks.append(trim(Block(
                         text, place=f"line {line}", keeps_lines=True, access_keys="&",
-                        syntax=("chrome",) if self._is_extension else ()))[1])
+                        syntax=("chrome",) if self._is_extension else ("vue", *IN_STRINGS)))[1])
                     self._strings.append(match.span())
                     if level.is_object and (plural := _PLURAL.fullmatch(self._text[slice(*level.key)])):
                         level.plurals.setdefault(plural[1], {})[plural[2]] = len(self.blocks) - 1

@@ -87,7 +87,8 @@ class _Text:
         """Return the part that is translated."""
         begin, end, first, last = self.core
         return Block(self.text[begin:end], shift_tags(self.tags[first:last], begin, end), place,
-                     split=self.kind not in ("alt", "quoted", "title", "argument", "field"))
+                     split=self.kind not in ("alt", "quoted", "title", "argument", "field"), syntax=(),
+                     markup_in_text=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ https://developer.apple.com/documentation/xcode/localizing-strings-that-contain-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from seq2seq.documents.block import Block
+from seq2seq.documents.block import IN_STRINGS, Block
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
 from seq2seq.documents.spans import is_message, trim
 from seq2seq.documents.xml_tokens import XmlToken
@@ -72,7 +72,7 @@ class StringsDictDocument:
         block = trim(self._xml.content(element, _role, keeps_lines=True))[1]
         if not is_message(block.text):
             return False
-        self.blocks.append(block)
+        self.blocks.append(replace(block, syntax=("objc", *IN_STRINGS)))
         self._strings.append(element)
         return True
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from seq2seq.documents.block import Block, DocumentError, require_count
+from seq2seq.documents.block import IN_STRINGS, Block, DocumentError, require_count
 from seq2seq.documents.json_tree import JsonNode, parse_json_tree
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
@@ -66,7 +66,8 @@ class XcstringsDocument:
                 if isinstance(text, str) and is_message(text):
                     string.blocks.append(len(self.blocks))
                     unit["value"] = len(self.blocks)
-                    self.blocks.append(trim(Block(text, place=f"line {(found or node).line}", keeps_lines=True))[1])
+                    self.blocks.append(trim(Block(text, place=f"line {(found or node).line}", keeps_lines=True,
+                                                  syntax=("objc", *IN_STRINGS)))[1])
                     self._texts.append(text)
             if string.blocks:
                 self._strings.append(string)

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
-from seq2seq.documents.block import MAX_DEPTH, Block, DocumentError
+from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
 from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
 from seq2seq.languages import LANGUAGE_NAMES, main_language
@@ -86,7 +86,7 @@ class YamlDocument:
         if node.tag != _STRING_TAG or not is_message(text, key) or not node.style and _BOOLEAN.fullmatch(text):
             return False
         self.blocks.append(trim(Block(text, place=f"line {node.start_mark.line + 1}", keeps_lines=True,
-                                      syntax=("strftime", "template")))[1])
+                                      syntax=("vue", *IN_STRINGS)))[1])
         self._values.append(node)
         return True
 
