@@ -273,7 +273,10 @@ class DividedDocument:
             if any(self._damaged(piece.block, new, [pair for pair in of_piece if pair])
                    for piece, new, of_piece in zip(block.pieces, pieces, found, strict=True)):
                 report(block.prepared.block.place or "the document", LOST_PLACEHOLDER)
-        return self._document.render(blocks, target_language)
+        rendered = self._document.render(blocks, target_language)
+        for place in getattr(self._document, "left_out", ()):
+            report(place, LOST_PLACEHOLDER)
+        return rendered
 
     def _joined(self, piece: DividedBlock, pairs: Sequence[tuple[str, str] | None],
                 weights: Iterator[np.ndarray | None], target_language: str) -> Block:

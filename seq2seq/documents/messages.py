@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 from seq2seq.documents.block import DocumentError
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.plurals import gettext_rule, plural_categories, plural_rule, singular_forms
-from seq2seq.documents.spans import replace_spans
+from seq2seq.documents.spans import blanked
 
 _MAX_BRANCHES = 64
 """Maximum number of sentences of a message. Two plurals after each other have as many as their product."""
@@ -34,13 +34,15 @@ _MESSAGE_FORMAT_2 = re.compile(r"\s*+\.(?:input|local|match)\b[^{}]*+[{$]")
 _HEAD = re.compile(r"\{\s*+([\w.$-]++)\s*+,\s*+(plural|selectordinal|select|choice)\s*+,(?:\s*+offset\s*+:\s*+(\d++))?")
 _KEY = re.compile(r"(\s*+)(=\d++|[^\s{}=,'|#]++)(\s*+)\{")
 _LIMIT = re.compile(r"(\s*+-?(?:\d++(?:\.\d++)?|∞)\s*+[#<≤])(\s*+)")
-_SIMPLE = re.compile(r"\{\s*+[\w.$-]++\s*+(?:,[^{}'\n]{0,80})?\}|\{\{[^{}\n]{1,200}\}\}")
+_SIMPLE = re.compile(r"\{\s*+[\w.$-]{1,80}+\s*+(?:,[^{}'\n]{0,80})?\}|\{\{[^{}\n]{1,200}\}\}")
 _QUOTED = re.compile(r"'(?:[^']++|'')*+'")
 _BRACED = re.compile(r"\{[^{}\n]*+\}")
 _CHOICES = re.compile(rf"{_LIMIT.pattern}[^|]*+(?:\|{_LIMIT.pattern}[^|]*+)++")
 _INTERVAL = re.compile(  # [1,19], {0} of Laravel and Symfony
     r"\s*+(?:\{\d++(?:,\d++)*+\}|[\[\]]\s*+-?(?:\d++|\*|Inf)\s*+,\s*+[+-]?(?:\d++|\*|Inf)\s*+[\[\]])\s*+")
 _RANGES = re.compile(r"(?:\s*+\((?:\d++|\d*+-(?:\d++|inf)?)\)\[[^\[\]]++\]\s*+;?)++\s*+")
+_KEYWORDS = re.compile(r"(?:[^\s;:|{}][^;:|{}\n]{0,60}+;){2,}+")
+"""List of a desktop entry, such as `system;monitor;`."""
 _LARAVEL = re.compile(r"(?<![\w:]):[A-Za-z_]\w*+")
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
 
@@ -125,41 +127,44 @@ def parse_message(text: str, syntax: Sequence[str] = ()) -> BranchedMessage | No
         raise DocumentError("a message of MessageFormat 2, which is not supported. Translate it by hand.")
     if _CHOICES.fullmatch(text):
         return _choice_format(text)
-    return _listed(text) if "|" in text or _RANGES.fullmatch(text) else None
+    if _KEYWORDS.fullmatch(text):
+        return _fixed(text, re.split(r"([^;]++)", text), ";", ",")
+    if _RANGES.fullmatch(text):
+        return _fixed(text, re.split(r"(?<=\[)([^\[\]]++)(?=\])", text), "[]", "()")
+    return _forms(text) if "|" in text else None
 
 
 # ICU and java.text.MessageFormat
 
 
 class _Parser:
-    """Parser of a message. java: True if an apostrophe always begins a quotation, as in java.text.MessageFormat; False
-    if it does so only before a brace or #, as in ICU."""
+    """Parser of a message. As in ICU, an apostrophe begins a quotation only before a sign of the structure. In
+    java.text.MessageFormat, any apostrophe does, but only these quotations matter for the structure."""
 
     def __init__(self, text: str) -> None:
         self._text, self._position, self._depth = text, 0, 0
-        self._java = re.search(r",\s*+choice\s*+,", text) is not None or "{" not in text
-        self._quote = re.compile(r"'(?=[^'])") if self._java else re.compile(r"'(?=[{}#|])")
 
     def nodes(self, parent: _Argument | None = None) -> tuple[_Node, ...]:
         """Return what stands before the end of the branch, or of the message if there is no `parent`."""
         text, found = self._text, list[_Node]()
         choice, number = parent is not None and parent.kind == "choice", parent is not None and parent.kind in _PLURALS
+        signs = ("{", "}", "#", "|") if choice else ("{", "}", "#") if number else ("{", "}")
         while self._position < len(text):
-            rest, begin = text[self._position], self._position
-            if rest == "}" and parent or rest == "|" and choice:
+            character, begin = text[self._position], self._position
+            if character == "}" and parent or character == "|" and choice:
                 break
-            if rest == "'":
-                doubled = re.compile(r"'{2,4}").match(text, begin) if choice else re.compile("''").match(text, begin)
-                quoted = None if doubled else self._quote.match(text, begin) and _QUOTED.match(text, begin)
-                if not doubled and not quoted and self._quote.match(text, begin):
+            if character == "'":
+                doubled = re.compile(r"'{2,4}" if choice else "''").match(text, begin)
+                quoted = _QUOTED.match(text, begin) if text[begin + 1:begin + 2] in signs else None
+                if text[begin + 1:begin + 2] in signs and not quoted:
                     raise self._error(begin, "a quotation without its end")
                 found.append(_Kept(quoted[0]) if quoted else "'")
                 self._position = quoted.end() if quoted else doubled.end() if doubled else begin + 1
-            elif rest == "{":
+            elif character == "{":
                 found.append(self._argument())
-            elif rest == "}":
+            elif character == "}":
                 raise self._error(begin, "a } without its {")
-            elif rest == "#" and parent and not choice:
+            elif character == "#" and parent and not choice:
                 found.append(_Number(parent.name, parent.offset) if number else _Kept("#"))
                 self._position += 1
             else:
@@ -314,8 +319,7 @@ def _sentence(nodes: Sequence[_Node], index: int) -> tuple[str, _Sentence]:
         if isinstance(node, _Number):
             name = f"{{{node.name}, #{node.offset}}}"
         else:
-            is_simple = _SIMPLE.fullmatch(node.raw) and Placeholders().spans(node.raw) == [(0, len(node.raw))]
-            name = node.raw if is_simple else f"{{,{len(kept)}}}"
+            name = node.raw if _SIMPLE.fullmatch(node.raw) else f"{{,{len(kept)}}}"
         parts.append(name)
         names.append(name)
         kept[name] = node
@@ -432,15 +436,18 @@ def _restored(node: _Kept | _Number, parent: _Argument | None) -> str:
 # Plural forms in a list
 
 
-def _listed(text: str) -> BranchedMessage | None:
-    """Return a message whose plural forms stand between pipes, or in the ranges of i18next; None if it is none."""
-    if _RANGES.fullmatch(text):
-        pieces = re.split(r"(?<=\[)([^\[\]]++)(?=\])", text)
-        signs = str.maketrans("[]", "()")
-        return BranchedMessage(tuple(pieces[1::2]), text, lambda translations, language: pieces[0] + "".join(
-            one.translate(signs) + after for one, after in zip(translations, pieces[2::2], strict=True)))
-    masked = _BRACED.sub(lambda match: " " * len(match[0]), text)
-    masked = replace_spans(masked, [(begin, end, " " * (end - begin)) for begin, end in Placeholders().spans(masked)])
+def _fixed(text: str, pieces: Sequence[str], signs: str, other_signs: str) -> BranchedMessage:
+    """Return a message with a branch in every second piece. signs: signs of the structure, which are replaced by
+    `other_signs` in translations."""
+    table = str.maketrans(signs, other_signs)
+    return BranchedMessage(tuple(pieces[1::2]), text, lambda translations, language: pieces[0] + "".join(
+        one.translate(table) + after for one, after in zip(translations, pieces[2::2], strict=True)))
+
+
+def _forms(text: str) -> BranchedMessage | None:
+    """Return a message whose plural forms stand between pipes; None if it has none."""
+    masked = blanked(text, [match.span() for match in _BRACED.finditer(text)])
+    masked = blanked(masked, Placeholders().spans(masked))
     bars = [one.start() for one in re.finditer(r"\|", masked)]
     forms = [text[begin + 1:end] for begin, end in zip([-1, *bars], [*bars, len(text)], strict=True)]
     if not _are_forms(forms):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gettext
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from babel import Locale, UnknownLocaleError
+from babel.core import get_global
 from babel.messages.plurals import PLURALS
 from babel.plural import PluralRule
 
@@ -15,6 +16,7 @@ from seq2seq.languages import canonical, main_language
 
 CATEGORIES = ("zero", "one", "two", "few", "many", "other")
 """Plural categories of CLDR, in its order."""
+_SCRIPTS = {"Latn": "latin", "Cyrl": "cyrillic", "Arab": "arabic", "Deva": "devanagari"}
 MAX_FORMS = 10
 """Maximum number of plural forms of a message of gettext."""
 _NUMBERS = {"zero": 0, "one": 1, "two": 2}
@@ -87,7 +89,8 @@ def gettext_rule(language: str) -> str:
     return _RULES.get(code) or _RULES.get(main_language(code)) or "nplurals=2; plural=(n != 1);"
 
 
-def singular_forms(rule: str, same_placeholders: bool) -> list[bool]:
+@lru_cache(maxsize=64)
+def singular_forms(rule: str, same_placeholders: bool) -> tuple[bool, ...]:
     """Return True for each plural form that gets the translation of the singular, False for those of the plural.
 
     The form of the number 1 gets that of the singular, unless the singular leaves out the number, as in "a dog", and
@@ -105,4 +108,18 @@ def singular_forms(rule: str, same_placeholders: bool) -> list[bool]:
     except (ValueError, ArithmeticError):
         numbers = [0, 0]
     one = numbers[1]
-    return [index == one and (same_placeholders or numbers.count(one) <= 5) and forms > 1 for index in range(forms)]
+    return tuple(index == one and (same_placeholders or numbers.count(one) <= 5) and forms > 1
+                 for index in range(forms))
+
+
+def gettext_language(language: str) -> str:
+    """Return the code of a language as gettext spells it: pt_BR for pt-BR, zh_CN for zh-Hans, sr@latin for sr-Latn."""
+    code, _, variant = language.partition("@")
+    main, *others = canonical(code).split("-")
+    script = next((one for one in others if len(one) == 4 and one.isalpha()), "")
+    region = next((one for one in others if one != script), "")
+    if main == "zh" and not region:
+        region = "TW" if script == "Hant" else "CN"
+    if script and main != "zh" and f"_{script}_" not in get_global("likely_subtags").get(main, ""):
+        variant = _SCRIPTS.get(script, script.lower())
+    return main + (f"_{region}" if region else "") + (f"@{variant}" if variant else "")

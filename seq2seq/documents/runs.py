@@ -17,11 +17,12 @@ from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_t
 class Token:
     """Piece of the source.
 
-    kind: "alone" is an element without contents, a comment, or an element that is kept as a whole; "other" separates
-    runs. name: of the element. text: of a token of kind "text", with escapes resolved.
+    kind: "value" is a text that is kept, such as a variable; "alone" is an element without contents, a comment, or an
+    element that is kept as a whole; "other" separates runs. name: of the element. text: of the kinds "text" and
+    "value", with escapes resolved.
     """
 
-    kind: Literal["text", "open", "close", "alone", "other"]
+    kind: Literal["text", "value", "open", "close", "alone", "other"]
     raw: str
     name: str = ""
     text: str = ""
@@ -39,8 +40,8 @@ class RunDocument:
         for is_separator, group in groupby(tokens, lambda token: token.kind == "other"):
             run = list(group)
             raw = "".join(token.raw for token in run)
-            text = "".join(token.text for token in run)
-            if not is_separator and is_translatable(text):
+            if not is_separator and any(token.kind == "text" and is_translatable(token.text) for token in run):
+                text = "".join(token.text for token in run)
                 self.blocks.append(make_block(text, _tags(run), f"line {line}"))
                 self._pieces.append(run)
             else:

@@ -127,7 +127,7 @@ def xml_tokens(text: str, is_fragment: bool = False) -> list[XmlToken]:
             reason = "start tag without end tag" if depth else "end tag without start tag"
         raise DocumentError(f"line {error.lineno}, column {error.offset + 1}: {reason}. The document is not "
                             "well-formed XML.") from error
-    ends = [event[0] for event in events[1:]] + [len(data)]
+    ends = [*(event[0] for event in events), len(data)][1:]
     tokens = [XmlToken(kind, data[begin:end].decode("utf-8", "surrogatepass"), line, name, attributes, content)
               for (begin, line, kind, name, attributes, content), end in zip(events, ends, strict=True)]
     if bom:

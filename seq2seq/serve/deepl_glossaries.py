@@ -275,6 +275,7 @@ def parse_entries(text: str, format: str, languages: Languages) -> dict[str, str
     Raises:
         ApiError: a line is not an entry, a term is there twice, or there are no entries.
     """
+    text = text.removeprefix("\ufeff")
     if format == "tsv":
         lines = re.split(r"\r?\n", text)
         rows: Iterable[tuple[int, Sequence[str]]] = enumerate((line.split("\t") for line in lines), 1)

@@ -164,9 +164,24 @@ CASES = {
     **{f"{format} of {marks.decode()}": (format, lambda size, marks=marks: marks * (size // len(marks)), 3_000,
                                          50_000_000, None)
        for format, all_marks in (("markdown", (b"[", b"*", b"`", b"> ", b"![", b"**a", b"_", b"<a ", b"|", b"\\", b"&#",
-                                               b"~~", b"- ", b"    ", b"* a\n", b"`a``", b"[a](", b"a|b\n-|-\n")),
-                                 ("html", (b"<", b"<a ", b"<!--", b"</", b"<script>", b"<a b='", b"&", b"&#", b"<p>")),
+                                               b"~~", b"- ", b"    ", b"* a\n", b"`a``", b"[a](", b"a|b\n-|-\n",
+                                               b"$", b"$$a\n",
+                                               b"{", b"{{", b"{%\n", b":::", b":::{note}\n", b"(", b"\\(", b"\\[\n",
+                                               b"[^a", b"[^a]: a\n", b"a\na\n: a\n", b"a. b\n", b"==a ", b"^", b"~a",
+                                               b"!!! a\n    ", b'=== "a"\n', b"{ref}`a", b"<A\n", b"[a]{.b}")),
+                                 ("html", (b"<", b"<a ", b"<!--", b"</", b"<script>", b"<a b='", b"&", b"&#", b"<p>",
+                                           b"{{", b"{% if %}", b"<?php ", b"{{#a}}", b"@if(a){", b"<rt>", b"<x-y>")),
                                  ("srt", (b"<i>", b"{\\", b"-->", b"1\n", b"- a\n")))
+       for marks in all_marks},
+    **{f"{format} of {marks.decode()} in a cue": (format, lambda size, head=head, marks=marks: head + marks * (
+        size // len(marks)), 3_000, 50_000_000, None)
+       for format, head, all_marks in (
+           ("vtt", b"WEBVTT\n\n00:01.000 --> 00:04.000\n", (
+               b"<v a>b", b"<rt>a", b"<00:02.000>a ", b"a</v>", b"<", b"- a\n", b"&gt;", b"<i>a</i> ", b" \n")),
+           ("srt", b"1\n00:00:01,000 --> 00:00:04,000\n", (
+               b"\r", b"{\\an8}a ", b"{", b"{y:", b"<b>", b"# ", b"a\n\n")),
+           ("ass", b"[Events]\nFormat: Start, End, Text\nDialogue: 0:00:01.00,0:00:04.00,", (
+               b"{\\p1", b"{\\p1}a{", b"{\\i1}{\\u0}", b"{\\i1\\b1}a{\\r}", b"a\\N", b"{\\k1}a ", b"\\h")))
        for marks in all_marks},
     **{f"{format} of mixed marks": (format, mixed, 3_000, 50_000_000, None) for format in ("markdown", "html")},
 }

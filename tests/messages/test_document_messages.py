@@ -7,8 +7,8 @@ import zipfile
 from catalogue import Catalogue
 
 from seq2seq.cli.translate import input_format
-from seq2seq.documents.block import Block
 from seq2seq.documents.glossary import Glossary
+from seq2seq.documents.messages import parse_message
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.registry import parse
 
@@ -72,11 +72,23 @@ for name, (format, data) in MALFORMED.items():
     catalogue.add(name, lambda folder, format=format, data=data: parse(data, format, "name", "en", "de"))
 
 
-@catalogue
-def translation_that_the_encoding_of_the_document_lacks(folder):
-    data = (HEADER.format("ISO-8859-1") + '\nmsgid "file"\nmsgstr ""\n').encode()
-    parse(data, "po", "name", "en", "ru").render([Block("Файл")], "ru")
+# Messages with branches
 
+BRANCHED = {
+    "without branches": "{n, plural,", "without its end": "{n, plural, one {a} other {b}",
+    "with an open branch": "{n, plural, one {a", "with another closing brace": "{n, plural, one {a}} x } y",
+    "with another opening brace": "{n, plural, other {a}} {x", "with an unknown category": "{n, plural, foo {a}}",
+    "with two equal branches": "{n, plural, one {a} one {b}}", "with an open quotation": "{n, plural, other {'{x}}",
+    "with a choice without a limit": "{0,choice,0#a|b}",
+    "with an offset that is moved": "{n, plural, offset:1 other {# {m, plural, other {#}}}}",
+    "of MessageFormat 2": ".input {$n :number} .match $n one {{a}} * {{b}}",
+    "with nested arguments": "{a, select, other {" * 20 + "}}" * 20,
+    "with many combinations": "".join(f"{{n{index}, plural, one {{a}} other {{b}}}}" for index in range(8)),
+}
+for name, text in BRANCHED.items():
+    catalogue.add(f"message {name}", lambda folder, text=text: parse_message(text))
+
+# Documents by name
 
 for name in ("a.pdf", "a.html.gz"):
     catalogue.add(f"document {name}", lambda folder, name=name: input_format(folder / name, None))

@@ -134,7 +134,7 @@ def test_a_glossary_is_created_listed_used_and_deleted(stored, client):
 
 
 def test_a_glossary_may_come_as_csv(client):
-    csv = '"Haus, rot","a ""red"" house",de,en\nHund,dog\n'
+    csv = '\ufeff"Haus, rot","a ""red"" house",de,en\r\nHund,dog\n'
     glossary = client.create_glossary_from_csv("csv", "DE", "EN", csv)
     assert client.get_glossary_entries(glossary) == {"Haus, rot": 'a "red" house', "Hund": "dog"}
 

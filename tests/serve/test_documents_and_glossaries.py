@@ -11,6 +11,8 @@ from random_models import GERMAN, recipe_text, save_random_model, trained_tokeni
 from served import EchoModels, serving, wait_until
 from test_files import upload
 
+from seq2seq.serve.api import Settings
+from seq2seq.serve.deepl_glossaries import GlossaryStore
 from seq2seq.serve.models import Group, MachineOptions, Models, named_files
 
 PO = b'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "ein Hund"\nmsgstr ""\n'
@@ -130,11 +132,19 @@ def test_a_model_uses_its_glossary_and_places_tags_by_attention(tmp_path):
     (tmp_path / "terms.tsv").write_text("Hund\tdog\n")
     models = Models.load([path], MachineOptions("cpu", "fp32", 1), named_files([f"animals={tmp_path / 'terms.tsv'}"]))
     fields = {"q": f"<p>{GERMAN[0]} <b>{GERMAN[1]}</b></p>", "source": "de", "target": "en", "format": "html"}
-    with serving(models) as (url, _, _):
+    store = GlossaryStore(tmp_path / "glossaries")
+    new = {"name": "a", "source_lang": "DE", "target_lang": "EN", "entries": "Hund\thound"}
+    with serving(models, settings=Settings(glossaries=store)) as (url, _, _):
+        created = requests.post(f"{url}/v2/glossaries", json=new, timeout=20).json()
+        asked = {"text": fields["q"], "source_lang": "DE", "target_lang": "EN", "tag_handling": "xml",
+                 "glossary_id": created["glossary_id"]}
+        translated = requests.post(f"{url}/v2/translate", json=asked, timeout=60).json()["translations"][0]["text"]
+        assert "hound" in translated and translated.count("<b>") == translated.count("</b>") == 1
         answer = requests.post(f"{url}/translate", json=fields | {"glossary": "animals"}, timeout=60)
         assert answer.status_code == 200
         translated = answer.json()["translatedText"]
         assert "dog" in translated and translated.count("<b>") == translated.count("</b>") == 1
+    store.close()
     (tmp_path / "terms.tsv").write_text("...\tdog\n")
     (message, _) = models.reload(changed_only=False)
     assert message.startswith("the old glossaries stay in use: ") and models.glossaries

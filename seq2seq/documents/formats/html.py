@@ -14,24 +14,28 @@ import html
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from seq2seq.documents.block import MAX_TAGS, Block, decode, element_ends, require_count
+from seq2seq.documents.html_templates import Code, find_code
 from seq2seq.documents.runs import RunDocument, Token
+from seq2seq.documents.spans import replace_spans
 
 # As in HTML 5, a quote begins the value of an attribute only after =.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)"
                   r"(?P<attributes>(?:[^<>=]|=\s*+(?:\"[^\"]*\"|'[^']*'|(?![\"'])))*+)>|<![^<>]*>")
-_WHOLE = {"<!--": "-->", "<?": "?>", "<%": "%>"}
-"""Beginnings and ends of comments and of code of PHP and other templates."""
 _ELEMENTS = {
-    "inline": "a abbr acronym b bdi bdo big cite data del dfn em font i ins label mark q rp rt ruby s small span "
-              "strike strong sub sup time tt u",
-    "inline void": "img wbr",
-    "void": "area base br col embed hr img input link meta source track wbr",
-    "inline opaque": "code kbd math samp svg var",
-    "opaque": "canvas iframe noscript object pre script style template textarea",
+    "block": "address area article aside audio base basefont bgsound blockquote body br button caption center col "
+             "colgroup datalist dd details dialog dir div dl dt embed fieldset figcaption figure footer form frame "
+             "frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html input legend li link main marquee menu meta nav "
+             "noscript ol optgroup option p param search section select summary table tbody td template tfoot th thead "
+             "title tr ul video",
+    "void": "area base basefont bgsound br col embed frame hr img input link meta param source track wbr",
+    "inline opaque": "code kbd math rp rt rtc samp svg var",
+    "opaque": "canvas iframe listing noembed noframes object plaintext pre script style textarea xmp",
 }
-_INLINE, _INLINE_VOID, _VOID, _INLINE_OPAQUE, _OPAQUE = (frozenset(names.split()) for names in _ELEMENTS.values())
+_BLOCK, _VOID, _INLINE_OPAQUE, _OPAQUE = (frozenset(names.split()) for names in _ELEMENTS.values())
+_BLOCK |= _OPAQUE
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([A-Za-z0-9._-]+)", re.IGNORECASE)
 _UNTRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"']?[^\"'>]*\bnotranslate\b", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
@@ -45,10 +49,10 @@ class HtmlDocument(RunDocument):
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is too large, has too many tags, or is not valid in its encoding."""
         text, encoding = decode_html(data)
-        require_count(text.count("<"), MAX_TAGS, "tags")
+        require_count(sum(map(text.count, ("<", "{{", "{%", "{#", "{!!", "@"))), MAX_TAGS, "tags")
         mark = "\ufeff" if text.startswith("\ufeff") else ""                    # byte order mark
         tokens = _with_opaque_joined(list(_tokens(text.removeprefix(mark))))
-        super().__init__([Token("other", mark), *tokens], encoding)
+        super().__init__([Token("other", mark), *tokens], encoding, partial(Block, syntax=("template",)))
 
     def _serialize(self, block: Block, run: Sequence[Token]) -> str:
         return block.serialize(lambda text: html.escape(text, quote=False))
@@ -63,46 +67,59 @@ def decode_html(data: bytes) -> tuple[str, str]:
 
 def _tokens(source: str) -> Iterator[Token]:
     """Yield the tokens of HTML; concatenating their raw text gives `source`."""
+    codes = find_code(source)
+    edits = [(code.begin, code.end, "x" * (code.end - code.begin)) for code in codes]
+    markup = replace_spans(source, edits)                       # without the quotes and brackets of template code
     begin = position = 0
-    endless: set[str] = set()                                                   # keys of _WHOLE that are not closed
-    while (position := source.find("<", position)) >= 0:
-        opening = next((one for one in _WHOLE if source.startswith(one, position)), "")
-        if opening and opening not in endless:
-            end = source.find(_WHOLE[opening], position + len(opening))
+    is_endless = False                                          # True after a comment that is not closed
+    while (position := markup.find("<", position)) >= 0:
+        if markup.startswith("<!--", position) and not is_endless:
+            end = markup.find("-->", position + 4)
             if end >= 0:
-                yield from _text(source[begin:position])
-                begin = end + len(_WHOLE[opening])
+                yield from _text(source, begin, position, codes)
+                begin = end + 3
                 yield Token("alone", source[position:begin])
                 position = begin
                 continue
-            endless.add(opening)
-        match = _TAG.match(source, position)
+            is_endless = True
+        match = _TAG.match(markup, position)
         if match is None:
             position += 1
             continue
-        yield from _text(source[begin:position])
+        yield from _text(source, begin, position, codes)
         name = (match["name"] or "").lower()
-        if not name:
-            yield Token("other", match[0])
-        elif match["end"]:
-            yield Token("close", match[0], name)
-        else:
-            alone = name in _VOID or match[0].endswith("/>")
-            yield Token("alone" if alone else "open", match[0], name)
-            if name in _RAW_TEXT and not alone:
-                closing = re.compile(rf"</{name}[\s>]", re.IGNORECASE).search(source, match.end())
-                end = closing.start() if closing else len(source)
-                if end > match.end():
-                    yield Token("other", source[match.end():end])
-                begin = position = end
-                continue
+        raw = source[position:match.end()]
         begin = position = match.end()
-    yield from _text(source[begin:])
+        if not name:
+            yield Token("other", raw)
+        elif match["end"]:
+            yield Token("close", raw, name)
+        else:
+            alone = name in _VOID or raw.endswith("/>")
+            yield Token("alone" if alone else "open", raw, name)
+            if name in _RAW_TEXT and not alone:
+                closing = re.compile(rf"</{name}[\s>]", re.IGNORECASE).search(markup, begin)
+                position = closing.start() if closing else len(source)
+                if position > begin:
+                    yield Token("other", source[begin:position])
+                begin = position
+    yield from _text(source, begin, len(source), codes)
 
 
-def _text(raw: str) -> Iterator[Token]:
+def _text(source: str, begin: int, end: int, codes: Sequence[Code]) -> Iterator[Token]:
+    """Yield the tokens of a text from `begin` to `end`. codes: template code of the whole source."""
+    for code in codes[bisect_left(codes, (begin,)):bisect_left(codes, (end,))]:
+        raw = source[code.begin:code.end]
+        yield from _words(source[begin:code.begin])
+        yield Token(code.kind, raw, text=raw if code.kind == "value" else "")
+        begin = code.end
+    yield from _words(source[begin:end])
+
+
+def _words(raw: str) -> Iterator[Token]:
+    """Yield the token of a text. Soft hyphens are left out: they divide words of the source language."""
     if raw:
-        yield Token("text", raw, text=html.unescape(raw))
+        yield Token("text", raw, text=html.unescape(raw).replace("\u00ad", ""))
 
 
 def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
@@ -111,7 +128,7 @@ def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
 
     An element with `translate="yes"` inside of a `translate="no"` divides the latter into several tokens `other`.
     """
-    ends = element_ends((token.kind, token.name) for token in tokens)
+    ends = element_ends((token.kind, token.name) for token in tokens) | _ruby_ends(tokens)
     exceptions = sorted(index for index in ends if _TRANSLATED.search(tokens[index].raw))
     resumed: list[tuple[int, int]] = []     # token after an exception, token after the `translate="no"` around it
     result: list[Token] = []
@@ -126,16 +143,28 @@ def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
                 stop = min([after, *exceptions[next_exception:next_exception + 1]])
             if stop < after:
                 resumed.append((ends[stop] + 1, after))
-            inline = not divided and stop == after and token.name in _INLINE | _INLINE_OPAQUE
+            inline = not divided and stop == after and token.name not in _BLOCK
             if stop > index:
                 result.append(Token("alone" if inline else "other", "".join(one.raw for one in tokens[index:stop])))
             index = stop
             continue
-        inline = not token.name and token.kind != "other" or token.name in (
-            _INLINE_VOID if token.kind == "alone" else _INLINE)
-        result.append(token if inline else Token("other", token.raw))
+        result.append(Token("other", token.raw) if token.name in _BLOCK else token)
         index += 1
     return result
+
+
+def _ruby_ends(tokens: Sequence[Token]) -> dict[int, int]:
+    """Return the index of the last token of each <rt> and <rp>, whose end tags may be left out."""
+    ends: dict[int, int] = {}
+    begin = None
+    for index, token in enumerate(tokens):
+        if token.name in ("rb", "rp", "rt", "rtc", "ruby"):
+            if begin is not None:
+                ends[begin] = index if (token.kind, token.name) == ("close", tokens[begin].name) else index - 1
+            begin = index if token.kind == "open" and token.name in ("rp", "rt") else None
+        elif token.name in _BLOCK:
+            begin = None
+    return ends
 
 
 def _is_opaque(tokens: list[Token], begin: int, end: int) -> bool:

@@ -1,18 +1,23 @@
 """Gettext catalogues, PO and POT.
 
 Messages without a translation are translated and marked as `fuzzy`. Everything else stays: comments, obsolete messages,
-and messages with a translation. Format: https://www.gnu.org/software/gettext/manual/html_node/PO-Files.html
+messages with a translation, and messages that are no text, such as the names of the translators. Format:
+https://www.gnu.org/software/gettext/manual/html_node/PO-Files.html
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.spans import decode_text, encode_text, is_text, replace_spans, trim, wrap
-from seq2seq.languages import main_language
+from seq2seq.documents.placeholders import Placeholders
+from seq2seq.documents.plurals import MAX_FORMS, gettext_language, gettext_rule, singular_forms
+from seq2seq.documents.spans import decode_text, is_text, replace_spans, trim, wrap
+from seq2seq.documents.syntaxes import GETTEXT_FORMATS, find_markup, with_boundaries, with_order
+from seq2seq.languages import is_same_language
 
 _STRINGS = r'((?:"(?:[^"\\]|\\.)*+"[ \t]*+)++)'
 _LINE = re.compile(rf"[ \t]*+(?:(msgctxt|msgid_plural|msgid|msgstr)(?:\[([0-9]{{1,3}})\])?[ \t]*+)?{_STRINGS}\r?")
@@ -21,24 +26,19 @@ _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", '"': '"'}
 _ESCAPED = str.maketrans({character: f"\\{letter}" for letter, character in _CONTROLS.items()})
 _CHARSET = re.compile(rb'"[^"\n]{0,99}?Content-Type:[^"\n]{0,99}?charset=([\w.:-]+)', re.IGNORECASE)
-_NO_PLURALS = re.compile(r"(?m)(?:^|\"|\\n)Plural-Forms:((?:[ ]*nplurals=INTEGER; plural=EXPRESSION;)?[ ]*)(?=\\n|\")")
-_MAX_PLURALS = 10
-# Plural rules of gettext (Plural-Forms) and their languages. For other languages, users write the rule themselves.
-_SLAVIC = "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);"
-_RULES = {
-    "nplurals=1; plural=0;": "id ja ko lo ms th vi zh",
-    "nplurals=2; plural=(n != 1);": "bg da de el en eo es et eu fi gl he hi hu it nb nl nn no pt sq sv sw ur",
-    "nplurals=2; plural=(n > 1);": "fa fr tr",
-    _SLAVIC: "be bs hr ru sr uk",
-    "nplurals=3; plural=(n==1 ? 0 : n>=2 && n<=4 ? 1 : 2);": "cs sk",
-    "nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);": "pl",
-    "nplurals=3; plural=(n==1 ? 0 : (n==0 || (n%100>0 && n%100<20)) ? 1 : 2);": "ro",
-    "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2);": "lt",
-    "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);": "lv",
-    "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);": "sl",
-    "nplurals=6; plural=(n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5);": "ar",
-}
-_PLURAL_RULES = {language: rule for rule, languages in _RULES.items() for language in languages.split()}
+_FIELD = r"(?mi)(?:^|\"|\\n)%s:((?:[^\"\\\n]|\\[^n]|\"[ \t]*+\r?\n[ \t]*+\")*+)(?=\\n|\"[ \t]*+\r?$)"
+"""Value of a field in the header, as it stands in the document."""
+_RULE = re.compile(r"nplurals\s*+=\s*+[1-9]\d*+\s*+;\s*+plural\s*+=(?!\s*+EXPRESSION)")
+# Messages that programs compare or replace: names of translators, layout, and files of documentation.
+_RESERVED = re.compile(
+    r"translator[-_ ]credits?|your (?:names|emails)|(?:credit|roles)_for_translators|default:(?:LTR|RTL)"
+    r"|calendar:[\w:%|]++|QT_LAYOUT_DIRECTION|(?:LTR|RTL)|@@image:[^\n]++|_: (?:NAME|EMAIL) OF TRANSLATORS\n[^\n]*+",
+    re.IGNORECASE)
+_RESERVED_CONTEXTS = frozenset(["_", "NAME OF TRANSLATORS", "EMAIL OF TRANSLATORS"])
+"""Contexts of reserved messages; itstool writes "_" for the files of a manual."""
+_NO_TRANSLATION = re.compile(
+    r"(?i)\bdo(?:n't| not) translate(?: or \w++)?(?: (?:this|it))?(?: (?:text|string|message|entry))?\s*+(?:[.!(]|$)")
+_SPHINX = re.compile(r"\.rst:|:docstring of ")
 _WIDTH = 77
 """Maximum number of characters between the quotes of a wrapped line, as in files that gettext writes."""
 
@@ -57,21 +57,58 @@ class _Field:
 
 @dataclass(slots=True)
 class _Message:
-    """Message. flags: offset after its `#,` in the document; -1 if it has no flags. begin: offset at which a
-    line of flags is inserted if the message has none."""
+    """Message. flags: its flags. flags_begin: offset after its `#,` in the document; -1 if it has no flags. begin:
+    offset at which a line of flags is inserted if the message has none. comment: what the programmer says about it.
+    references: places in the source code. syntax: see `Block.syntax`. blocks: index in Document.blocks of each of
+    `sources` that is translated."""
 
     fields: list[_Field] = field(default_factory=list)
-    flags: int = -1
+    flags: list[str] = field(default_factory=list)
+    flags_begin: int = -1
     begin: int = -1
-    fuzzy: bool = False
-    blocks: list[int] = field(default_factory=list)                 # indices in Document.blocks
+    comment: str = ""
+    references: str = ""
+    syntax: tuple[str, ...] = ()
+    blocks: dict[int, int] = field(default_factory=dict)
 
     def find(self, keyword: str) -> list[_Field]:
         return [one for one in self.fields if one.keyword == keyword]
 
+    @property
+    def sources(self) -> list[_Field]:
+        """Return msgid and, if the message has plural forms, msgid_plural."""
+        return self.find("msgid") + self.find("msgid_plural")
+
+    @property
+    def documentation(self) -> tuple[str, ...]:
+        """Return the syntax of the document that the message is from, if it is one."""
+        return ("rst",) if _SPHINX.search(self.references) else ("markdown",) if ".md:" in self.references else ()
+
+    @property
+    def formats(self) -> list[str]:
+        """Return the syntaxes that the format flags name. xgettext writes possible-c-format if it is not sure."""
+        names = [flag.removesuffix("-format").removeprefix("possible-") for flag in self.flags if "-format" in flag]
+        return [name for name in names if name in GETTEXT_FORMATS]
+
+    @property
+    def is_translated(self) -> bool:
+        return any(one.value for one in self.find("msgstr"))
+
+    @property
+    def is_reserved(self) -> bool:
+        """True if the message is no text for people, or the programmer asks to keep it."""
+        context = self.find("msgctxt")
+        return _RESERVED.fullmatch(self.sources[0].value) is not None \
+            or bool(context and context[0].value in _RESERVED_CONTEXTS) \
+            or _NO_TRANSLATION.search(self.comment) is not None
+
 
 class PoDocument:
-    """Gettext catalogue, with the interface `Document`. White space at the edges of messages is not in the blocks."""
+    """Gettext catalogue, with the interfaces `Document` and `NamesLanguages`. White space at the edges of messages is
+    not in the blocks.
+
+    left_out: places of messages that `render` left without their translation.
+    """
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: a line is malformed, a message is incomplete, or the encoding is not known."""
@@ -82,68 +119,129 @@ class PoDocument:
         self._messages = _parse(self._text)
         self._header = next((message.find("msgstr")[0] for message in self._messages
                              if not message.find("msgctxt") and not message.find("msgid")[0].value), None)
-        plurals = re.search(r"nplurals\s*=\s*([0-9]{1,3})", self._header.value) if self._header else None
-        self._plurals = min(int(plurals[1]), _MAX_PLURALS) if plurals else 0
+        self.source_languages = {self._value_of("X-Source-Language")}
+        self.target_languages = {self._value_of("Language") for message in self._messages
+                                 if message.is_translated and message.sources[0].value}
+        self._rule = self._value_of("Plural-Forms")
+        plurals = re.search(r"nplurals\s*+=\s*+([0-9]{1,3})", self._rule)
+        self._forms = min(int(plurals[1]), MAX_FORMS) if plurals else 0
+        self.left_out: list[str] = []
         self.blocks: list[Block] = []
         for message in self._messages:
-            sources = message.find("msgid") + message.find("msgid_plural")
-            if any(one.value for one in message.find("msgstr")) or not sources[0].value:
+            if message.is_translated or not message.sources[0].value or message.is_reserved:
                 continue
-            for source in sources[-1:] if self._forms(message) == 1 else sources:
-                _, block, _ = trim(Block(source.value, place=f"line {source.line}", keeps_lines=True))
-                if is_text(block.text):
-                    message.blocks.append(len(self.blocks))
+            message.syntax = (*message.documentation, *message.formats, "template", "bbcode",
+                              *(() if message.formats else ("strftime",)))
+            for index, source in enumerate(message.sources):
+                _, block, _ = self._block(message, source)
+                if is_text(block.text) and (index > 0 or len(message.sources) == 1 or self._forms != 1):
+                    message.blocks[index] = len(self.blocks)
                     self.blocks.append(block)
 
-    def _forms(self, message: _Message) -> int:
-        return self._plurals or len(message.find("msgstr"))
+    def _block(self, message: _Message, source: _Field) -> tuple[str, Block, str]:
+        """Return the white space before a text, its block, and the white space after it."""
+        text = _unescape_apostrophes(source.value) if "java" in message.syntax else source.value
+        keys = "" if message.documentation else "_&"
+        return trim(Block(text, place=f"line {source.line}", keeps_lines=True, syntax=message.syntax, access_keys=keys))
+
+    def _value_of(self, name: str) -> str:
+        """Return the value of a field of the header; "" if it is empty or missing."""
+        found = re.search(rf"(?mi)^{name}:(.*)$", self._header.value) if self._header else None
+        return found[1].strip() if found else ""
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
-        """See `Document.render`. In the header, an empty `Language:` is filled in. `Plural-Forms:` is filled in if it
-        is empty or has the placeholder that xgettext writes, and `charset=CHARSET` becomes `charset=UTF-8`.
+        """See `Document.render`.
 
-        Raises:
-            DocumentError: the document's encoding does not have a character of a translation.
+        In the header, an empty `Language:` is filled in, and so are plural forms that are missing or have the
+        placeholder that xgettext writes. In a catalogue without any translation, both are replaced if they are those of
+        another language. If the encoding lacks a character of a translation, the catalogue becomes UTF-8.
         """
+        language, wanted = self._value_of("Language"), dict[str, str]()
+        is_other = bool(language) and not self.target_languages and not is_same_language(language, target_language)
+        if is_other or not language:
+            wanted["Language"] = gettext_language(target_language)
+        rule, forms = self._rule, self._forms
+        if is_other or not _RULE.search(rule):
+            rule = wanted["Plural-Forms"] = gettext_rule(target_language)
+            forms = int(rule[len("nplurals=")])
         edits: list[tuple[int, int, str]] = []
-        shown = self._text[self._header.begin:self._header.end] if self._header else ""
-        rule = _PLURAL_RULES.get(main_language(target_language))
-        missing = _NO_PLURALS.search(shown) if rule else None
-        if rule and missing:
-            self._plurals = int(rule[len("nplurals=")])
+        self.left_out = []
         for message in self._messages:
-            if all(translations[index] == self.blocks[index] for index in message.blocks):
-                continue
-            texts = []
-            for source in message.find("msgid") + message.find("msgid_plural"):
-                before, block, after = trim(Block(source.value, place=f"line {source.line}", keeps_lines=True))
-                new = next((translations[one].text for one in message.blocks if self.blocks[one] == block), block.text)
-                texts.append(before + new + after)
-            edits += self._fill(message, texts)
-        if edits and self._header:
-            if unknown := re.search(r"charset=(CHARSET)\b", shown):
-                edits.append((self._header.begin + unknown.start(1), self._header.begin + unknown.end(1), "UTF-8"))
-            if empty := re.search(r"(?m)(^|\"|\\n)Language:[ ]*(?=\\n|\")", shown):
-                place = self._header.begin + empty.end()
-                edits.append((place, place, ("" if empty[0].endswith(" ") else " ") + target_language))
-            if rule and missing:
-                begin = self._header.begin
-                edits.append((begin + missing.start(1), begin + missing.end(1), f" {rule}"))
-        return encode_text(replace_spans(self._text, edits), self._encoding)
+            if any(translations[index] != self.blocks[index] for index in message.blocks.values()):
+                edits += self._filled(message, translations, rule, forms)
+        if not edits:
+            return replace_spans(self._text, []).encode(self._encoding)
+        if not any(message.find("msgid_plural") for message in self._messages) and not self._field("Plural-Forms"):
+            wanted.pop("Plural-Forms", None)
+        encoding, content = self._encoding, self._value_of("Content-Type")
+        text = replace_spans(self._text, edits)
+        if "charset=CHARSET" in content or not _is_encodable(text, encoding):
+            encoding = encoding if encoding.startswith("utf") else "utf-8"
+            wanted["Content-Type"] = re.sub(r"charset=\S*+", "charset=UTF-8", content)
+        if not content and not text.isascii():
+            wanted["Content-Type"] = "text/plain; charset=UTF-8"
+        return replace_spans(self._text, [*edits, *self._header_edits(wanted)]).encode(encoding)
 
-    def _fill(self, message: _Message, texts: list[str]) -> list[tuple[int, int, str]]:
-        """Return the edits that translate a message. texts: translation, or those of singular and plural."""
+    def _field(self, name: str) -> tuple[int, int] | None:
+        """Return the span of the value of a field of the header in the document; None if it is missing."""
+        if self._header is None:
+            return None
+        found = re.search(_FIELD % name, self._text[self._header.begin:self._header.end])
+        return (self._header.begin + found.start(1), self._header.begin + found.end(1)) if found else None
+
+    def _header_edits(self, wanted: dict[str, str]) -> list[tuple[int, int, str]]:
+        """Return the edits that set fields of the header. A missing `Language` is not added."""
+        edits, added = [], []
+        for name, value in wanted.items():
+            if span := self._field(name):
+                edits.append((*span, f" {value}"))
+            elif name != "Language":
+                added.append(f'"{name}: {value}\\n"')
+        if added and self._header:
+            lines = added if self._header.value.endswith("\n") or not self._header.value else ['"\\n"', *added]
+            edits.append((self._header.end, self._header.end, "".join(self._line_end + line for line in lines)))
+        elif added:
+            begin = len(self._text) - len(self._text.removeprefix("\ufeff"))
+            lines = ['msgid ""', 'msgstr ""', *added, "", ""]
+            edits.append((begin, begin, self._line_end.join(lines)))
+        return edits
+
+    def _filled(self, message: _Message, translations: Sequence[Block], rule: str, forms: int,
+                ) -> list[tuple[int, int, str]]:
+        """Return the edits that translate a message; none if a translation has other directives than its source, or
+        has them in an order that the format does not allow, or if it has other markup of the documentation.
+
+        rule, forms: plural forms of the catalogue, and their number.
+        """
+        texts = []
+        for index, source in enumerate(message.sources):
+            before, block, after = self._block(message, source)
+            new = translations[message.blocks[index]].text if index in message.blocks else block.text
+            new = with_boundaries(new) if "rst" in message.syntax else new
+            new = _escape_apostrophes(new) if "java" in message.syntax else new
+            if message.documentation and _markup(new, message) != _markup(block.text, message):
+                self.left_out.append(block.place)
+                return []
+            for name in message.formats:
+                ordered = with_order(source.value, before + new + after, name)
+                if ordered is None:
+                    self.left_out.append(block.place)
+                    return []
+                new = ordered.removeprefix(before)[:len(ordered) - len(before) - len(after)]
+            texts.append(before + new + after)
         old = message.find("msgstr")
-        wrapped = max(len(one.strings) for one in message.fields) > 1
+        wrapped = "no-wrap" not in message.flags and max(len(one.strings) for one in message.fields) > 1
         if len(texts) == 1:
             strings = [self._string("msgstr", texts[0], wrapped)]
         else:
-            forms = self._forms(message)
-            strings = [self._string(f"msgstr[{form}]", texts[form > 0 or forms == 1], wrapped) for form in range(forms)]
+            same = _directives(message, 0) == _directives(message, 1)
+            singular = singular_forms(rule, same) if 0 in message.blocks or self._forms != 1 else (False,) * forms
+            strings = [self._string(f"msgstr[{form}]", texts[0 if is_singular else 1], wrapped)
+                       for form, is_singular in enumerate(singular)]
         edits = [(old[0].begin, old[-1].end, self._line_end.join(strings))]
-        if message.flags >= 0 and not message.fuzzy:
-            edits.append((message.flags, message.flags, " fuzzy,"))
-        elif message.flags < 0:
+        if message.flags_begin >= 0 and "fuzzy" not in message.flags:
+            edits.append((message.flags_begin, message.flags_begin, " fuzzy,"))
+        elif message.flags_begin < 0:
             edits.append((message.begin, message.begin, f"#, fuzzy{self._line_end}"))
         return edits
 
@@ -152,6 +250,43 @@ class PoDocument:
         if len(lines) > 1:
             lines.insert(0, "")
         return f"{keyword} " + self._line_end.join(f'"{line.translate(_ESCAPED)}"' for line in lines)
+
+
+def _markup(text: str, message: _Message) -> Counter[str]:
+    return Counter(text[one.begin:one.end] for one in find_markup(text, message.documentation)
+                   if text[one.begin:one.end] != "\\ ")
+
+
+def _directives(message: _Message, index: int) -> Counter[str]:
+    """Return the placeholders of one of the sources of a message."""
+    text = message.sources[index].value
+    found = [text[one.begin:one.end] for one in find_markup(text, message.syntax) if one.kind == "value"]
+    return Placeholders().counts(text) | Counter(found)
+
+
+def _is_encodable(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unescape_apostrophes(text: str) -> str:
+    """Return a message of java.text.MessageFormat with single apostrophes outside of its quotations."""
+    return _outside_markup(text, lambda part: part.replace("''", "'"))
+
+
+def _escape_apostrophes(text: str) -> str:
+    return _outside_markup(text, lambda part: part.replace("'", "''"))
+
+
+def _outside_markup(text: str, change: Callable[[str], str]) -> str:
+    parts, last = [], 0
+    for one in find_markup(text, ("java",)):
+        parts += [change(text[last:one.begin]), text[one.begin:one.end]]
+        last = one.end
+    return "".join([*parts, change(text[last:])])
 
 
 def _parse(text: str) -> list[_Message]:
@@ -173,8 +308,12 @@ def _parse(text: str) -> list[_Message]:
                 messages.append(_complete(message))
                 message = _Message()
             if stripped.startswith("#,"):
-                message.flags = begin + line.index("#,") + 2 if message.flags < 0 else message.flags
-                message.fuzzy |= "fuzzy" in re.split(r"[\s,]+", stripped[2:])
+                message.flags_begin = begin + line.index("#,") + 2 if message.flags_begin < 0 else message.flags_begin
+                message.flags += re.split(r"[\s,]+", stripped[2:].strip())
+            elif stripped.startswith("#."):
+                message.comment += stripped[2:]
+            elif stripped.startswith("#:"):
+                message.references += stripped[2:]
             elif stripped.startswith("#|") and message.begin < 0:
                 message.begin = begin
             elif stripped.startswith("#~"):

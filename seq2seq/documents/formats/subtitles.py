@@ -2,20 +2,33 @@
 
 A block is a sequence of cues up to the end of a sentence. A tag of the kind "alone" marks the border between two cues.
 Times, numbers, settings, notes and styles stay byte for byte.
+
+Pairs of tags, such as <i>…</i>, are tags of the block. All other markup of a cue (line breaks, timestamps inside of the
+cue, karaoke, positions) stays in its cue and in its order, at about the same share of the text.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 from seq2seq.data.line_splitting import SENTENCE_MARKS, alignment_units
-from seq2seq.documents.block import Block, DocumentError, Tag, is_translatable, pair_tags
+from seq2seq.documents.block import (
+    MAX_TAGS,
+    Block,
+    DocumentError,
+    Tag,
+    TagKind,
+    is_translatable,
+    pair_tags,
+    require_count,
+)
 from seq2seq.documents.formats.plain_text import one_line
 from seq2seq.documents.inline import find_core, shift_tags
 from seq2seq.documents.spans import decode_text, encode_text
@@ -27,16 +40,48 @@ MAX_CUES = 8
 """Maximum number of cues in a block."""
 MAX_SHARE = 2.5
 """Maximum ratio of a cue's share of the translation to its share of the source text, both in characters."""
-_LINE = re.compile(r"([^\r\n]*+)(\r\n|\r|\n|\Z)")
+MAX_SECONDS = 15.0
+"""Longest duration of a cue that the next cue can continue. Longer ones are chapters, with a title each."""
+_LINE_END = "\\r{0,3}\\n|\\r"                                          # \r\r\n is left by a conversion of \r\n
+_LINE = re.compile(rf"([^\r\n]*+)({_LINE_END}|\Z)")
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,:](\d{1,3}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}")
 _LIKE_TIMES = re.compile(r"\s*(?:\d{1,4}:)?\d{1,2}:\d{1,2}[.,]\d{1,3}\s*[-=>\u2010-\u2015\u2192]+\s*\d{1,4}:\d")
 _ASS_TIME = re.compile(rf"\s*{_TIME}\s*")
-_NAME = re.compile(r"<(/?)([A-Za-z]+)|\{\\([ibus])([01])\}")
-_DASH = re.compile(r"[-\u2010\u2013-\u2015]\s*+(?=[^\s\d-])")
-_SENTENCE_END = re.compile(rf"[{SENTENCE_MARKS}\u3002\uff01\uff1f\u266a)\]][\"'\u201d\u2019\u00bb\u300d\u300f)\]]*\Z")
+_NAME = re.compile(r"[<{](/?)([A-Za-z]+)")
+_OVERRIDE = re.compile(r"\\(\d?[a-z]+)([^\\{}]*)")
+_SPANS = {"alpha", "b", "bord", "c", "fn", "fs", "fscx", "fscy", "fsp", "i", "s", "shad", "u",
+          "1a", "1c", "2c", "3a", "3c", "4a", "4c"}
+"""Overrides of ASS that a part of a text can have. They last until they are reset."""
+_VOICE = re.compile(r"<v[.\s>]")
+_MUSIC = "\u266a\u266b\u266c"
+_LEAD = re.compile("(?:[-\u2010\u2013-\u2015](?=\\s*+[^\\s\\d-])\\s*+|"
+                   f"[{_MUSIC}]++\\s*+|#\\s++|>{{2,3}}\\s*+)++")
+"""Mark before the words of another person, or of a song."""
+_DIRECTION = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_SENTENCE_END = re.compile(rf"[{SENTENCE_MARKS}\u3002\uff01\uff1f{_MUSIC})\]]"
+                           r"[\"'\u201d\u2019\u00bb\u300d\u300f)\]]*\Z")
 # With the punctuation of Chinese and Japanese, because a cue often ends with it, and no space follows it.
 _JOINED_WITHOUT_SPACE = re.compile(rf"[{SPACELESS}\u3000-\u303f\uff00-\uff60]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """Markup that stays in its cue and in its order. share: its place in the words, from 0 to 1."""
+
+    share: float
+    raw: str
+    is_break: bool
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Piece of the source of a cue. name: of a tag, for `pair_tags`."""
+
+    raw: str
+    text: str
+    kind: TagKind | Literal["text", "line end"]
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +89,9 @@ class _Cue:
     """Cue, or the part of a cue that one of several speakers says.
 
     begin, end: character offsets in the source. start, stop: times in seconds. speaker: speaker and style, if known.
-    line: number of its first line. core: part of text and tags that is translated; see `find_core`. lines:
-    number of lines of text. starts: True if it begins a block, because it has a dash or the tag of a speaker.
+    line: number of its first line. words: text to translate. tags, fixed: pairs of tags and other markup in it. before,
+    behind: source before and behind it. starts: True if it begins a block, because another person speaks. ends: True if
+    it ends a sentence.
     """
 
     begin: int
@@ -54,21 +100,13 @@ class _Cue:
     stop: float
     speaker: str
     line: int
-    text: str = ""
+    words: str = ""
     tags: tuple[Tag, ...] = ()
-    core: tuple[int, int, int, int] = (0, 0, 0, 0)
-    lines: int = 1
+    fixed: tuple[_Fixed, ...] = ()
+    before: str = ""
+    behind: str = ""
     starts: bool = False
-
-    @property
-    def words(self) -> str:
-        """Text to translate."""
-        return self.text[self.core[0]:self.core[1]]
-
-    @property
-    def inner_tags(self) -> tuple[Tag, ...]:
-        """Tags in `words`, with their positions in `words`."""
-        return shift_tags(self.tags[self.core[2]:self.core[3]], self.core[0], self.core[1])
+    ends: bool = False
 
 
 class _SubtitleDocument:
@@ -85,7 +123,8 @@ class _SubtitleDocument:
         """Raises DocumentError: the document is too large, cannot be decoded (see `decode_text`), or is malformed."""
         self._source, self._encoding = decode_text(data)
         self._require_form()
-        line_end = re.search(r"\r\n|\r|\n", self._source)
+        require_count(sum(map(self._source.count, ("<", "{", "\\N", "\\n", "\\h"))), MAX_TAGS, "tags")
+        line_end = re.search(_LINE_END, self._source)
         self._line_end = line_end[0] if line_end else "\n"
         self._groups = list(_group([cue for found in self._find_cues() for cue in self._divide(found)]))
         self.blocks = [self._block(cues) for cues in self._groups]
@@ -99,7 +138,7 @@ class _SubtitleDocument:
                 continue
             for cue, (text, tags) in zip(cues, _divide_translation(cues, new, spaceless), strict=True):
                 if (text, [(tag.position, tag.raw) for tag in tags]) == (
-                        cue.words, [(tag.position, tag.raw) for tag in cue.inner_tags]):
+                        cue.words, [(tag.position, tag.raw) for tag in cue.tags]):
                     continue
                 parts += [self._source[last:cue.begin], self._write(cue, text, tags, spaceless)]
                 last = cue.end
@@ -117,7 +156,7 @@ class _SubtitleDocument:
             if times is None and _LIKE_TIMES.match(line):
                 raise DocumentError(f"line {number}: '{line.strip()[:60]}' looks like times of a cue. Write them like "
                                     f"{self._example}.")
-            if times is None and current is not None and line.strip():
+            if times is None and current is not None and (line if self._ends_at_empty_line else line.strip()):
                 last, before_last = line, current.end
                 current = replace(current, end=match.end(1))
                 continue
@@ -144,56 +183,89 @@ class _SubtitleDocument:
         return self._line_end
 
     def _divide(self, cue: _Cue) -> Iterator[_Cue]:
-        """Yield a cue with its text. If several persons speak, each after a dash, yield one part per person."""
+        """Yield a cue with its text. If several persons speak, each after a mark or tag, yield a part per person."""
         raw = self._source[cue.begin:cue.end]
         begin = 0
         for match in [*self._markup.finditer(raw), None]:
-            if match is not None:
-                if _is_tag(match[0]) or match[0] == "\\h":
-                    continue
-                following = raw[match.end():match.end() + 200]
-                if not _DASH.match(self._markup.sub("", following)):
-                    continue
-            end = match.start() if match else len(raw)
+            end = after = len(raw)
+            if match is not None and match[0] == "</v>":
+                end = after = match.end()
+            elif match is not None:
+                end = after = match.start()
+                if not _VOICE.match(match[0]):
+                    if _is_tag(match[0]) or match[0] == "\\h":
+                        continue
+                    following = self._markup.sub("", raw[match.end():match.end() + 200])
+                    if not _LEAD.match(self._unescape(following)):
+                        continue
+                    after = match.end()
             if end > begin:
-                yield self._with_text(replace(cue, begin=cue.begin + begin, end=cue.begin + end))
-            begin = match.end() if match else end
+                yield self._with_text(replace(cue, begin=cue.begin + begin, end=cue.begin + end, starts=begin > 0))
+            begin = after
 
     def _with_text(self, cue: _Cue) -> _Cue:
-        raw = self._source[cue.begin:cue.end]
-        texts: list[str] = []
-        found: list[tuple[int, str, Literal["open", "close", "alone"], str]] = []
-        length, last, lines = 0, 0, 1
-        spaceless = False
+        pieces = self._pieces(self._source[cue.begin:cue.end])
+        text = "".join(piece.text for piece in pieces)
+        places = list(accumulate((len(piece.text) for piece in pieces), initial=0))
+        tags = pair_tags([(place, piece.raw, piece.kind, piece.name) for piece, place
+                          in zip(pieces, places, strict=False) if piece.kind != "text" and piece.kind != "line end"])
+        begin, end, first, after = find_core(text, tags)
+        lead = _LEAD.match(text, begin, end)
+        begin = lead.end() if lead else begin
+        end = max(begin, len(text[:end].rstrip(_MUSIC + " \u00a0" + "#" * (lead is not None and "#" in lead[0]))))
+        before = behind = ""
+        fixed: list[_Fixed] = []
+        inner = []
+        line = -1                                                       # beginning of the last line
+        numbered = enumerate(tags)
+        for piece, low, high in zip(pieces, places, places[1:], strict=False):
+            if piece.kind != "text" and piece.kind != "line end":
+                number, tag = next(numbered)
+                if (tag.pair is not None or piece.name == "rt") and first <= number < after:
+                    inner.append(tag)
+                    continue
+            if piece.kind == "text":
+                before += piece.raw if high <= begin else self._escape(piece.text[:max(0, begin - low)])
+                behind += piece.raw if low >= end else self._escape(piece.text[max(0, end - low):])
+            elif high <= begin:
+                before += piece.raw
+            elif low >= end:
+                behind += piece.raw
+            else:
+                # A position at the beginning of a line stays there.
+                share = fixed[-1].share if low == line else ((low + high) / 2 - begin) / (end - begin)
+                line = high if piece.kind == "line end" else line
+                fixed.append(_Fixed(share, piece.raw, piece.kind == "line end"))
+        return replace(cue, words=text[begin:end], tags=shift_tags(inner, begin, end), fixed=tuple(fixed),
+                       before=before, behind=behind,
+                       starts=cue.starts or lead is not None or _VOICE.search(before) is not None,
+                       ends=_SENTENCE_END.search(text.rstrip()) is not None)
+
+    def _pieces(self, raw: str) -> list[_Piece]:
+        """Return the pieces of the source of a cue."""
+        pieces: list[_Piece] = []
+        opened: Counter[str] = Counter()
+        last, character = 0, ""                                         # last character of the text
+        line_end: _Piece | None = None
         for match in [*self._markup.finditer(raw), None]:
-            text = self._unescape(raw[last:match.start() if match else len(raw)])
-            if spaceless and _JOINED_WITHOUT_SPACE.match(text):
-                length -= len(texts.pop())
-            spaceless = False
-            texts.append(text)
-            length += len(text)
+            text = raw[last:match.start() if match else len(raw)]
+            if text:
+                pieces.append(_Piece(text, _DIRECTION.sub("", self._unescape(text)), "text"))
+            if text := pieces[-1].text if text else "":
+                if line_end and _JOINED_WITHOUT_SPACE.match(character) and _JOINED_WITHOUT_SPACE.match(text):
+                    line_end.text = ""
+                line_end, character = None, text[-1]
             if match is None:
                 break
             last = match.end()
             if match[0] == "\\h":
-                texts.append("\u00a0")
-                length += 1
+                pieces.append(_Piece(match[0], "\u00a0", "text"))
             elif _is_tag(match[0]):
-                name = _NAME.match(match[0])
-                kind: Literal["open", "close", "alone"] = "alone"
-                if name is not None:
-                    kind = "close" if name[1] or name[4] == "0" else "open"
-                found.append((length, match[0], kind, (name[2] or name[3]).lower() if name else ""))
+                pieces.append(_Piece(match[0], "", *_kind(match[0], opened)))
             else:
-                lines += 1
-                spaceless = bool(text and _JOINED_WITHOUT_SPACE.match(text[-1]))
-                texts.append(" ")
-                length += 1
-        text, tags = "".join(texts), pair_tags(found)
-        begin, end, first, after = find_core(text, tags)
-        dash = _DASH.match(text, begin, end)
-        return replace(cue, text=text, tags=tags, core=(dash.end() if dash else begin, end, first, after), lines=lines,
-                       starts=dash is not None or "<v" in raw)
+                line_end = _Piece(match[0], " ", "line end")
+                pieces.append(line_end)
+        return pieces
 
     def _block(self, cues: Sequence[_Cue]) -> Block:
         text = ""
@@ -205,33 +277,41 @@ class _SubtitleDocument:
                     text += " "
                 tags.append(Tag(len(text), _border(index)))
             tags += [Tag(tag.position + len(text), tag.raw, tag.kind, None if tag.pair is None else
-                         tag.pair + pairs) for tag in cue.inner_tags]
+                         tag.pair + pairs) for tag in cue.tags]
             text += cue.words
-            pairs += len(cue.tags)
+            pairs += 1 + max((tag.pair or 0 for tag in cue.tags), default=0)
         return Block(text, tuple(tags), f"line {cues[0].line}")
 
     def _write(self, cue: _Cue, text: str, tags: Sequence[Tag], spaceless: bool) -> str:
         """Return the source of a cue with a translated text and its tags."""
-        begin, end, first, after = cue.core
-        if cue.lines > 1 and text:
-            place = _nearest(text, len(text) // 2, 0, len(text), spaceless)
-            if 0 < place < len(text):
-                cut = len(text[:place].rstrip())
-                at = next((index for index, tag in enumerate(tags)
-                           if tag.position > place or tag.position == place and tag.kind == "open"), len(tags))
-                tags = [*(replace(tag, position=min(tag.position, cut)) for tag in tags[:at]), Tag(cut, self._break()),
-                        *(replace(tag, position=tag.position - place + cut) for tag in tags[at:])]
-                text = text[:cut] + text[place:]
-        before = Block(cue.text[:begin].rstrip("\r\n"), cue.tags[:first]).serialize(self._escape)
-        behind = Block(cue.text[end:], shift_tags(cue.tags[after:], end, len(cue.text))).serialize(self._escape)
-        return before + Block(text, tuple(tags)).serialize(self._escape) + behind
+        parts = [cue.before]
+        begins = _word_begins(text, spaceless)
+        position = index = line = place = 0
+        for one in cue.fixed:
+            lowest = max(line, place - 1) if one.is_break else place - 1
+            found = _nearest(begins, round(one.share * len(text)), lowest, len(text))
+            if one.is_break and found == len(text):
+                continue                                                # an empty line would end the cue
+            place = found
+            end = position + len(text[position:place].rstrip()) if one.is_break else place
+            line = place if one.is_break else line
+            after = index
+            while after < len(tags) and (tags[after].position, tags[after].kind == "open") < (place, True):
+                after += 1
+            parts += [Block(text[position:end], shift_tags(tags[index:after], position, end)).serialize(self._escape),
+                      self._break() if one.is_break else one.raw]
+            position, index = place, after
+        parts.append(Block(text[position:], shift_tags(tags[index:], position, len(text))).serialize(self._escape))
+        return "".join([*parts, cue.behind])
 
 
 class SrtDocument(_SubtitleDocument):
     """Subtitles in the format SRT, with the interface of `block.Document`. Like FFmpeg, it reads a cue up to the number
     and times of the next one, with its empty lines, which a translation loses."""
 
-    _markup = re.compile(r"</?[A-Za-z][^<>\r\n]*>|\{\\[^{}\r\n]*\}|(?:\r\n|\r|\n)(?:[ \t]*+(?:\r\n|\r|\n))*+")
+    # With the tags of MicroDVD, such as {i} and {y:i}.
+    _markup = re.compile(r"</?[A-Za-z][^<>\r\n]*>|\{(?:\\[^{}\r\n]*|/?[ibus]|[a-zA-Z]:[^{}\r\n]*)\}"
+                         r"|[\r\n](?:[ \t]*+[\r\n])*+")
     _example = "00:00:01,000 --> 00:00:02,500"
     _ends_at_empty_line = False
 
@@ -243,7 +323,7 @@ class SrtDocument(_SubtitleDocument):
 class VttDocument(_SubtitleDocument):
     """Subtitles in the format WebVTT, with the interface of `block.Document`."""
 
-    _markup = re.compile(r"<[^<>]*>|\r\n|\r|\n")
+    _markup = re.compile(rf"<rt(?:[.\s][^<>]*+)?>[^<]*+(?:</rt>)?|<[^<>]*>|{_LINE_END}")
 
     def _require_form(self) -> None:
         if self._source.strip("\ufeff \t\r\n") and not self._source.removeprefix("\ufeff").startswith("WEBVTT"):
@@ -259,7 +339,9 @@ class VttDocument(_SubtitleDocument):
 class AssDocument(_SubtitleDocument):
     """Subtitles in the format ASS or SSA, with the interface of `block.Document`."""
 
-    _markup = re.compile(r"\{[^{}]*\}|\\[Nnh]")
+    # A drawing is between {\p1} and {\p0}.
+    _markup = re.compile(r"\{(?=[^{}]*+\})(?:[^{}]*\\p[1-9][^{}]*+\}(?:[^{]|\{(?![^{}]*\\p0))*+(?:\{[^{}]*+\})?"
+                         r"|[^{}]*+\})|\\[Nnh]")
 
     def _require_form(self) -> None:
         if self._source.strip("\ufeff \t\r\n") and "[events]" not in self._source.lower():
@@ -286,8 +368,8 @@ class AssDocument(_SubtitleDocument):
                 raise DocumentError(f"line {number}: {len(values)} fields, but the line `Format:` names {len(fields)}.")
             of = dict(zip(fields, values, strict=True))
             times = [_ASS_TIME.fullmatch(of[name]) for name in ("start", "end")]
-            if times[0] is None or times[1] is None or re.search(r"\{[^{}]*\\p[1-9]", of["text"]):
-                continue                                                # a drawing
+            if times[0] is None or times[1] is None:
+                continue
             yield _Cue(match.end(1) - len(of["text"]), match.end(1), _seconds(times[0].groups()),
                        _seconds(times[1].groups()), of.get("name", of.get("actor", "")) + "\n" + of.get("style", ""),
                        number)
@@ -302,6 +384,29 @@ class AssDocument(_SubtitleDocument):
 
 def _is_tag(markup: str) -> bool:
     return markup[0] in "<{"
+
+
+def _kind(markup: str, opened: Counter[str]) -> tuple[TagKind, str]:
+    """Return the kind and the name of a tag. opened: names of the overrides of ASS that are open; it is updated."""
+    name = _NAME.match(markup)
+    if name is not None and name[2] == "rt":
+        return "alone", "rt"
+    if name is not None:
+        return "close" if name[1] else "open", name[2].lower()
+    overrides = _OVERRIDE.findall(markup)
+    key = " ".join(sorted(name for name, _ in overrides))
+    is_end = all(not value or name in "ibus" and value == "0" for name, value in overrides)
+    if key == "r" and is_end:
+        key = next(iter(opened)) if len(opened) == 1 else ""
+    if is_end and key in opened:
+        opened[key] -= 1
+        if not opened[key]:
+            del opened[key]
+        return "close", key
+    if overrides and not is_end and {name for name, _ in overrides} <= _SPANS:
+        opened[key] += 1
+        return "open", key
+    return "alone", ""
 
 
 def _seconds(groups: Sequence[str | None]) -> float:
@@ -320,13 +425,19 @@ def _group(cues: Sequence[_Cue]) -> Iterator[list[_Cue]]:
     for cue in cues:
         if group and (cue.starts or len(group) == MAX_CUES or cue.start - group[-1].stop > MAX_GAP
                       or cue.start <= group[-1].start or cue.speaker != group[-1].speaker
-                      or not is_translatable(cue.words) or _SENTENCE_END.search(group[-1].words)):
+                      or not is_translatable(cue.words) or group[-1].ends
+                      or group[-1].stop - group[-1].start > MAX_SECONDS or _is_repeated(group[-1].words, cue.words)):
             yield group
             group = []
         if is_translatable(cue.words):
             group.append(cue)
     if group:
         yield group
+
+
+def _is_repeated(before: str, words: str) -> bool:
+    """Return True if a cue shows words of the cue before again, as captions that roll up do."""
+    return " " in words and (before.endswith(words) or words.startswith(before))
 
 
 def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> list[tuple[str, list[Tag]]]:
@@ -339,7 +450,8 @@ def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> li
     tags = [tag for tag in new.tags if tag.raw not in borders]
     places = sorted(tag.position for tag in new.tags if tag.raw in borders)
     if not spaceless:                                                   # no border inside of a word
-        places = [_nearest(text, place, 0, len(text), False) if 0 < place < len(text)
+        words = _word_begins(text, False)
+        places = [_nearest(words, place, 0, len(text)) if 0 < place < len(text)
                   and not (text[place - 1].isspace() or text[place].isspace()) else place
                   for place in places]
     sums = list(accumulate(len(cue.words) for cue in cues))
@@ -347,11 +459,11 @@ def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> li
     if any(not part or len(part) > MAX_SHARE * max(1, len(cue.words) / sums[-1] * len(text))
            for part, cue in zip(parts, cues, strict=True)):
         places = []
+        begins = _word_begins(text, spaceless)
         words = [match.start() for match in re.finditer(r"\S++", text)]
         more = len(words) - len(cues)
         for index, total in enumerate(sums[:-1], 1):
-            place = _nearest(text, round(total / sums[-1] * len(text)), places[-1] if places else 0, len(text),
-                             spaceless)
+            place = _nearest(begins, round(total / sums[-1] * len(text)), places[-1] if places else 0, len(text))
             places.append(min(max(place, words[index]), words[more + index]) if more >= 0 else place)
     divided = list(_split(text, tags, places))
     for index in range(1, len(divided)):
@@ -360,16 +472,23 @@ def _divide_translation(cues: Sequence[_Cue], new: Block, spaceless: bool) -> li
     return divided
 
 
-def _nearest(text: str, place: int, lowest: int, highest: int, spaceless: bool) -> int:
-    """Return the beginning of the word that is nearest to `place`, or of a letter in a text without spaces."""
-    unspaced = spaceless and " " not in text[lowest:highest].strip()
-    begins = ([begin for begin, _ in alignment_units(text)] if unspaced
-              else [match.end() for match in re.finditer(r"\s+(?=\S)", text)])
-    begins = [begin for begin in begins if lowest < begin < highest]
-    if not begins:
+def _word_begins(text: str, spaceless: bool) -> list[int]:
+    """Return the beginnings of all words but the first one, or of all letters in a text without spaces."""
+    if spaceless and " " not in text.strip():
+        return [begin for begin, _ in alignment_units(text)][1:]
+    return [match.end() for match in re.finditer(r"\s+(?=\S)", text)]
+
+
+def _nearest(begins: Sequence[int], place: int, lowest: int, highest: int) -> int:
+    """Return the beginning of a word between `lowest` and `highest` that is nearest to `place`; `highest` if none is.
+
+    begins: see `_word_begins`.
+    """
+    low, high = bisect_right(begins, lowest), bisect_left(begins, highest)
+    if low >= high:
         return highest
-    at = bisect_left(begins, place)
-    return min(begins[max(0, at - 1):at + 1], key=lambda begin: abs(begin - place))
+    at = bisect_left(begins, place, low, high)
+    return min(begins[max(low, at - 1):min(at + 1, high)], key=lambda begin: abs(begin - place))
 
 
 def _split(text: str, tags: Sequence[Tag], places: Sequence[int]) -> Iterator[tuple[str, list[Tag]]]:

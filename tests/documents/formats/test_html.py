@@ -141,6 +141,8 @@ def test_any_input_comes_back_unchanged_from_an_identical_translation_but_for_en
                                    "a<i>b</i> ", "<script>", "<code>", "<a>@", "&", "a. ", "<b></i>", '"<a\'', "<a>",
                                    "<span>#x", "<a b='", "<a b=", "<?", "<%", "<a ='' ", "<a b='\"", "<a b='x' ",
                                    "<p translate=no>", "<p translate=no><p translate=yes>a",
+                                   "{{", "{%", "{#", "{{!--", "{!!", "<?php ", "{{#", "a{%%}b", "{%comment%}",
+                                   "@if((", "@if(a){ } ", "@endif @if (", "<%= do |%>", "<ruby><rt>a", "<p a='{{",
                                    "<b translate=no><b translate=yes>a</b></b>", "<b translate=yes>a</b>"])
 def test_any_input_takes_linear_time(piece):
     def seconds(length):
@@ -164,3 +166,89 @@ def test_inline_code_and_names_are_tags_inside_of_one_sentence():
     source = ("<p>use <code>ls -l</code> or <a href='x'>https://a.b</a> or <span translate=no>Acme</span> now</p>"
               "<pre>make</pre><td><kbd>Ctrl</kbd></td>")
     assert [block.text for block in HtmlDocument(source.encode()).blocks] == ["use  or  or  now"]
+
+
+@pytest.mark.parametrize(("source", "sentences", "expected"), [
+    # Elements that HTML does not define are inline.
+    ('Two <x id="4"></x> young dogs', ["Two young dogs"], 'TWO <x id="4"></x> YOUNG DOGS'),
+    ("A <foo>red</foo> dog <x-y z>runs</x-y>.", ["A red dog runs."], "A <foo>RED</foo> DOG <x-y z>RUNS</x-y>."),
+    ("One <x id=1 /> two <o:p></o:p> three", ["One two three"], "ONE <x id=1 /> TWO <o:p></o:p> THREE"),
+    ("A <nobr>red</nobr> <blink>dog</blink> <slot>runs</slot>", ["A red dog runs"],
+     "A <nobr>RED</nobr> <blink>DOG</blink> <slot>RUNS</slot>"),
+    ("A <picture><source srcset=a><img src=b></picture> dog", ["A dog"],
+     "A <picture><source srcset=a><img src=b></picture> DOG"),
+    # Elements of blocks, tables, forms and media are not.
+    ("<search>One</search><dialog>two</dialog><summary>three</summary>four", ["One", "two", "three", "four"],
+     "<search>ONE</search><dialog>TWO</dialog><summary>THREE</summary>FOUR"),
+    ("<select><optgroup label=x><option>One<option>two</select> <button>three</button>four",
+     ["One", "two", "three", "four"],
+     "<select><optgroup label=x><option>ONE<option>TWO</select> <button>THREE</button>FOUR"),
+    ("<template><p>One</p></template><noscript>two</noscript>", ["One", "two"],
+     "<template><p>ONE</p></template><noscript>TWO</noscript>"),
+    # Ruby
+    ("<ruby>漢<rp>(</rp><rt>kan</rt><rp>)</rp>字<rp>(</rp><rt>ji</rt><rp>)</rp></ruby>です。", ["漢字です。"],
+     "<ruby>漢<rp>(</rp><rt>kan</rt><rp>)</rp>字<rp>(</rp><rt>ji</rt><rp>)</rp></ruby>です。"),
+    ("a <ruby>漢<rt>kan<rt>ji</ruby> z", ["a 漢 z"], "A <ruby>漢<rt>kan<rt>ji</ruby> Z"),
+    ("a <ruby><rb>漢<rt>kan</ruby> z <p>one</p>", ["a 漢 z", "one"], "A <ruby><rb>漢<rt>kan</ruby> Z <p>ONE</p>"),
+    ("a <rt>b <p>one</p> <rt>c", ["a b", "one", "c"], "A <rt>B <p>ONE</p> <rt>C"),
+    # Places to divide words
+    ("Do<wbr>nau dampf&shy;schiff <bdo dir=rtl>One</bdo>", ["Donau dampfschiff One"],
+     "<wbr>DONAU DAMPFSCHIFF <bdo dir=rtl>ONE</bdo>"),
+])
+def test_unknown_elements_are_inline_and_ruby_text_is_no_part_of_a_sentence(source, sentences, expected):
+    assert DividedDocument(HtmlDocument(source.encode())).sentences == sentences
+    assert translated(source) == expected
+
+
+@pytest.mark.parametrize(("source", "sentences"), [
+    # Jinja, Django, Twig, Liquid
+    ('{% extends "base" %}\n{% block a %}\nOne.\n{% if x %}\nTwo.\n{% elif y < 3 %}Three{% else %}\nFour.\n{% endif %}'
+     "\n{% endblock %}", ["One.", "Two.", "Three", "Four."]),
+    ("{%- for a in b -%}One{%- endfor -%} two", ["One", "two"]),
+    ("{% mytag %}One{% endmytag %} two", ["One", "two"]),
+    ('{% include "a" %}\nOne there.\n  {% csrf_token %}\nTwo there.', ["One there.", "Two there."]),
+    ('<p>One {% url "a>b" %} two</p>', ["One two"]), ("<p>{# One <b> #}Two {# three #} four</p>", ["Two four"]),
+    ("{% comment %}One <b>{% endcomment %}Two{% highlight x %}three{% endhighlight %}", ["Two"]),
+    ("{% trans with a='<a>' b='</a>' %}One{% endtrans %} {% translate '<b>Two</b>' %} three", ["One", "three"]),
+    ("<p>You have dog{% if n != 1 %}s{% endif %}.</p>", ["You have dog."]),
+    ("<p>One {{ a > b ? '<b>' : \"c\" }} two & three</p>", ["One two & three"]),
+    # In and around tags
+    ('<a href="{% url "x" %}" {% if a > b %}class="c"{% endif %}>One <b>two</b></a>', ["One two"]),
+    ("<p {% if a < b %}hidden{% endif %} title='{{ a['b'] > 1 }}'>One</p>", ["One"]),
+    ('<input {{#if x}}checked{{/if}} value="{{ y }}">One', ["One"]),
+    ('<{{ tag }} class="x">One</{{ tag }}>', ["One"]), ('<p class=<%= "a>b" %>>One</p>', ["One"]),
+    # Handlebars, Go, Vue, Angular
+    ("{{#if a}}\n<h1>One</h1>\nTwo\n{{else}}\nThree{{/if}}{{^b}}four{{/b}}", ["One", "Two", "Three", "four"]),
+    ("<p>A dog{{#if b}}s{{else}}es{{/if}}.</p>", ["A dog."]),
+    ("{{> header}}\nOne{{! two }} three{{!-- four }} --}} five", ["One three five"]),
+    ("{{ range .A }}\n<li>One</li>\n{{- else -}}two{{ end }}{{{ three }}} {{ if .B }}four{{ end }}",
+     ["One", "two", "four"]),
+    ('<div *ngIf="a < b" (click)="x > 3">One <i v-if="x > 2" :a="{b: 1}">two</i></div>', ["One two"]),
+    ("@if (a.b(1)) {\n<p>One</p>\n} @else if (c) {\ntwo\n} @else {three}", ["One", "two", "three"]),
+    # ERB, EJS, JSP
+    ("<% if a > b %>\n<p>One</p>\n<% else %>Two<% end -%>three", ["One", "Two", "three"]),
+    ("<p>One <%= a > b %>, two <%# three %> <%- include('x') %></p>", ["One , two"]),
+    ("<%= form do |f| %>One<% end %><%@ page x %>two<%-- three --%> four", ["One", "two four"]),
+    # PHP, Blade
+    ("<?php if ($a > 1): ?>One<?php else: ?>two<?php endif; ?><?php foreach ($a as $b) { ?>three<?php } ?>four",
+     ["One", "two", "three", "four"]),
+    ('<p title="<?php echo "a>b" ?>">One <?= $a > 1 ?> two <?php the_date(); ?>.</p>', ["One two ."]),
+    ("<p>One</p>\n<?php echo '<p>Two</p>';\n", ["One"]), ("<?php include 'a'; ?>\nOne", ["One"]),
+    ("@extends('a')\n@foreach($a as $b(1))\n One {!! $b > 1 !!}\n@endforeach\n@csrf two", ["One", "two"]),
+])
+def test_template_code_is_kept_and_separates_texts_that_it_chooses_from(source, sentences):
+    assert DividedDocument(HtmlDocument(source.encode())).sentences == sentences
+    expected, end = "", 0
+    for word in re.findall(r"\w+", " ".join(sentences)):
+        begin = re.compile(rf"\b{word}\b").search(source, end).start()
+        expected, end = expected + source[end:begin] + word.upper(), begin + len(word)
+    assert translated(source) == (expected + source[end:]).replace(" & ", " &amp; ")
+
+
+@pytest.mark.parametrize(("source", "expected"), [
+    ("<script>var a = '{{';</script><p>one</p><style>p{a{}}</style>", "ONE"), ("<!-- {{ --> one }}", "ONE"),
+    ("<code>{%</code> one <code>%}</code>", "ONE"), ("a {{ one", "ONE"), ("a <% one", "ONE"),
+    ("<code>{% comment %}</code> one <code>{% endcomment %}</code>", "ONE"), ("write to @else or @if, one }", "ONE"),
+])
+def test_what_only_begins_like_template_code_hides_no_text(source, expected):
+    assert expected in translated(source)

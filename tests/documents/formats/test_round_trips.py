@@ -27,7 +27,7 @@ msgstr ""
 #. Note of a developer
 #: src/open.c:12
 #, c-format
-msgid "Cannot open \"%s\".\n"
+msgid "Cannot open \"%S\".\n"
 msgstr ""
 
 #: src/menu.c:3
@@ -51,8 +51,8 @@ msgid ""
 msgstr ""
 
 #, c-format
-msgid "%d file"
-msgid_plural "%d files"
+msgid "%X file"
+msgid_plural "%X files"
 msgstr[0] ""
 msgstr[1] ""
 
@@ -62,9 +62,9 @@ msgstr ""
 #~ msgstr ""
 '''
 PO_CHANGES = [('"Language: ', '"Language: de'), (r'''#, c-format
-msgid "Cannot open \"%s\".\n"
+msgid "Cannot open \"%S\".\n"
 msgstr ""''', r'''#, fuzzy, c-format
-msgid "Cannot open \"%s\".\n"
+msgid "Cannot open \"%S\".\n"
 msgstr "CANNOT OPEN \"%S\".\n"'''), ('''#| msgid "Files"
 msgctxt "menu|item"
 msgid "File"
@@ -81,8 +81,8 @@ msgstr ""
 "A FIRST LINE THAT IS RATHER LONG, SO THAT THE MESSAGE IS WRITTEN ON SEVERAL "
 "LINES.\n"
 "\tA SECOND LINE WITH A TAB AND A \\.\n"'''), ('''#, c-format
-msgid "%d file"''', '''#, fuzzy, c-format
-msgid "%d file"'''), ('[0] ""', '[0] "%D FILE"'), ('[1] ""', '[1] "%D FILES"')]
+msgid "%X file"''', '''#, fuzzy, c-format
+msgid "%X file"'''), ('[0] ""', '[0] "%X FILE"'), ('[1] ""', '[1] "%X FILES"')]
 
 XLIFF_1 = '''<?xml version="1.0" encoding="UTF-8"?>
 <xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
@@ -303,7 +303,7 @@ good
 00:02.000 --> 00:03.000
 <v Bob>Yes.
 """
-VTT_CHANGES = [("Fish &amp; <c.x>chips</c> are\ngood", "FISH &amp;\n<c.x>CHIPS</c> ARE GOOD"), ("Yes", "YES")]
+VTT_CHANGES = [("Fish &amp; <c.x>chips</c> are\ngood", "FISH &amp; <c.x>CHIPS</c> ARE\nGOOD"), ("Yes", "YES")]
 ASS = """[Script Info]
 Title: x
 
@@ -536,9 +536,9 @@ TABLE_CHANGES = [("One; ", "One;ONE"), ('"Two; three"', '"Two; three";"TWO; THRE
 
 # Name of a sample: format, text, texts of its blocks with their lines, changes of the source that translate it.
 SAMPLES = {
-    "po": ("po", PO, [('Cannot open "%s".', 15), ("File", 21), (
+    "po": ("po", PO, [('Cannot open "%S".', 15), ("File", 21), (
         "A first line that is rather long, so that the message is written on several lines.\n\tA second line with a "
-        "tab and a \\.", 32), ("%d file", 39), ("%d files", 40)], PO_CHANGES),
+        "tab and a \\.", 32), ("%X file", 39), ("%X files", 40)], PO_CHANGES),
     "xliff 1.2": ("xliff", XLIFF_1, [("Save & close now", 6), ("Open", 9), ("Empty", 13), ("Text", 15),
                                      ("bold, slanted", 18), ("One.", 22), ("Two.", 22)], XLIFF_1_CHANGES),
     "xliff 2.0": ("xliff", XLIFF_2, [("Hello brave ", 6), ("A b", 9)], XLIFF_2_CHANGES),

@@ -1,6 +1,7 @@
 """Subtitles: cues are joined into sentences and divided again; times, numbers, notes and styles keep their bytes."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pysubs2
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from property_checks import few_and_many
 from test_round_trips import ASS
 
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.subtitles import AssDocument, SrtDocument, VttDocument
 
 
@@ -102,6 +104,136 @@ def test_text_after_an_empty_line_of_an_srt_cue_belongs_to_the_cue(end):
 def test_the_byte_order_mark_is_not_part_of_the_first_section():
     text = "\ufeff[Events]\nFormat: Start, End, Text\nDialogue: 0:00:01.00,0:00:02.00,one\n"
     assert translated(AssDocument(text.encode())) == text.replace("one", "ONE").encode()
+
+
+VTT = "WEBVTT\n\n00:00:01.000 --> 00:00:04.000\n"
+SRT = "1\n00:00:01,000 --> 00:00:04,000\n"
+EVENTS = "[Events]\nFormat: Start, End, Text\nDialogue: 0:00:01.00,0:00:04.00,"
+HEADS = {VttDocument: VTT, SrtDocument: SRT, AssDocument: EVENTS}
+
+
+def backwards(sentence):
+    return " ".join(reversed(sentence.split()))
+
+
+def joined(document, translate):
+    """Return the sentences of a document, and the document with its sentences translated."""
+    divided = DividedDocument(document)
+    return divided.sentences, divided.join([translate(sentence) for sentence in divided.sentences], "en").decode()
+
+
+@pytest.mark.parametrize(("kind", "text", "sentences", "expected"), [
+    # Timestamps, karaoke and positions
+    (VttDocument, "Never <00:00:01.500>gonna <00:00:02.000>give you", ["Never gonna give you"],
+     "you <00:00:01.500>give <00:00:02.000>gonna Never"),
+    (VttDocument, "<00:00:01.500><c>Never</c> <00:00:02.000><c>gonna</c> <00:00:02.500><c>give</c>",
+     ["Never gonna give"], "<00:00:01.500><c>give</c> <00:00:02.000><c>gonna</c> <00:00:02.500><c>Never</c>"),
+    (VttDocument, "we<00:00:01.500><c> saw</c><00:00:02.000><c> it</c>", ["we saw it"],
+     "it <00:00:01.500><c>saw</c> <00:00:02.000><c>we</c>"),
+    (AssDocument, r"{\k20}Never {\k15}gonna {\kf30}give {\K10}you", ["Never gonna give you"],
+     r"{\k20}you {\k15}give {\kf30}gonna {\K10}Never"),
+    (SrtDocument, "{\\an8}Hello you\n{\\an8}my dogs", ["Hello you my dogs"], "{\\an8}dogs my\n{\\an8}you Hello"),
+    (SrtDocument, "{\\an8}\nHello you", ["Hello you"], "{\\an8}\nyou Hello"),
+    (AssDocument, r"{\pos(1,2)\an8}Red {\c&HFF&}dogs{\c&HFFFFFF&} run", ["Red dogs run"],
+     r"{\pos(1,2)\an8}run {\c&HFF&}dogs {\c&HFFFFFF&}Red"),
+    # Overrides that are reset enclose words; drawings and comments are kept.
+    (AssDocument, r"A {\c&HFF&}dark{\c} dog {\b1}runs{\r} now", ["A dark dog runs now"],
+     r"now {\b1}runs{\r} dog {\c&HFF&}dark{\c} A"),
+    (AssDocument, r"{\p1}m 0 0 l {\c&HFF&}9 9{\p0}Hello you", ["Hello you"],
+     r"{\p1}m 0 0 l {\c&HFF&}9 9{\p0}you Hello"),
+    (AssDocument, r"{\p1}m 0 0 l 9 9{\p0}", [], r"{\p1}m 0 0 l 9 9{\p0}"),
+    (AssDocument, r"{a note}One{another} two", ["One two"], r"{a note}two {another}One"),
+    (SrtDocument, "{y:i}A {i}red{/i} dog", ["A red dog"], "{y:i}dog {i}red{/i} A"),
+    (SrtDocument, '<font color="#f00">Red</font> dogs', ["Red dogs"], 'dogs <font color="#f00">Red</font>'),
+    # Voices, classes, languages and ruby
+    (VttDocument, "<v Ann>Hello you.\n<v Bob>Hi Ann!", ["Hello you.", "Hi Ann!"],
+     "<v Ann>you. Hello\n<v Bob>Ann! Hi"),
+    (VttDocument, "<v Ann>Hello my</v> <v.loud Bob>Hi you</v>", ["Hello my", "Hi you"],
+     "<v Ann>my Hello</v> <v.loud Bob>you Hi</v>"),
+    (VttDocument, "<v Ann>Hello my</v>\nShe laughs", ["Hello my", "She laughs"], "<v Ann>my Hello</v>\nlaughs She"),
+    (VttDocument, "A <c.red.big>red</c> <lang de>Hund</lang>", ["A red Hund"],
+     "<lang de>Hund</lang> <c.red.big>red</c> A"),
+    (VttDocument, "a <ruby>漢<rt>kan</rt></ruby> z", ["a 漢 z"], "z <ruby>漢<rt>kan</rt></ruby> a"),
+    (VttDocument, "a <ruby.x>漢<rt.y>kan</ruby> z", ["a 漢 z"], "z <ruby.x>漢<rt.y>kan</ruby> a"),
+    # Entities and marks of direction
+    (VttDocument, "&lrm;You&nbsp;&amp; me &lt;3&rlm;", ["You & me <3"], "&lt;3 me &amp; You"),
+    (SrtDocument, "\u202bHello you\u202c", ["Hello you"], "you Hello"),
+    # Dialogues and songs
+    (SrtDocument, "<i>- Hi you.</i>\n- Go away.", ["Hi you.", "Go away."], "<i>- you. Hi</i>\n- away. Go"),
+    (AssDocument, r"- Hi you.\N{\i1}- Go away.{\i0}", ["Hi you.", "Go away."], r"- you. Hi\N{\i1}- away. Go{\i0}"),
+    (SrtDocument, ">> Hi you.\n>>Go away.", ["Hi you.", "Go away."], ">> you. Hi\n>>away. Go"),
+    (VttDocument, "&gt;&gt; Hi you.\n&gt;&gt; Go away.", ["Hi you.", "Go away."],
+     "&gt;&gt; you. Hi\n&gt;&gt; away. Go"),
+    (SrtDocument, "♪ I love you ♪\n♪ You love\nme ♪", ["I love you", "You love me"],
+     "♪ you love I ♪\n♪ me love\nYou ♪"),
+    (SrtDocument, "# La le #\n# Lo lu #", ["La le", "Lo lu"], "# le La #\n# lu Lo #"),
+    # Lines
+    (SrtDocument, "One two\nthree four\nfive six", ["One two three four five six"],
+     "six five\nfour three\ntwo One"),
+    (AssDocument, r"One four\Nfive nine", ["One four five nine"], r"nine five\Nfour One"),
+])
+def test_markup_stays_in_its_cue_and_order(kind, text, sentences, expected):
+    head = HEADS[kind]
+    document = kind(f"{head}{text}\n".encode())
+    assert document.render(document.blocks, "en").decode() == f"{head}{text}\n"
+    found, result = joined(document, backwards)
+    assert (found, result) == (sentences, f"{head}{expected}\n")
+
+
+@pytest.mark.parametrize("text", [
+    SRT.replace("\n", "\r\r\n") + "Hello my\r\r\ndogs.\r\r\n\r\r\n2\r\r\n00:00:05,000 --> 00:00:06,000\r\r\nYes.\r\r\n",
+    SRT + "\nHello my\ndogs.\n\n2\n00:00:05,000 --> 00:00:06,000\n \nYes.\n",
+    SRT.removeprefix("1\n") + "Hello my\ndogs.\n\n00:00:05,000 --> 00:00:06,000\nYes.\n",
+    SRT.replace("4,000\n", "4,000  X1:1 X2:2 Y1:3 Y2:4\n") + "Hello my\ndogs.\n\n"
+    "2\n00:00:05.000 --> 00:00:06.000\nYes.\n",
+    SRT + "Hello my\ndogs.\n\n2\n00:00:05,000 --> 00:00:06,000\n\n3\n00:00:07,000 --> 00:00:08,000\nYes.\n",
+    VTT.replace("WEBVTT\n", "WEBVTT - a title\nKind: captions\n\nNOTE Never\nhere\n\nSTYLE\n::cue { color: red }\n\n"
+                "REGION\nid:a\n") + "Hello my\ndogs.\n\n"
+    "chapter-2\n00:05.000 --> 00:06.000 align:start line:0\nYes.\n\nNOTE b\n",
+    VTT.replace("\n", "\r\r\n") + "Hello my\r\r\ndogs.\r\r\n\r\r\n00:05.000 --> 00:06.000\r\r\nYes.\r\r\n",
+    VTT + " \nHello my\ndogs.\n \n\n00:05.000 --> 00:06.000\nYes.\n",
+])
+def test_only_words_are_translated_in_files_as_people_have_them(text):
+    kind = VttDocument if text.startswith("WEBVTT") else SrtDocument
+    sentences, result = joined(kind(text.encode()), str.upper)
+    assert sentences == ["Hello my dogs.", "Yes."]
+    assert result == text.replace("Hello my", "HELLO MY").replace("dogs", "DOGS").replace("Yes", "YES")
+
+
+@pytest.mark.parametrize(("text", "sentences"), [
+    ("00:00.000 --> 02:00.000\nIntroduction\n\n02:00.000 --> 04:00.000\nMore dogs\n", ["Introduction", "More dogs"]),
+    ("00:00.000 --> 00:02.000\nwe saw\n\n00:02.000 --> 00:02.010\nwe saw\n\n00:02.010 --> 00:04.000\nwe saw\na dog\n",
+     ["we saw", "we saw", "we saw a dog"]),
+])
+def test_chapters_and_repeated_captions_are_not_joined(text, sentences):
+    assert joined(VttDocument(f"WEBVTT\n\n{text}".encode()), str.upper)[0] == sentences
+
+
+WORDS = st.sampled_from(["one", "two.", "Three", "four &amp;", "5", "- six", "♪ so", "\n", "<i>a</i>", "<v Ann>b</v>",
+                         "<v Bob>c", "<c.x>d e</c>", "<ruby>f<rt>g</rt></ruby>", "TIME", "TIME", "</c>", "<b>"])
+
+
+@few_and_many(10, 2000, st.lists(st.lists(WORDS, max_size=9), max_size=6), st.lists(st.integers(0, 20), max_size=12))
+def test_times_voices_and_cues_are_the_same_after_any_translation(texts, order):
+    source, times = "WEBVTT\n\n", iter(range(100, 1000))
+    for index, words in enumerate(texts):
+        words = [f"<00:00:{index:02}.{next(times)}>" if word == "TIME" else word for word in words]
+        source += f"{index}\n00:00:{index:02}.000 --> 00:00:{index:02}.900 line:{index}%\n{' '.join(words).strip()}\n\n"
+
+    def reordered(sentence):
+        words = sentence.split()
+        return " ".join(words[index % len(words)] for index in order) or "und"
+
+    _, result = joined(VttDocument(source.encode()), reordered)
+    for before, after in zip(vtt_cues(source), vtt_cues(result), strict=True):
+        assert after == before
+    pairs = re.findall(r"<(/?)(i|c|ruby)\b", result)
+    assert Counter(pairs)["", "ruby"] == Counter(pairs)["/", "ruby"]
+
+
+def vtt_cues(source):
+    """Return number, times and settings of each cue, and the timestamps and voices in it, in order."""
+    return [(block.split("\n")[:2], re.findall(r"<[\d:.]+>|<v \w+>", block)) for block in re.split("\n\n+", source)[1:]]
 
 
 TIMES = re.compile(rb"^00:.*-->.*$", re.MULTILINE)
