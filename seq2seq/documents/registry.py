@@ -21,8 +21,8 @@ from seq2seq.languages import LANGUAGE_NAMES, is_same_language, main_language
 # only the names. `.txt` is no suffix of `text`, because such files usually have a sentence per line. `.xml` is left
 # out, because the root element tells the format.
 _TABLE = {
-    "html": ("seq2seq.documents.formats.html.HtmlDocument", ".html .htm .xhtml"),
-    "markdown": ("seq2seq.documents.formats.markdown.MarkdownDocument", ".md .markdown"),
+    "html": ("seq2seq.documents.formats.html.HtmlDocument", ".html .htm .xhtml .xht .shtml"),
+    "markdown": ("seq2seq.documents.formats.markdown.MarkdownDocument", ".md .markdown .mdown .mkd"),
     "text": ("seq2seq.documents.formats.plain_text.PlainTextDocument", ""),
     "srt": ("seq2seq.documents.formats.subtitles.SrtDocument", ".srt"),
     "vtt": ("seq2seq.documents.formats.subtitles.VttDocument", ".vtt"),
@@ -65,7 +65,8 @@ _OTHERS = """
 .sdlxliff .mxliff .mqxliff .txlf .ttx .xlz .mqxlz .sdlppx .tbx .sdltm .svg .xsl .xslt .xsd .rdf .rss .atom .kml .gpx
 .wsdl .js .mjs .cjs .jsx .tsx .vue .svelte .astro .php .phtml .py .rb .erb .haml .slim .java .kt .kts .swift .go .dart
 .scala .cpp .cc .hpp .h .c .css .scss .less .sql .pug .jade .hbs .handlebars .mustache .liquid .ejs .twig .j2 .jinja
-.jinja2 .tmpl .gohtml .tpl .cshtml .razor .aspx .jsp .vb .bat .ps1 .graphql .proto
+.jinja2 .tmpl .gohtml .tpl .cshtml .razor .aspx .jsp .vb .bat .ps1 .graphql .proto .fluent .appstream .appdata
+.metainfo .jsonld .geojson .webmanifest .har .otp .ots .odm .xltx .restext
 """
 _OTHER_SUFFIXES = frozenset(_OTHERS.split())
 # Beginnings of structured files that no text has.

@@ -12,7 +12,7 @@ from seq2seq.serve.files import format_of_file
 REFUSED = """
 .pdf .doc .docm .dotx .xls .xlsx .ppt .pptm .pages .numbers .key .rtf .epub .mobi .fodt .idml .rst .adoc .tex .qm
 .gmo .js .jsx .tsx .vue .php .svg .sbv .ttml .dfxp .stl .lrc .json5 .jsonl .ftl .lang .rc .dtd .wxl .nsi
-.catkeys .desktop .toml .ini .plist .xib .xaml .sdlxliff .ipynb .eml .PDF .Xib
+.fluent .appstream .catkeys .desktop .toml .ini .plist .xib .xaml .sdlxliff .ipynb .eml .PDF .Xib
 """
 
 

@@ -30,7 +30,7 @@ class AppleStringsDocument:
             raise DocumentError("the document is a compiled property list. Convert it: plutil -convert strings FILE.")
         self._text, self._encoding = decode_text(data)
         if re.match(r"\ufeff?\s*+<(?:\?xml|!DOCTYPE|plist)", self._text):
-            raise DocumentError("line 1: the document is a property list in XML. Give the format stringsdict.")
+            raise DocumentError("line 1: the document is a property list in XML. Translate it as stringsdict.")
         self._ascii = "\\U" in self._text and self._text.isascii()
         self.blocks: list[Block] = []
         self._values: list[tuple[int, int, bool]] = []                          # span of each block; True for a key

@@ -16,8 +16,7 @@ _SOURCE = {"source", "sourcetext", "sourcestring", "original", "originaltext", "
 _TARGET = {"target", "targettext", "targetstring", "translation", "translated", "translatedtext", "msgstr"}
 _SEPARATORS = ",;\t|"
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,4}){0,2}")
-_REMEDY = ("Name the columns in the first line: source and target, or the codes of the languages, such as en and de. "
-           "Or choose the format lines if each line is a sentence.")
+_REMEDY = "Name the columns in the first line: source and target, or the codes of the languages, such as en and de."
 
 Cell = tuple[int, int]
 """Span of a cell in the document, with its quotes."""
