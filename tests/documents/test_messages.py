@@ -56,6 +56,10 @@ RUSSIAN = "=1 {T:A dog.} one {T:# dogs.} few {T:# dogs.} many {T:# dogs.} other 
     ("{n, plural, one {A dog.} other {# dogs.}}", "de", "{n, plural, one {T:A dog.} other {T:# dogs.}}"),
     ("{n, plural, one {A dog.} other {# dogs.}}", "ja", "{n, plural, other {T:# dogs.}}"),
     ("{n, plural, one {A dog.} other {# dogs.}}", "ru", f"{{n, plural, {RUSSIAN}}}"),
+    ("{VAR_PLURAL, plural, one {a minute} other {\U000f0000 minutes}}", "ru",
+     "{VAR_PLURAL, plural, =1 {T:a minute} one {T:\U000f0000 minutes} few {T:\U000f0000 minutes} "
+     "many {T:\U000f0000 minutes} other {T:\U000f0000 minutes}}"),
+    ("{n, plural, one {dog} other {dogs}}", "ru", "{n, plural, one {T:dog} few {T:dogs} many {T:dogs} other {T:dogs}}"),
     ("{n, plural,\n one {# dog}\n other {# dogs}\n}", "pl",
      "{n, plural,\n one {T:# dog}\n few {T:# dogs}\n many {T:# dogs}\n other {T:# dogs}\n}"),
     ("{n,plural,=0{none}one{# dog}other{# dogs}}", "ar",
