@@ -20,6 +20,7 @@ from seq2seq.documents.block import DocumentError
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.plurals import gettext_rule, plural_categories, plural_rule, singular_forms
 from seq2seq.documents.spans import blanked
+from seq2seq.documents.syntaxes import find_markup
 
 _MAX_BRANCHES = 64
 """Maximum number of sentences of a message. Two plurals after each other have as many as their product."""
@@ -131,7 +132,7 @@ def parse_message(text: str, syntax: Sequence[str] = ()) -> BranchedMessage | No
         return _fixed(text, re.split(r"([^;]++)", text), ";", ",")
     if _RANGES.fullmatch(text):
         return _fixed(text, re.split(r"(?<=\[)([^\[\]]++)(?=\])", text), "[]", "()")
-    return _forms(text) if "|" in text else None
+    return _forms(text, syntax) if "|" in text else None
 
 
 # ICU and java.text.MessageFormat
@@ -450,9 +451,10 @@ def _fixed(text: str, pieces: Sequence[str], signs: str, other_signs: str) -> Br
         one.translate(table) + after for one, after in zip(translations, pieces[2::2], strict=True)))
 
 
-def _forms(text: str) -> BranchedMessage | None:
-    """Return a message whose plural forms stand between pipes; None if it has none."""
+def _forms(text: str, syntax: Sequence[str]) -> BranchedMessage | None:
+    """Return a message whose plural forms stand between pipes; None if it has none. syntax: see `Block.syntax`."""
     masked = blanked(text, [match.span() for match in _BRACED.finditer(text)])
+    masked = blanked(masked, [(one.begin, one.end) for one in find_markup(masked, syntax)])
     masked = blanked(masked, Placeholders().spans(masked))
     bars = [one.start() for one in re.finditer(r"\|", masked)]
     forms = [text[begin + 1:end] for begin, end in zip([-1, *bars], [*bars, len(text)], strict=True)]

@@ -49,6 +49,12 @@ def test_other_texts_have_no_branches(text):
     assert parse_message(text) is None
 
 
+def test_a_pipe_in_the_syntax_of_a_format_divides_no_forms():
+    assert parse_message("%|1$d| dogs of %|2$d| dogs", ("boost",)) is None
+    assert parse_message("dog of |a b| and dog", ("rst",)) is None
+    assert parse_message("dog | {% if a | b %} dogs", ("template",)).branches == ("dog", "{% if a | b %} dogs")
+
+
 RUSSIAN = "=1 {T:A dog.} one {T:# dogs.} few {T:# dogs.} many {T:# dogs.} other {T:# dogs.}"
 
 
