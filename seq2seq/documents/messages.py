@@ -20,6 +20,7 @@ from seq2seq.documents.block import DocumentError
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.plurals import gettext_rule, plural_categories, plural_rule, singular_forms
 from seq2seq.documents.spans import blanked
+from seq2seq.documents.syntaxes import find_markup
 
 _MAX_BRANCHES = 64
 """Maximum number of sentences of a message. Two plurals after each other have as many as their product."""
@@ -86,7 +87,7 @@ _Node = str | _Kept | _Number | _Argument
 @dataclass(frozen=True, slots=True)
 class _Sentence:
     """Contents of a branch, whose text is number `index` of the texts to translate. placeholders: those of the text, in
-    order. kept: what each placeholder stands for."""
+    order, with the private characters that stand for tags. kept: what each placeholder stands for."""
 
     index: int
     placeholders: tuple[str, ...]
@@ -131,7 +132,7 @@ def parse_message(text: str, syntax: Sequence[str] = ()) -> BranchedMessage | No
         return _fixed(text, re.split(r"([^;]++)", text), ";", ",")
     if _RANGES.fullmatch(text):
         return _fixed(text, re.split(r"(?<=\[)([^\[\]]++)(?=\])", text), "[]", "()")
-    return _forms(text) if "|" in text else None
+    return _forms(text, syntax) if "|" in text else None
 
 
 # ICU and java.text.MessageFormat
@@ -314,6 +315,7 @@ def _sentence(nodes: Sequence[_Node], index: int) -> tuple[str, _Sentence]:
     for node in nodes:
         if isinstance(node, str):
             parts.append(node)
+            names += re.findall("[\U000f0000-\U000ffffd]", node)
             continue
         assert not isinstance(node, _Argument)
         if isinstance(node, _Number):
@@ -382,20 +384,25 @@ def _spaced(branches: list[tuple[str, _Sentence | _Choice]], keys: list[str]) ->
 
 
 def _loses_number(tree: _Sentence | _Choice, default: _Sentence | _Choice, argument: _Argument) -> bool:
-    """Return True if a sentence of a branch has the number of the argument less often than the branch `default`."""
-    counts, wanted = list(_counts(tree, argument)), list(_counts(default, argument))
+    """Return True if a sentence of a branch has the number of the argument less often than the branch `default`. If
+    `default` has no number, it may have it in a tag or in another argument, as in messages of Angular."""
+    number = re.compile(rf"\{{+\s*+{re.escape(argument.name)}\b")
+    for pattern in (number, re.compile("")):
+        counts, wanted = list(_counts(tree, pattern)), list(_counts(default, pattern))
+        if any(wanted):
+            break
     if len(counts) != len(wanted):
         return min(counts) < max(wanted)
     return any(count < other for count, other in zip(counts, wanted, strict=True))
 
 
-def _counts(tree: _Sentence | _Choice, argument: _Argument) -> Iterator[int]:
-    """Yield the number of times that each sentence of a branch has the number of the argument."""
+def _counts(tree: _Sentence | _Choice, pattern: re.Pattern[str]) -> Iterator[int]:
+    """Yield the number of placeholders of each sentence of a branch that begin with a pattern."""
     if isinstance(tree, _Choice):
         for _, branch in tree.branches:
-            yield from _counts(branch, argument)
+            yield from _counts(branch, pattern)
     else:
-        yield sum(re.match(rf"\{{+\s*+{re.escape(argument.name)}\b", name) is not None for name in tree.placeholders)
+        yield sum(pattern.match(name) is not None for name in tree.placeholders)
 
 
 def _escaped(text: str, kept: dict[str, _Kept | _Number], parent: _Argument | None, doubled: bool) -> str:
@@ -444,9 +451,10 @@ def _fixed(text: str, pieces: Sequence[str], signs: str, other_signs: str) -> Br
         one.translate(table) + after for one, after in zip(translations, pieces[2::2], strict=True)))
 
 
-def _forms(text: str) -> BranchedMessage | None:
-    """Return a message whose plural forms stand between pipes; None if it has none."""
+def _forms(text: str, syntax: Sequence[str]) -> BranchedMessage | None:
+    """Return a message whose plural forms stand between pipes; None if it has none. syntax: see `Block.syntax`."""
     masked = blanked(text, [match.span() for match in _BRACED.finditer(text)])
+    masked = blanked(masked, [(one.begin, one.end) for one in find_markup(masked, syntax)])
     masked = blanked(masked, Placeholders().spans(masked))
     bars = [one.start() for one in re.finditer(r"\|", masked)]
     forms = [text[begin + 1:end] for begin, end in zip([-1, *bars], [*bars, len(text)], strict=True)]

@@ -49,6 +49,12 @@ def test_other_texts_have_no_branches(text):
     assert parse_message(text) is None
 
 
+def test_a_pipe_in_the_syntax_of_a_format_divides_no_forms():
+    assert parse_message("%|1$d| dogs of %|2$d| dogs", ("boost",)) is None
+    assert parse_message("dog of |a b| and dog", ("rst",)) is None
+    assert parse_message("dog | {% if a | b %} dogs", ("template",)).branches == ("dog", "{% if a | b %} dogs")
+
+
 RUSSIAN = "=1 {T:A dog.} one {T:# dogs.} few {T:# dogs.} many {T:# dogs.} other {T:# dogs.}"
 
 
@@ -56,6 +62,10 @@ RUSSIAN = "=1 {T:A dog.} one {T:# dogs.} few {T:# dogs.} many {T:# dogs.} other 
     ("{n, plural, one {A dog.} other {# dogs.}}", "de", "{n, plural, one {T:A dog.} other {T:# dogs.}}"),
     ("{n, plural, one {A dog.} other {# dogs.}}", "ja", "{n, plural, other {T:# dogs.}}"),
     ("{n, plural, one {A dog.} other {# dogs.}}", "ru", f"{{n, plural, {RUSSIAN}}}"),
+    ("{VAR_PLURAL, plural, one {a minute} other {\U000f0000 minutes}}", "ru",
+     "{VAR_PLURAL, plural, =1 {T:a minute} one {T:\U000f0000 minutes} few {T:\U000f0000 minutes} "
+     "many {T:\U000f0000 minutes} other {T:\U000f0000 minutes}}"),
+    ("{n, plural, one {dog} other {dogs}}", "ru", "{n, plural, one {T:dog} few {T:dogs} many {T:dogs} other {T:dogs}}"),
     ("{n, plural,\n one {# dog}\n other {# dogs}\n}", "pl",
      "{n, plural,\n one {T:# dog}\n few {T:# dogs}\n many {T:# dogs}\n other {T:# dogs}\n}"),
     ("{n,plural,=0{none}one{# dog}other{# dogs}}", "ar",

@@ -141,7 +141,7 @@ class PoDocument:
     def _block(self, message: _Message, source: _Field) -> tuple[str, Block, str]:
         """Return the white space before a text, its block, and the white space after it."""
         text = _unescape_apostrophes(source.value) if "java" in message.syntax else source.value
-        keys = "" if message.documentation else "_&"
+        keys = "" if message.documentation else "_&~"
         return trim(Block(text, place=f"line {source.line}", keeps_lines=True, syntax=message.syntax, access_keys=keys))
 
     def _value_of(self, name: str) -> str:
