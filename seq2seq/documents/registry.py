@@ -199,8 +199,8 @@ def _require_text(data: bytes) -> None:
     marks = (*UTF16_MARKS, codecs.BOM_UTF32_BE)                     # that of UTF-32 LE begins with that of UTF-16
     if (place := data.find(0)) >= 0 and not data.startswith(marks):
         line = data[:place].count(b"\n") + 1
-        raise DocumentError(f"line {line}: a byte of value 0, which no text has, except in UTF-16 or UTF-32 after a "
-                            "byte order mark. Convert the document to UTF-8.")
+        raise DocumentError(f"line {line}: a byte of value 0, which no text has. Remove it; in UTF-16 or UTF-32, the "
+                            "document must begin with a byte order mark.")
 
 
 def _require_language(texts: str, named: Iterable[str], language: str) -> None:

@@ -131,12 +131,16 @@ def test_options_reach_the_server(started, tmp_path):
     (tmp_path / "keys").write_text("secret 60\n")
     start, log, _ = started
     _, url, _ = start("--api-keys", str(tmp_path / "keys"), "--require-key", "--character-limit", "20", "--log-text",
-                      "--suggestions", str(tmp_path / "suggestions"), "--beam-size", "1")
+                      "--suggestions", str(tmp_path / "suggestions"), "--beam-size", "1", "--glossary-directory",
+                      str(tmp_path / "glossaries"))
     assert translate(url).status_code == 403
     body = {"q": "ein Hund", "source": "de", "target": "en", "api_key": "secret"}
     assert requests.post(f"{url}/translate", json=body, timeout=20).status_code == 200
     assert requests.post(f"{url}/translate", json=body | {"q": "x" * 21}, timeout=20).status_code == 400
     assert requests.post(f"{url}/suggest", json=body | {"s": "a dog"}, timeout=20).status_code == 200
+    new = {"name": "a", "source_lang": "de", "target_lang": "en", "entries": "Hund\thound", "auth_key": "secret"}
+    assert requests.post(f"{url}/v2/glossaries", json=new, timeout=20).status_code == 201
+    assert len(list((tmp_path / "glossaries").glob("*.tsv"))) == 1
     assert "'ein Hund' -> " in log()
 
 
