@@ -150,28 +150,28 @@ class _SubtitleDocument:
     def _find_cues(self) -> Iterator[_Cue]:
         """Yield the cues without their texts."""
         current: _Cue | None = None
-        last, before_last = "", 0                                       # last line of the cue, end of the lines before
+        end = before_last = 0                                           # end of the cue, end without its last line
+        last = ""                                                       # last line of the cue
         for number, match in enumerate(_LINE.finditer(self._source), 1):
             line, times = match[1], _TIMES.match(match[1])
             if times is None and _LIKE_TIMES.match(line):
                 raise DocumentError(f"line {number}: '{line.strip()[:60]}' looks like times of a cue. Write them like "
                                     f"{self._example}.")
             if times is None and current is not None and (line if self._ends_at_empty_line else line.strip()):
-                last, before_last = line, current.end
-                current = replace(current, end=match.end(1))
+                last, before_last, end = line, end, match.end(1)
                 continue
             if times is None and not self._ends_at_empty_line:
                 continue
             if times is not None and current is not None and last.strip().isdigit():
-                current = replace(current, end=before_last)             # the last line is the number of the next cue
-            if current is not None and current.end > current.begin:
-                yield current
-            current, last = None, ""
+                end = before_last                                       # the last line is the number of the next cue
+            if current is not None and end > current.begin:
+                yield replace(current, end=end)
+            current, last, end = None, "", match.end()
             if times is not None:
                 begin = _seconds(times.groups()[:4])
                 current = _Cue(match.end(), match.end(), begin, _seconds(times.groups()[4:]), "", number + 1)
-        if current is not None and current.end > current.begin:
-            yield current
+        if current is not None and end > current.begin:
+            yield replace(current, end=end)
 
     def _escape(self, text: str) -> str:
         return text.replace("-->", "\u2192")
@@ -200,11 +200,13 @@ class _SubtitleDocument:
                         continue
                     after = match.end()
             if end > begin:
-                yield self._with_text(replace(cue, begin=cue.begin + begin, end=cue.begin + end, starts=begin > 0))
+                yield self._with_text(cue, begin, end)
             begin = after
 
-    def _with_text(self, cue: _Cue) -> _Cue:
-        pieces = self._pieces(self._source[cue.begin:cue.end])
+    def _with_text(self, cue: _Cue, low: int, high: int) -> _Cue:
+        """Return the part from `low` to `high` of a cue, with its text."""
+        source_begin, source_end = cue.begin + low, cue.begin + high
+        pieces = self._pieces(self._source[source_begin:source_end])
         text = "".join(piece.text for piece in pieces)
         places = list(accumulate((len(piece.text) for piece in pieces), initial=0))
         tags = pair_tags([(place, piece.raw, piece.kind, piece.name) for piece, place
@@ -236,10 +238,11 @@ class _SubtitleDocument:
                 share = fixed[-1].share if low == line else ((low + high) / 2 - begin) / (end - begin)
                 line = high if piece.kind == "line end" else line
                 fixed.append(_Fixed(share, piece.raw, piece.kind == "line end"))
-        return replace(cue, words=text[begin:end], tags=shift_tags(inner, begin, end), fixed=tuple(fixed),
-                       before=before, behind=behind,
-                       starts=cue.starts or lead is not None or _VOICE.search(before) is not None,
-                       ends=_SENTENCE_END.search(text.rstrip()) is not None)
+        return replace(
+            cue, begin=source_begin, end=source_end, words=text[begin:end], tags=shift_tags(inner, begin, end),
+            fixed=tuple(fixed), before=before, behind=behind,
+            starts=source_begin > cue.begin or lead is not None or _VOICE.search(before) is not None,
+            ends=_SENTENCE_END.search(text.rstrip()) is not None)
 
     def _pieces(self, raw: str) -> list[_Piece]:
         """Return the pieces of the source of a cue."""
