@@ -38,7 +38,7 @@ _INLINE = {
         r"{ATTRIBUTES}",
         r"\{~~[^\n]{1,400}?~~\}", r"\{>>[^\n]{1,400}?<<\}",                             # CriticMarkup
         r"\{[\w:+-]{1,80}\}(?P<ticks>`{1,3})(?!`)(?s:.{1,500}?)(?<!`)(?P=ticks)(?!`)",  # role of MyST
-        r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{0,60}):(?![\w:])",                        # icon or emoji
+        r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{0,60}):(?![\d:])",                        # icon or emoji
         rf"(?<![\w+])\+\+{_KEY}(?:\+{_KEY}){{0,6}}\+\+(?![\w+])",
         r"(?<!\^)\^(?:[^\s^\[\]\\]|\\.){1,80}\^(?!\^)",                                    # superscript, subscript
         r"(?<!~)~(?:[^\s~\\]|\\.){1,80}~(?!~)",
@@ -52,6 +52,8 @@ _INLINE = {
 _ATTRIBUTES = r"\{(?::|[ \t]{0,9}(?=[.#]|[A-Za-z][\w-]{0,40}=))[^{}\n]{1,200}\}"
 _INLINE_MARKUP = re.compile("|".join(f"(?P<{kind}>{'|'.join(patterns)})" for kind, patterns in _INLINE.items()).replace(
     "{ATTRIBUTES}", _ATTRIBUTES))
+_MAX_MARKED = 500
+"""Maximum length of a text between == and ==, or ^^ and ^^."""
 _MARKS = "]+-=^[{<:~\\$"
 _SPAN = re.compile(rf"\[(?=[^\[\]\n]{{1,300}}\]{_ATTRIBUTES})")
 """Beginning of a text with attributes: [text]{.class}."""
@@ -99,7 +101,7 @@ _UNTITLED = frozenset({
     "aside", "card-carousel", "centered", "container", "deprecated", "div", "epigraph", "figure", "grid", "grid-item",
     "highlights", "list-table", "margin", "pull-quote", "tab-set", "table", "versionadded", "versionchanged"})
 """Directives of MyST whose contents are Markdown; those of _TITLED have a title. All others stay as they are."""
-_ITEM = re.compile(r"(?::[^\s:][^:\n]{0,60}:(?:[ \t]+|$)|(?:#|[A-Za-z]|[ivxlcdmIVXLCDM]{2,8})[.)][ \t]+)"
+_ITEM = re.compile(r"(?::[^\s:][^:\n]{0,60}:(?:[ \t]+|$)|(?:#|[A-Za-z]|[ivxlcdmIVXLCDM]{2,8})[.)](?:[ \t]+|$))"
                    r"(?P<title>\S[^\n]*)?$")
 _DEFINITION = re.compile(r":[ \t]+(?P<title>\S[^\n]*)$")
 _MAX_TERMS = 17
@@ -289,7 +291,7 @@ def _extension(state: StateInline, silent: bool) -> bool:
         return False
     role = _LINK_ROLE.match(state.src, begin) if state.src[begin] == "{" else None
     match = role or _INLINE_MARKUP.match(state.src, begin)
-    if match is None:
+    if match is None or match[0] in ("==", "^^") and not _has_counterpart(state.src, match):
         return False
     if role and not silent:
         _push(state, "open", "{", begin, role.start("text"))
@@ -300,6 +302,15 @@ def _extension(state: StateInline, silent: bool) -> bool:
         _push(state, match.lastgroup, name, begin, match.end())
     state.pos = match.end()
     return True
+
+
+def _has_counterpart(source: str, match: re.Match[str]) -> bool:
+    """Return True if the next mark is the closing one of an opening mark, or the one before the opening one."""
+    mark, begin = match[0], match.start()
+    other = source.find(mark, begin + 2, begin + _MAX_MARKED) if match.lastgroup == "open" else source.rfind(
+        mark, max(0, begin - _MAX_MARKED), begin)
+    found = _INLINE_MARKUP.match(source, other) if other >= 0 else None
+    return found is not None and {found.lastgroup, match.lastgroup} == {"open", "close"}
 
 
 def _span(state: StateInline, silent: bool) -> bool:
