@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from markdown_it import MarkdownIt, rules_inline
@@ -240,9 +241,11 @@ def _single_line(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     if state.is_code_block(line):
         return False
     text = _text_of(state, line)
-    match = _DEFINITION.match(text)
-    if match is None and any(_ITEM.match(_text_of(state, other)) for other in (line - 1, line + 1) if 0 <= other < end):
-        match = _ITEM.match(text)
+    match = _DEFINITION.match(text) or _ITEM.match(text)
+    if match is not None and match.re is _ITEM and not any(
+            _ITEM.match(_text_of(state, other)) for step, last in ((-1, -1), (1, end)) for other in takewhile(
+                lambda other: not state.isEmpty(other), range(line + step, last, step)[:_MAX_TERMS])):
+        match = None
     if match is None and not silent:
         lines = range(line + 1, min(line + _MAX_TERMS, end))
         below = next((one for one in lines if state.isEmpty(one) or _DEFINITION.match(_text_of(state, one))), line)
