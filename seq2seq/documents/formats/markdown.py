@@ -111,6 +111,12 @@ class _Span:
             return result.replace("|", "\\|")
         return result.replace("\n", self.prefix) if self.prefix else result
 
+    def replace_tag(self, source: str, old: str, new: str) -> str:
+        """Return the source of the text with another tag, `new`, in place of `old`."""
+        lines = (self.finish(old) if self.text.kind in ("cell", "row") else old).split("\n")
+        pattern = r"(?:\r\n|\r|\n)[ \t>]*".join(re.escape(line.lstrip(" \t")) for line in lines)
+        return re.sub(pattern, lambda match: self.finish(new), source)
+
 
 class MarkdownDocument:
     """Markdown, with the interface of `block.Document`."""
@@ -157,7 +163,7 @@ class MarkdownDocument:
                 return span.finish(result)
         source = self._source[span.begin:span.end]
         for old, new in raws.items():
-            source = source.replace(span.finish(old), span.finish(new))
+            source = span.replace_tag(source, old, new)
         return source
 
     def _find_spans(self) -> Iterator[tuple[_Span, int]]:
@@ -396,8 +402,8 @@ def _reads_as(result: str, text: str, tags: Sequence[Tag], span: _Text, environm
     elif token.content.strip() != result.strip():
         return False
     read, found, _ = _inline(children, result.lstrip() if span.kind not in ("alt", "note") else result)
-    expected = [tag.raw for tag in tags]
-    return read.split() == text.split() and [tag.raw for tag in found] == expected and all(
+    expected = [(tag.raw, tag.kind) for tag in tags]
+    return read.split() == text.split() and [(tag.raw, tag.kind) for tag in found] == expected and all(
         read[:one.position].split() == text[:other.position].split()
         for one, other in zip(found[:50], tags[:50], strict=True))
 
@@ -413,7 +419,7 @@ def _without_inner_spaces(text: str, tags: Sequence[Tag]) -> list[Tag]:
     moved: list[Tag] = []
     for index, tag in enumerate(tags):
         position = tag.position
-        if tag.raw in _ELEMENTS:
+        if tag.raw in _ELEMENTS and tag.pair is not None:
             lowest = moved[-1].position if moved else 0
             highest = tags[index + 1].position if index + 1 < len(tags) else len(text)
             if tag.kind == "open":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 from markdown_it import MarkdownIt, rules_inline
@@ -38,7 +39,7 @@ _INLINE = {
         r"{ATTRIBUTES}",
         r"\{~~[^\n]{1,400}?~~\}", r"\{>>[^\n]{1,400}?<<\}",                             # CriticMarkup
         r"\{[\w:+-]{1,80}\}(?P<ticks>`{1,3})(?!`)(?s:.{1,500}?)(?<!`)(?P=ticks)(?!`)",  # role of MyST
-        r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{0,60}):(?![\w:])",                        # icon or emoji
+        r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{0,60}):(?![\d:])",                        # icon or emoji
         rf"(?<![\w+])\+\+{_KEY}(?:\+{_KEY}){{0,6}}\+\+(?![\w+])",
         r"(?<!\^)\^(?:[^\s^\[\]\\]|\\.){1,80}\^(?!\^)",                                    # superscript, subscript
         r"(?<!~)~(?:[^\s~\\]|\\.){1,80}~(?!~)",
@@ -52,6 +53,8 @@ _INLINE = {
 _ATTRIBUTES = r"\{(?::|[ \t]{0,9}(?=[.#]|[A-Za-z][\w-]{0,40}=))[^{}\n]{1,200}\}"
 _INLINE_MARKUP = re.compile("|".join(f"(?P<{kind}>{'|'.join(patterns)})" for kind, patterns in _INLINE.items()).replace(
     "{ATTRIBUTES}", _ATTRIBUTES))
+_MAX_MARKED = 500
+"""Maximum length of a text between == and ==, or ^^ and ^^."""
 _MARKS = "]+-=^[{<:~\\$"
 _SPAN = re.compile(rf"\[(?=[^\[\]\n]{{1,300}}\]{_ATTRIBUTES})")
 """Beginning of a text with attributes: [text]{.class}."""
@@ -99,7 +102,7 @@ _UNTITLED = frozenset({
     "aside", "card-carousel", "centered", "container", "deprecated", "div", "epigraph", "figure", "grid", "grid-item",
     "highlights", "list-table", "margin", "pull-quote", "tab-set", "table", "versionadded", "versionchanged"})
 """Directives of MyST whose contents are Markdown; those of _TITLED have a title. All others stay as they are."""
-_ITEM = re.compile(r"(?::[^\s:][^:\n]{0,60}:(?:[ \t]+|$)|(?:#|[A-Za-z]|[ivxlcdmIVXLCDM]{2,8})[.)][ \t]+)"
+_ITEM = re.compile(r"(?::[^\s:][^:\n]{0,60}:(?:[ \t]+|$)|(?:#|[A-Za-z]|[ivxlcdmIVXLCDM]{2,8})[.)](?:[ \t]+|$))"
                    r"(?P<title>\S[^\n]*)?$")
 _DEFINITION = re.compile(r":[ \t]+(?P<title>\S[^\n]*)$")
 _MAX_TERMS = 17
@@ -238,9 +241,11 @@ def _single_line(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     if state.is_code_block(line):
         return False
     text = _text_of(state, line)
-    match = _DEFINITION.match(text)
-    if match is None and any(_ITEM.match(_text_of(state, other)) for other in (line - 1, line + 1) if 0 <= other < end):
-        match = _ITEM.match(text)
+    match = _DEFINITION.match(text) or _ITEM.match(text)
+    if match is not None and match.re is _ITEM and not any(
+            _ITEM.match(_text_of(state, other)) for step, last in ((-1, -1), (1, end)) for other in takewhile(
+                lambda other: not state.isEmpty(other), range(line + step, last, step)[:_MAX_TERMS])):
+        match = None
     if match is None and not silent:
         lines = range(line + 1, min(line + _MAX_TERMS, end))
         below = next((one for one in lines if state.isEmpty(one) or _DEFINITION.match(_text_of(state, one))), line)
@@ -289,7 +294,7 @@ def _extension(state: StateInline, silent: bool) -> bool:
         return False
     role = _LINK_ROLE.match(state.src, begin) if state.src[begin] == "{" else None
     match = role or _INLINE_MARKUP.match(state.src, begin)
-    if match is None:
+    if match is None or match[0] in ("==", "^^") and not _has_counterpart(state.src, match):
         return False
     if role and not silent:
         _push(state, "open", "{", begin, role.start("text"))
@@ -300,6 +305,15 @@ def _extension(state: StateInline, silent: bool) -> bool:
         _push(state, match.lastgroup, name, begin, match.end())
     state.pos = match.end()
     return True
+
+
+def _has_counterpart(source: str, match: re.Match[str]) -> bool:
+    """Return True if the next mark is the closing one of an opening mark, or the one before the opening one."""
+    mark, begin = match[0], match.start()
+    other = source.find(mark, begin + 2, begin + _MAX_MARKED) if match.lastgroup == "open" else source.rfind(
+        mark, max(0, begin - _MAX_MARKED), begin)
+    found = _INLINE_MARKUP.match(source, other) if other >= 0 else None
+    return found is not None and {found.lastgroup, match.lastgroup} == {"open", "close"}
 
 
 def _span(state: StateInline, silent: bool) -> bool:

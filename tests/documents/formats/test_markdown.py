@@ -363,7 +363,7 @@ PIECES = st.lists(st.sampled_from([
     ":a: b\n", "[TOC]\n", "---\n", "title: a\n", "\t", "\r\n", "\\", "`", "*", "_"]), max_size=20).map("".join)
 
 
-@few_and_many(20, 20_000, PIECES)
+@few_and_many(20, 5_000, PIECES)
 def test_blocks_and_tags_of_extensions_are_found_again(source):
     document = MarkdownDocument(source.encode())
     assert document.render(document.blocks, "en") == source.encode()
