@@ -39,7 +39,15 @@ from seq2seq.cli.options import (
 )
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.documents.block import MAX_BYTES
-from seq2seq.documents.registry import FORMATS, format_of, has_other_format, naming, require_lines
+from seq2seq.documents.registry import (
+    FORMATS,
+    SUFFIXES,
+    format_of,
+    has_other_format,
+    naming,
+    root_element,
+    structure_of,
+)
 from seq2seq.errors import UserError
 from seq2seq.files import BLOCK_BYTES, COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary, open_regular, sha256_of
 from seq2seq.signals import StopRequest, stopping_by_signal
@@ -312,6 +320,30 @@ def _start(path: Path) -> bytes:
     with suppress(OSError), open_regular(path) as file:
         return file.read(MAX_BYTES if path.suffix.lower() == ".xml" else BLOCK_BYTES)
     return b""
+
+
+def require_lines(name: str, start: bytes = b"") -> None:
+    """Refuse a file that is not lines of text.
+
+    Args:
+        name: name of the file, which does not tell a format that is read. start: beginning of its contents.
+    Raises:
+        UserError: its name is that of another kind of document, or its contents begin like one.
+    """
+    suffix = PurePath(name).suffix
+    if suffix.lower() == ".xml":
+        root = root_element(start)
+        problem = f"no format that is read has the root element <{root}>." if root else "it has no root element of XML."
+    elif has_other_format(name):
+        problem = f"{suffix} documents cannot be translated."
+    elif b"\0" in start and not start.startswith(UTF16_MARKS):
+        problem = "the contents have bytes of value 0, which no text has."
+    elif kind := structure_of(start):
+        problem = f"the contents begin like {kind}, not like lines of text."
+    else:
+        return
+    raise UserError(f"{name}: {problem} Convert it to one of {' '.join(SUFFIXES)}, or name its format with --document "
+                    "FORMAT, or add --document lines if each line of the file is a sentence.")
 
 
 def _as_lines(sentences: Sequence[str], name: str) -> Input:

@@ -254,7 +254,8 @@ class DividedDocument:
             translations: one for each of `sentences`.
             align: function that aligns tagged sentences with their translations; None: tags are placed by position.
             report: function that is called with the place of a block and a fault: LOST_PLACEHOLDER if the block lost a
-                placeholder or a tag which its translated sentences still have, NOT_TRANSLATED if it is a message with
+                placeholder or a tag which its translated sentences still have, or if directives of printf changed their
+                order, NOT_TRANSLATED if it is a message with
                 branches that cannot be read.
         """
         pairs = iter([(self.sentences[index], translations[index]) for index in self._indices])
@@ -273,7 +274,8 @@ class DividedDocument:
                       for piece, of_piece in zip(block.pieces, found, strict=True)]
             blocks.append(block.prepared.restore(pieces, target_language))
             if any(self._damaged(piece.block, new, [pair for pair in of_piece if pair])
-                   for piece, new, of_piece in zip(block.pieces, pieces, found, strict=True)):
+                   for piece, new, of_piece in zip(block.pieces, pieces, found, strict=True)) or (
+                       block.prepared.message is None and _reordered(block.prepared.block.text, blocks[-1].text)):
                 report(block.prepared.block.place or "the document", LOST_PLACEHOLDER)
         rendered = self._document.render(blocks, target_language)
         for place in getattr(self._document, "left_out", ()):
@@ -300,11 +302,7 @@ class DividedDocument:
 
     def _damaged(self, block: Block, joined: Block, pairs: Sequence[tuple[str, str]]) -> bool:
         """Return True if a translated block has other placeholders than its translated sentences, or other tags than
-        the block, or directives of printf without numbers in another order. pairs: sentences of the block with their
-        translations."""
-        old, new = _directives(block.text), _directives(joined.text)
-        if old != new and sorted(old) == sorted(new):
-            return True
+        the block. pairs: sentences of the block with their translations."""
         counts = self._placeholders.counts
         before = sum((counts(translation) for _, translation in pairs), counts(block.text))
         after = sum((counts(sentence) for sentence, _ in pairs), counts(joined.text))
@@ -312,9 +310,13 @@ class DividedDocument:
             _is_well_nested(block.tags) and not _is_well_nested(joined.tags))
 
 
-def _directives(text: str) -> list[str]:
-    """Return the directives that take their arguments in the order in which they stand."""
-    return _UNNUMBERED.findall(text) if "%" in text or "{}" in text else []
+def _reordered(source: str, translation: str) -> bool:
+    """Return True if a translation has directives of printf without numbers, which take their arguments in the order in
+    which they stand, in another order than its source."""
+    if "%" not in source and "{}" not in source:
+        return False
+    old, new = _UNNUMBERED.findall(source), _UNNUMBERED.findall(translation)
+    return old != new and sorted(old) == sorted(new)
 
 
 def _is_well_nested(tags: Sequence[Tag]) -> bool:

@@ -16,7 +16,7 @@ from seq2seq.documents.block import Block, Tag, TagKind, element_ends, pair_tags
 from seq2seq.documents.messages import BranchedMessage, parse_message
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import blanked, overlapping
-from seq2seq.documents.syntaxes import GETTEXT_FORMATS, Markup, find_markup, with_order
+from seq2seq.documents.syntaxes import GETTEXT_FORMATS, Markup, find_markup, numbered
 
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w:.-]{0,80}|[0-9]{1,3})(?P<rest>(?:\s(?:[^<>\"']|\"[^\"<]{0,2000}\""
                   r"|'[^'<]{0,2000}'){0,400})?)(?P<alone>/?)>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
@@ -32,6 +32,7 @@ _FIRST_MARK = 0xF0000
 """First of the private characters that stand for the tags of a block while its branches are found."""
 _MARKS = re.compile("([\U000f0000-\U000ffffd])")
 _PLACEHOLDERS = Placeholders()
+_STAND_IN = re.compile(r"\{\d+\}")
 
 
 def tags_in_text(text: str, hidden: Sequence[Markup] = ()) -> list[Markup]:
@@ -147,19 +148,14 @@ class Piece:
         return with_markup(with_key(translated, self.mark, self.key), self._in_order(translated.text))
 
     def _in_order(self, translation: str) -> dict[str, str]:
-        """Return the values by stand-in. If the translation has directives of printf in another order, and the format
-        can number them, they get the numbers of their arguments: `%s: %d` becomes `%2$d: %1$s`."""
-        names = [name for name in self.original.syntax if name in GETTEXT_FORMATS]
-        if len(names) != 1 or not self.values:
-            return self.values
-        directives = {key: value for key, value in self.values.items()
-                      if [(one.begin, one.end) for one in find_markup(value, names)] == [(0, len(value))]}
-        found = [key for key in re.findall(r"\{\d+\}", translation) if key in directives]
-        ordered = with_order(" ".join(directives.values()), " ".join(directives[key] for key in found), names[0])
-        if ordered is None:
-            return self.values
-        return self.values | dict(zip(found, (ordered[one.begin:one.end] for one in find_markup(ordered, names)),
-                                      strict=True))
+        """Return the values by stand-in, with the numbers of their arguments if a translation has them in another
+        order; see `syntaxes.numbered`."""
+        values = self.values
+        for name in GETTEXT_FORMATS.intersection(self.original.syntax):
+            directives = {key: value for key, value in values.items()
+                          if [(one.begin, one.end) for one in find_markup(value, (name,))] == [(0, len(value))]}
+            values = {**values, **numbered(directives, _STAND_IN.findall(translation), name)}
+        return values
 
 
 @dataclass(frozen=True)

@@ -90,11 +90,11 @@ def format_of(name: str, data: bytes = b"") -> str | None:
     path = PurePath(name)
     if path.suffix.lower() != ".xml":
         return SUFFIXES.get(path.suffix.lower())
-    root = _root_element(data)
+    root = root_element(data)
     return "android" if not root and path.name.lower() == "strings.xml" else _ROOTS.get(root)
 
 
-def _root_element(data: bytes) -> str:
+def root_element(data: bytes) -> str:
     """Return the name of the root element of an XML document without its prefix; "" if there is none."""
     names: list[str] = []
     parser = expat.ParserCreate("utf-8")
@@ -120,30 +120,6 @@ def structure_of(data: bytes) -> str | None:
     encoding = "utf-16" if data.startswith(UTF16_MARKS) else "utf-8"
     found = _BEGINNING.match(data[:START_CHARACTERS].decode(encoding, "ignore").removeprefix("\ufeff").lstrip())
     return [*_BEGINNINGS][found.lastindex - 1] if found and found.lastindex else None
-
-
-def require_lines(name: str, start: bytes = b"") -> None:
-    """Refuse a file that is not lines of text.
-
-    Args:
-        name: name of the file, which does not tell a format that is read. start: beginning of its contents.
-    Raises:
-        UserError: its name is that of another kind of document, or its contents begin like one.
-    """
-    suffix = PurePath(name).suffix
-    if suffix.lower() == ".xml":
-        root = _root_element(start)
-        problem = f"no format that is read has the root element <{root}>." if root else "it has no root element of XML."
-    elif has_other_format(name):
-        problem = f"{suffix} documents cannot be translated."
-    elif b"\0" in start and not start.startswith(UTF16_MARKS):
-        problem = "the contents have bytes of value 0, which no text has."
-    elif kind := structure_of(start):
-        problem = f"the contents begin like {kind}, not like lines of text."
-    else:
-        return
-    raise UserError(f"{name}: {problem} Convert it to one of {' '.join(SUFFIXES)}, or name its format with --document "
-                    "FORMAT, or add --document lines if each line of the file is a sentence.")
 
 
 @runtime_checkable

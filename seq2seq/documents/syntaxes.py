@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -161,6 +161,8 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
                ("close", rf"(?i:\[/({_BBCODE})\])")),
 }
 """Rules of each syntax. Where several match at the same place, the first one counts."""
+_SIGNS = re.compile(r"[%{}<\[$~`*_|\\@]")
+"""Characters of which everything in SYNTAXES has one."""
 _COUNTERPARTS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
@@ -182,6 +184,8 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
     An opening or closing tag without its counterpart is a "value". Directives of strftime count only if there are two
     of them, or if the text has no other letters.
     """
+    if not _SIGNS.search(text):
+        return []
     pattern, rules = _compiled(tuple(syntax))
     found: list[Markup] = []
     directives: list[int] = []                                                  # indices in `found`
@@ -235,16 +239,33 @@ def with_order(source: str, translation: str, name: str) -> str | None:
         return translation
     if name not in _NUMBERED or any("*" in one or one.startswith("%|") for one in arguments):
         return None
-    sign, number = _NUMBERED[name]
-    first = 1 if number == "{}$" else 0
     edits = []
     for one in find_markup(translation, (name,)):
         directive = translation[one.begin:one.end]
         if directive not in _LITERALS and one.kind == "value":
             index = arguments.index(directive)
             arguments[index] = ""
-            edits.append((one.begin, one.begin + 1, sign + number.format(index + first)))
+            edits.append((one.begin, one.end, _with_number(directive, index, name)))
     return replace_spans(translation, edits)
+
+
+def _with_number(directive: str, index: int, name: str) -> str:
+    sign, number = _NUMBERED[name]
+    return sign + number.format(index + (number == "{}$")) + directive[1:]
+
+
+def numbered(directives: Mapping[str, str], order: Sequence[str], name: str) -> Mapping[str, str]:
+    """Return directives with the numbers of their arguments, if they stand in another order in the translation, and if
+    the format can number them: `%s` and `%d` become `%1$s` and `%2$d`.
+
+    Args:
+        directives: directives of the source by key, in order. order: keys in the order of the translation.
+    """
+    taking = {key: one for key, one in directives.items() if one not in _LITERALS}
+    if [key for key in order if key in taking] == list(taking) or name not in _NUMBERED or any(
+            _NAMED.match(one) or "*" in one or one.startswith("%|") for one in taking.values()):
+        return directives
+    return {**directives, **{key: _with_number(one, index, name) for index, (key, one) in enumerate(taking.items())}}
 
 
 def with_boundaries(text: str) -> str:

@@ -119,9 +119,9 @@ def joined(block, translate, placeholders=None):
 
 
 def test_no_sentence_ends_inside_of_a_placeholder():
-    text = "Ja. %{Eine. Datei} Nein. [[a. B]] c. Da."
+    text = "Ja. %{Eine. Datei} Nein. [[a. B]] Tür. Da."
     sentences, _, lost = joined(Block(text, place="line 3"), str)
-    assert sentences == ["Ja.", "%{Eine. Datei} Nein.", "[[a. B]] c.", "Da."]
+    assert sentences == ["Ja.", "%{Eine. Datei} Nein.", "[[a. B]] Tür.", "Da."]
     assert lost == []
 
 

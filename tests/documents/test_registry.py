@@ -2,8 +2,8 @@
 
 import pytest
 
-from seq2seq.cli.translate import input_format
-from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of, require_lines, structure_of
+from seq2seq.cli.translate import input_format, require_lines
+from seq2seq.documents.registry import FORMATS, SUFFIXES, format_of, structure_of
 from seq2seq.errors import UserError
 from seq2seq.languages import LANGUAGE_NAMES, canonical
 from seq2seq.serve.errors import ApiError
