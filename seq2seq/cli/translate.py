@@ -49,7 +49,15 @@ from seq2seq.documents.registry import (
     structure_of,
 )
 from seq2seq.errors import UserError
-from seq2seq.files import BLOCK_BYTES, COMPRESSED_SUFFIXES, MAX_LINE_BYTES, is_binary, open_regular, sha256_of
+from seq2seq.files import (
+    BLOCK_BYTES,
+    COMPRESSED_SUFFIXES,
+    MAX_LINE_BYTES,
+    UTF16_MARKS,
+    is_binary,
+    open_regular,
+    sha256_of,
+)
 from seq2seq.signals import StopRequest, stopping_by_signal
 from seq2seq.translation.text_io import Input, Line, LineWarnings, UnseenCharacters, file_or_standard, reading
 from seq2seq.translation.unfinished_output import UnfinishedOutput, how_to_resume, resumable
@@ -330,7 +338,7 @@ def require_lines(name: str, start: bytes = b"") -> None:
     Raises:
         UserError: its name is that of another kind of document, or its contents begin like one.
     """
-    suffix = PurePath(name).suffix
+    suffix = Path(name).suffix
     if suffix.lower() == ".xml":
         root = root_element(start)
         problem = f"no format that is read has the root element <{root}>." if root else "it has no root element of XML."
