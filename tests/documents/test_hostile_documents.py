@@ -150,7 +150,7 @@ CASES = {
     "po of many lines": ("po", lambda size: ('msgid ""\nmsgstr ""\n\nmsgid ""\n' + '"a "\n' * size + 'msgstr ""\n')
                          .encode(), 1_000, 900_000, None),
     "yaml of a large paragraph": ("yaml", lambda size: b"a: " + b"one two " * (size // 8), 1_100_000, 90_000_000,
-                                  "a text of"),
+                                  "characters"),
     "yaml of many strings": ("yaml", lambda size: b"- one\n" * size, 1_000, 400_000, None),
     "csv of many rows": ("csv", lambda size: b"en,de\n" + b"one,\n" * size, 1_000, 5_000_000, None),
     "strings of many entries": ("strings", lambda size: b'"a" = "one";\n' * size, 1_000, 5_000_000, None),

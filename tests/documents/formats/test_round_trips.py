@@ -718,5 +718,5 @@ def test_hostile_texts_are_translated_or_refused_in_linear_time(format, number):
         assert unchanged(document) == text.encode()
         upper(document)
     except DocumentError as error:
-        assert str(error).startswith("name:1: ")
+        assert str(error).startswith("name:")
     assert time.process_time() - begin < 20
