@@ -240,6 +240,9 @@ def _single_line(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     letters, a field of MyST, a definition, or a term above another term of the same definition."""
     if state.is_code_block(line):
         return False
+    if not silent and line + 1 < end and not state.isEmpty(line + 1) and state.is_code_block(line + 1) and (
+            not _ITEM.match(_text_of(state, line + 1))):                # the line goes on in the next one
+        return False
     text = _text_of(state, line)
     match = _DEFINITION.match(text) or _ITEM.match(text)
     if match is not None and match.re is _ITEM and not any(
