@@ -16,7 +16,7 @@ from seq2seq.documents.block import Block, Tag, TagKind, element_ends, pair_tags
 from seq2seq.documents.messages import BranchedMessage, parse_message
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import blanked, overlapping
-from seq2seq.documents.syntaxes import GETTEXT_FORMATS, Markup, find_markup, numbered
+from seq2seq.documents.syntaxes import NUMBERED, Markup, find_markup, numbered
 
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w:.-]{0,80}|[0-9]{1,3})(?P<rest>(?:\s(?:[^<>\"']|\"[^\"<]{0,2000}\""
                   r"|'[^'<]{0,2000}'){0,400})?)(?P<alone>/?)>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
@@ -151,7 +151,7 @@ class Piece:
         """Return the values by stand-in, with the numbers of their arguments if a translation has them in another
         order; see `syntaxes.numbered`."""
         values = self.values
-        for name in GETTEXT_FORMATS.intersection(self.original.syntax):
+        for name in NUMBERED.keys() & {*self.original.syntax}:
             directives = {key: value for key, value in values.items()
                           if [(one.begin, one.end) for one in find_markup(value, (name,))] == [(0, len(value))]}
             values = {**values, **numbered(directives, _STAND_IN.findall(translation), name)}

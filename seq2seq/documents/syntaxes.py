@@ -92,6 +92,9 @@ _FORMATS: dict[str, str | tuple[_Rule, ...]] = {
     "go": (r"%[-+# 0]*+(?:\[\d++\])?(?:\d++|\*)?(?:\.(?:\[\d++\])?(?:\d++|\*)?)?(?:\[\d++\])?"
            "[vTtbcdoOqxXUeEfFgGspw%]"),
 }
+# Directives of programs whose language is not known, or in text that no flag marks: "50% off" has none.
+_PRINTF = (r"(?<![\d%])%(?:\d++\$)?[-+#0,(]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|q|j|z|t)?"
+           r"[diouxXeEfFgGaAcsSpb@](?![a-z]{3})")
 GETTEXT_FORMATS = frozenset(_FORMATS)
 """Names of the syntaxes that gettext's format flags name."""
 
@@ -153,7 +156,7 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     "chrome": (("value", r"\$[A-Za-z0-9_@]++\$|\$[1-9](?!\d)|\$\$"),),
     "vue": (("value", r"(?<![\w.@])@(?:\.[a-z]++)?:(?:\([^()\n]*+\)|\{[^{}\n]*+\}|[\w-]++(?:\.[\w-]++)*+)"
              r"|\{'[^'\n]*+'\}"),),
-    "rst": _RST, "markdown": _MARKDOWN,
+    "printf": (("value", _PRINTF),), "rst": _RST, "markdown": _MARKDOWN,
     "template": _TEMPLATE,
     "bbcode": (("value", r"(?i:\[(?:img|code|noparse|youtube)(?:=[^\[\]\n]*+)?\][^\[\]\n]*+"
                 r"\[/(?:img|code|noparse|youtube)\])"),
@@ -212,9 +215,9 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
     return found
 
 
-_NUMBERED = dict.fromkeys(["c", "objc", "perl", "php", "java-printf", "awk", "tcl", "boost", "ruby", "elisp", "librep",
-                           "gcc-internal", "gfc-internal", "javascript", "sh-printf", "d"], ("%", "{}$"))
-_NUMBERED |= {"python-brace": ("{", "{}"), "rust": ("{", "{}"), "c++": ("{", "{}"), "object-pascal": ("%", "{}:")}
+NUMBERED = dict.fromkeys(["c", "objc", "perl", "php", "java-printf", "awk", "tcl", "boost", "ruby", "elisp", "librep",
+                           "gcc-internal", "gfc-internal", "javascript", "sh-printf", "d", "printf"], ("%", "{}$"))
+NUMBERED |= {"python-brace": ("{", "{}"), "rust": ("{", "{}"), "c++": ("{", "{}"), "object-pascal": ("%", "{}:")}
 """Beginning of the directives of a format, and the form of an argument number after it."""
 _LITERALS = frozenset(["%%", "{{", "}}", "%'", "%m", "%n", "~%", "~~"])
 _NAMED = re.compile(r"%(?:\d++[$:%]|\|\d++\$|[({]\w|<(?!PRI)\w)|%L?[1-9]\d?\Z|\$|\{[^{}:!]|%\[\d")
@@ -237,7 +240,7 @@ def with_order(source: str, translation: str, name: str) -> str | None:
     if wanted == found or any(map(_NAMED.match, arguments)) or arguments == [one for one in found
                                                                              if one not in _LITERALS]:
         return translation
-    if name not in _NUMBERED or any("*" in one or one.startswith("%|") for one in arguments):
+    if name not in NUMBERED or any("*" in one or one.startswith("%|") for one in arguments):
         return None
     edits = []
     for one in find_markup(translation, (name,)):
@@ -250,7 +253,7 @@ def with_order(source: str, translation: str, name: str) -> str | None:
 
 
 def _with_number(directive: str, index: int, name: str) -> str:
-    sign, number = _NUMBERED[name]
+    sign, number = NUMBERED[name]
     return sign + number.format(index + (number == "{}$")) + directive[1:]
 
 
@@ -262,7 +265,7 @@ def numbered(directives: Mapping[str, str], order: Sequence[str], name: str) -> 
         directives: directives of the source by key, in order. order: keys in the order of the translation.
     """
     taking = {key: one for key, one in directives.items() if one not in _LITERALS}
-    if [key for key in order if key in taking] == list(taking) or name not in _NUMBERED or any(
+    if [key for key in order if key in taking] == list(taking) or name not in NUMBERED or any(
             _NAMED.match(one) or "*" in one or one.startswith("%|") for one in taking.values()):
         return directives
     return {**directives, **{key: _with_number(one, index, name) for index, (key, one) in enumerate(taking.items())}}

@@ -131,6 +131,7 @@ def test_the_mark_of_an_access_key_is_put_into_the_translation(text, marks, with
     ("android", "<resources><string name='a'>%1$s of %2$d dogs</string></resources>", "{1} Hunde von {0}",
      ">%2$d Hunde von %1$s<"),
     ("strings", '"a" = "%@ of %ld dogs";', "{1} Hunde von {0}", '"%2$ld Hunde von %1$@"'),
+    ("strings", '"a" = "50% off for %@";', "50% auf {0}", '"50% auf %@"'),
     ("strings", '"a" = "%@ of %ld dogs";', "{0} von {1} Hunden", '"%@ von %ld Hunden"')])
 def test_directives_in_another_order_get_the_numbers_of_their_arguments(format, source, translation, expected):
     divided = DividedDocument(parse(source.encode(), format, "a", "en", "de"))

@@ -3,6 +3,7 @@
 import http.client
 import json
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -441,8 +442,9 @@ def test_a_proxy_tells_the_prefix_under_which_it_serves(sent, prefix):
         moved = requests.post(f"{url}/translate/", headers=headers, allow_redirects=False, timeout=20)
         assert moved.status_code == 307 and moved.headers["Location"] == f"{url}{prefix}/translate"
         assert list(requests.post(f"{url}/v2/translate", headers=headers, timeout=20).json()) == ["error", "message"]
-        metrics = requests.get(f"{url}/metrics", headers=headers, timeout=20).text
-        assert 'endpoint="/translate",status="200"' in metrics and 'endpoint="/download_file",status="200"' in metrics
+        # A request is counted after its answer was sent.
+        wait_until(lambda: {"/translate", "/download_file"} <= set(re.findall(
+            'endpoint="([^"]*)",status="200"', requests.get(f"{url}/metrics", headers=headers, timeout=20).text)))
     service.scheduler.close()
 
 
