@@ -241,7 +241,7 @@ def _single_line(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     if state.is_code_block(line):
         return False
     if not silent and line + 1 < end and not state.isEmpty(line + 1) and state.is_code_block(line + 1) and (
-            not _ITEM.match(_text_of(state, line + 1))):                # the line goes on in the next one
+            not _ITEM.match(_text_of(state, line + 1)) and not _DEFINITION.match(_text_of(state, line))):
         return False
     text = _text_of(state, line)
     match = _DEFINITION.match(text) or _ITEM.match(text)
