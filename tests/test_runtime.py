@@ -20,7 +20,7 @@ SIZES = "d_model: 12, encoder_layers: 1, decoder_layers: 2, num_heads: 2, feed_f
 RECIPE = recipe_text(283, SIZES, "beam_size: 2, max_length: 9")
 # Packages that modules on the road import.
 ROOTS = ("sentencepiece", "sacrebleu", "safetensors", "numpy", "ruamel.yaml", "pydantic", "typer", "rich",
-         "markdown-it-py", "mdit-py-plugins", "starlette", "uvicorn", "h11", "python-multipart")
+         "markdown-it-py", "mdit-py-plugins", "babel", "starlette", "uvicorn", "h11", "python-multipart")
 # Runs commands in a process in which the packages cannot be imported, and prints the exit code and output of each.
 PROGRAM = """\
 import contextlib, io, json, sys

@@ -62,7 +62,8 @@ class Block:
     never decrease. place: place in the document for messages, such as `line 12`. split: True if the text is a
     paragraph that is divided into sentences; False if it is one sentence, such as a title. keeps_lines: True if the
     program that shows the text breaks the line at a line feed; False if it shows a line feed as a space. syntax: names
-    of the format's own syntaxes, which `syntaxes.find_markup` knows, such as `c` for the flag `c-format` of PO.
+    of the syntaxes that a program reads in the text, which `syntaxes.find_markup` knows, such as `c` for the flag
+    `c-format` of PO; none if the text is for readers alone, who see all of it.
     access_keys: characters that can mark the letter of a keyboard shortcut in this format, such as `&` in "&File".
     markup_in_text: False if a tag in the text is shown to the reader, as `&lt;b&gt;` in HTML.
     """

@@ -53,8 +53,8 @@ _PATTERNS = (
     r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)",                                     # of Apple's plural rules
     r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?![a-z]{3})",
     r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)",
-    # Other variables: $name, :name, __name__, [[name]].
-    rf"{_NO_WORD_BEFORE}(?<!\$)\$[A-Za-z_]{_WORD}*+(?:\$s)?",
+    # Other variables: $NAME$, $name, :name, __name__, [[name]].
+    r"\$[A-Z][A-Z0-9_]{0,60}\$", rf"{_NO_WORD_BEFORE}(?<!\$)\$[A-Za-z_]{_WORD}*+(?:\$s)?",
     r"(?<![\w:]):[a-z_]\w{1,60}:?(?!\w)", r"\b__\w{1,60}?__\b",
     r"\[\[[^\[\]\n]{1,200}\]\]",
     # Entities and tags in plain strings.

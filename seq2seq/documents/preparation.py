@@ -183,7 +183,8 @@ def prepare(block: Block) -> Prepared:
     Raises:
         DocumentError: the block has branches whose structure cannot be read.
     """
-    hidden = bool(block.tags) and _MARKS.search(block.text)                      # then the marks would be ambiguous
+    # In documents without syntaxes, branches are text for readers. Private characters would make the marks ambiguous.
+    hidden = not block.syntax or block.tags and _MARKS.search(block.text)
     message = None if hidden else parse_message(_marked(block, block.tags), block.syntax)
     if message is None:
         return Prepared(block, [_piece(block)])

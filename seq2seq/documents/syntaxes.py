@@ -95,6 +95,7 @@ _FORMATS: dict[str, str | tuple[_Rule, ...]] = {
 # Directives of programs whose language is not known, or in text that no flag marks: "50% off" has none.
 _PRINTF = (r"(?<![\d%])%(?:\d++\$)?[-+#0,(]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|q|j|z|t)?"
            r"[diouxXeEfFgGaAcsSpb@](?![a-z]{3})")
+_DIRECTIVE = r"%[-_0^#]?[EO]?[aAbBcCdDeFgGhHIjklmMnpPrRSTuUVwWxXyYzZ](?![A-Za-z]{2})"
 GETTEXT_FORMATS = frozenset(_FORMATS)
 """Names of the syntaxes that gettext's format flags name."""
 
@@ -152,7 +153,8 @@ _TEMPLATE: tuple[_Rule, ...] = (
 )
 SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     **{name: (("value", rules),) if isinstance(rules, str) else rules for name, rules in _FORMATS.items()},
-    "strftime": (("value", r"(?<![0-9%])%[-_0^#]?[EO]?[aAbBcCdDeFgGhHIjklmMnpPrRsSTuUVwWxXyYzZ](?![A-Za-z]{2})"),),
+    "strftime": (("value", rf"(?<![0-9%]){_DIRECTIVE}(?:[-./:,hT年月時]?[ ]?{_DIRECTIVE})*+"),),
+    "dates": (("value", rf"(?<![0-9%]){_DIRECTIVE}(?:[-./:,hT年月時]?[ ]?{_DIRECTIVE})++"),),
     "chrome": (("value", r"\$[A-Za-z0-9_@]++\$|\$[1-9](?!\d)|\$\$"),),
     "vue": (("value", r"(?<![\w.@])@(?:\.[a-z]++)?:(?:\([^()\n]*+\)|\{[^{}\n]*+\}|[\w-]++(?:\.[\w-]++)*+)"
              r"|\{'[^'\n]*+'\}"),),
@@ -210,7 +212,7 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
              for index, one in enumerate(found)]
     if len(directives) == 1:
         only = found[directives[0]]
-        if any(map(str.isalpha, text[:only.begin] + text[only.end:])):
+        if text.count("%", only.begin, only.end) == 1 and any(map(str.isalpha, text[:only.begin] + text[only.end:])):
             del found[directives[0]]
     return found
 

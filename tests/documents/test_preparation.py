@@ -141,7 +141,7 @@ def test_directives_in_another_order_get_the_numbers_of_their_arguments(format, 
 
 
 @pytest.mark.parametrize(("source", "translation", "is_reported"), [
-    ("%s of %d dogs", "{1} Hunde von {0}", True), ("%s of %5.2f kg", "%5.2f kg von %s", True),
+    ("%s of %d dogs", "%d Hunde von %s", True), ("%s of %5.2f kg", "%5.2f kg von %s", True),
     ("{} of {x} dogs {}", "{x} Hunde {} {}", False),
     ("%1$s of %2$d dogs", "%2$d Hunde von %1$s", False), ("%s of %s", "%s von %s", False)])
 def test_directives_without_numbers_in_another_order_are_reported(source, translation, is_reported):

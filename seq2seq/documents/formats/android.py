@@ -91,7 +91,7 @@ class AndroidDocument:
             string.after = after if after.strip(" ") or last.endswith(_ESCAPED_SPACE) else ""
         is_reference = len(filled) == 1 == len(texts) and _REFERENCE.fullmatch(texts[0].strip())
         if is_message(block.text) and not is_reference:
-            self.blocks.append(replace(block, syntax=("printf", *IN_STRINGS)))
+            self.blocks.append(replace(block, syntax=("dates", "printf", *IN_STRINGS)))
             self._strings.append(string)
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:

@@ -47,7 +47,7 @@ class AppleStringsDocument:
             name = "value" if match["value"] else "key"                         # the text of "Open"; is its key
             if is_message(text := _unescape(match[name])):
                 self.blocks.append(trim(Block(text, place=f"line {line}", keeps_lines=True,
-                                              syntax=("printf", *IN_STRINGS)))[1])
+                                              syntax=("dates", "printf", *IN_STRINGS)))[1])
                 self._values.append((*match.span(name), name == "key"))
             begin = _end_of_space(self._text, match.end())
 

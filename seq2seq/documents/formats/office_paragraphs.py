@@ -77,7 +77,7 @@ class Paragraph:
     def __post_init__(self) -> None:
         self.core = begin, end, first, last = find_core(self.text, self.tags)
         self.block = Block(self.text[begin:end], shift_tags(self.tags[first:last], begin, end), self.place,
-                           markup_in_text=False)
+                           syntax=(), markup_in_text=False)
 
     def render(self, translation: Block, raws: Sequence[str], names: Names) -> str:
         """Return the XML of the paragraph's contents. raws: current XML of each token of the part."""

@@ -72,7 +72,7 @@ class StringsDictDocument:
         block = trim(self._xml.content(element, _role, keeps_lines=True))[1]
         if not is_message(block.text):
             return False
-        self.blocks.append(replace(block, syntax=("printf", *IN_STRINGS)))
+        self.blocks.append(replace(block, syntax=("dates", "printf", *IN_STRINGS)))
         self._strings.append(element)
         return True
 

@@ -283,7 +283,7 @@ class _SubtitleDocument:
                          tag.pair + pairs) for tag in cue.tags]
             text += cue.words
             pairs += 1 + max((tag.pair or 0 for tag in cue.tags), default=0)
-        return Block(text, tuple(tags), f"line {cues[0].line}", markup_in_text=False)
+        return Block(text, tuple(tags), f"line {cues[0].line}", syntax=(), markup_in_text=False)
 
     def _write(self, cue: _Cue, text: str, tags: Sequence[Tag], spaceless: bool) -> str:
         """Return the source of a cue with a translated text and its tags."""

@@ -67,7 +67,7 @@ class XcstringsDocument:
                     string.blocks.append(len(self.blocks))
                     unit["value"] = len(self.blocks)
                     self.blocks.append(trim(Block(text, place=f"line {(found or node).line}", keeps_lines=True,
-                                                  syntax=("printf", *IN_STRINGS)))[1])
+                                                  syntax=("dates", "printf", *IN_STRINGS)))[1])
                     self._texts.append(text)
             if string.blocks:
                 self._strings.append(string)

@@ -265,3 +265,11 @@ def test_no_cue_becomes_empty_if_the_translation_has_few_words(words):
 def test_speakers_after_any_dash_are_apart(dash):
     cue = f"1\n00:00:01,000 --> 00:00:02,000\n{dash} Yes.\n{dash} No, I will not go there.\n"
     assert [block.text for block in SrtDocument(cue.encode()).blocks] == ["Yes.", "No, I will not go there."]
+
+
+@pytest.mark.parametrize("words", ["No dogs | one dog", "{n, plural, one {a} other {b}} dogs", "[b]A dog[/b] {% x %}"])
+def test_what_programs_read_in_other_formats_is_text_in_subtitles(words):
+    cues = "\n\n".join(f"00:0{index}.000 --> 00:0{index}.900\n{words}," for index in range(3))
+    divided = DividedDocument(VttDocument(f"WEBVTT\n\n{cues}\n".encode()))
+    result = divided.join([sentence.upper() for sentence in divided.sentences], "de").decode()
+    assert result.count(f"{words.upper()},") == 3
