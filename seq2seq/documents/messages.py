@@ -42,7 +42,7 @@ _CHOICES = re.compile(rf"{_LIMIT.pattern}[^|]*+(?:\|{_LIMIT.pattern}[^|]*+)++")
 _INTERVAL = re.compile(  # [1,19], {0} of Laravel and Symfony
     r"\s*+(?:\{\d++(?:,\d++)*+\}|[\[\]]\s*+-?(?:\d++|\*|Inf)\s*+,\s*+[+-]?(?:\d++|\*|Inf)\s*+[\[\]])\s*+")
 _RANGES = re.compile(r"(?:\s*+\((?:\d++|\d*+-(?:\d++|inf)?)\)\[[^\[\]]++\]\s*+;?)++\s*+")
-_KEYWORDS = re.compile(r"(?:[^\s;:|{}][^;:|{}\n]{0,60}+;){2,}+")
+_KEYWORDS = re.compile(r"(?:[^\s;:|{}&][^;:|{}&\n]{0,60}+;){2,}+")
 """List of a desktop entry, such as `system;monitor;`."""
 _LARAVEL = re.compile(r"(?<![\w:]):[A-Za-z_]\w*+")
 _BRACKETS = {")": "(", "]": "[", "}": "{"}

@@ -42,7 +42,8 @@ def test_branches_are_whole_sentences(text, branches):
 
 
 @pytest.mark.parametrize("text", [
-    "A dog.", "{name} has {0, number} dogs", "Use {n, plural} for numbers", "Type a | b.", "Press (yes | no)",
+    "Dogs &amp;cats&amp;", "A dog.",
+    "{name} has {0, number} dogs", "Use {n, plural} for numbers", "Type a | b.", "Press (yes | no)",
     "Run `ls | wc` now", "on|off", "|", "a || b", "5 < 6 | a", "see a; b; c;", "width:2px;",
     "A | B | C | D | E | F | G", "{{#if a | b}}", "(a)[b]"])
 def test_other_texts_have_no_branches(text):
