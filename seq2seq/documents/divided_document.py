@@ -266,19 +266,20 @@ class DividedDocument:
                   for sentence, pair in zip(piece.sentences, pairs_of_piece, strict=True)
                   if sentence.tags and pair and pair[0] != pair[1]]
         weights = iter(align_words(align, tagged, self._placeholders))
-        blocks = []
+        blocks, damaged = [], list[str]()
         for place in self._unread:
             report(place, NOT_TRANSLATED)
         for block, found in zip(self._blocks, translated, strict=True):
             pieces = [self._joined(piece, of_piece, weights, target_language)
                       for piece, of_piece in zip(block.pieces, found, strict=True)]
             blocks.append(block.prepared.restore(pieces, target_language))
+            place = block.prepared.block.place or "the document"
             if any(self._damaged(piece.block, new, [pair for pair in of_piece if pair])
                    for piece, new, of_piece in zip(block.pieces, pieces, found, strict=True)) or (
                        block.prepared.message is None and _reordered(block.prepared.block.text, blocks[-1].text)):
-                report(block.prepared.block.place or "the document", LOST_PLACEHOLDER)
+                damaged.append(place)
         rendered = self._document.render(blocks, target_language)
-        for place in getattr(self._document, "left_out", ()):
+        for place in dict.fromkeys([*damaged, *getattr(self._document, "left_out", ())]):
             report(place, LOST_PLACEHOLDER)
         return rendered
 
