@@ -38,6 +38,7 @@ def translated(data, format, align=align):
 TAGGED = [
     ("A <b>red</b> <i>car</i> is on the street.", "Une <i>voiture</i> <b>rouge</b> est dans la rue."),
     ("A <b>red <i>car</i></b> is on the street.", "Une <b><i>voiture</i> rouge</b> est dans la rue."),
+    ("A <_i>red</_i> car is on <_:x-1/> the street.", "Une voiture <_i>rouge</_i> est dans <_:x-1/> la rue."),
     ("A <0>red</0> <1>car</1> is on the <2/> street.", "Une <1>voiture</1> <0>rouge</0> est dans la <2/> rue."),
     ('A red <a href="x?a=1&b=2" title=\'>\'>car</a> is on the street.',
      'Une <a href="x?a=1&b=2" title=\'>\'>voiture</a> rouge est dans la rue.'),
