@@ -44,7 +44,8 @@ _PATTERNS = (
     rf"{_NO_WORD_BEFORE}(?:[A-Za-z]:|(?<![/.~]){_VARIABLE})(?:/{_IN_PATH}++)++",
     r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
     rf"(?:(?=[$%]){_VARIABLE}|(?<!\\)\\\\[\w.-]{{1,80}})(?:\\[^\s\\\"<>|]+)++\\?",
-    # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}, {n, plural, one {…}}.
+    # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}; and, in lines of text, whole
+    # arguments with branches: {n, plural, one {…}}. Documents have none here, because `messages` divides them before.
     r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t?\([^()\n]{1,200}\)",
     rf"(?=\{{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,){_BRACED}",
     r"\{\s*+(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
