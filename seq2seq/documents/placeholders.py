@@ -59,7 +59,7 @@ _PATTERNS = (
     r"(?<![\w:]):[a-z_]\w{1,60}:?(?!\w)", r"\b__\w{1,60}?__\b",
     r"\[\[[^\[\]\n]{1,200}\]\]",
     # Entities and tags in plain strings.
-    r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z_][^<>\n]{0,400}>",
+    r"&(?:[A-Za-z][\w.-]{1,60}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z_][^<>\n]{0,400}>",
     r"<![A-Z]{4,10}\s[^<>\"'\n]{1,200}>?",                                       # <!ENTITY name "text">
     r"</?[0-9]{1,3}/?>",                                                        # <0>, </0>, <1/> of i18next and Lingui
     # File paths: /etc/hosts, ~/x, ./x, C:\x. The slash in "10 €/month" and "(s)/he" begins no path.

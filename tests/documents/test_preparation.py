@@ -118,6 +118,7 @@ def test_tags_stay_where_they_are_if_lines_of_a_string_are_broken_anew():
     ("file_name", "_", "file_name", "", "x", "x"), ("__init__", "_", "__init__", "", "x", "x"),
     ("one_two_three", "_", "one_two_three", "", "x", "x"), ("Q&A", "&_", "Q&A", "", "x", "x"),
     ("about ~5 dogs", "~", "about ~5 dogs", "", "x", "x"), ("in ~/dir", "~", "in ~/dir", "", "x", "x"),
+    ("&dog-a.b; c", "&", "&dog-a.b; c", "", "x", "x"),
     ("a && b", "&", "a && b", "", "x", "x"), ("%s of d_og", "_", "%s of dog", "_", "%s vom Hund", "%s v_om Hund")])
 def test_the_mark_of_an_access_key_is_put_into_the_translation(text, marks, without, mark, translation, expected):
     block, found, key = without_key(Block(text, access_keys=marks))
