@@ -18,7 +18,7 @@ from seq2seq.languages import SPACELESS_CHARACTER
 # `&` (Qt, Windows, KDE, Eclipse; `&&` in Visual Studio Code), `_` (GTK) and `~` (LibreOffice). `Q&A`, `&amp;`,
 # `a && b`, `__init__` and `~5` have none.
 _MARKS = {
-    "&": re.compile(r"(?<![&\w])&&(?=[^\W_])|(?<!&)&(?=[^\W_])(?!\w{1,31};)(?!(?<=\w&)[A-Z])"),
+    "&": re.compile(r"(?<![&\w])&&(?=[^\W_])|(?<!&)&(?=[^\W_])(?![\w.-]{1,60};)(?!(?<=\w&)[A-Z])"),
     "_": re.compile(r"(?<![_\d])_(?=[^\W_])"),
     "~": re.compile(r"(?<![~/\s])~(?=[^\W\d_])|(?<!\S)~(?=[^\W\d_]++(?![/\\.]))"),
 }

@@ -28,6 +28,8 @@ o.ä pp prof sig sr sra st u.a vgl vs z.b zzgl
 """
 _ABBREVIATIONS = frozenset(_ABBREVIATION_LIST.split())
 _LAST_WORD = re.compile(r"([^\W_]+(?:\.[^\W_]+)*)\.$")
+_USAGE = re.compile(r"(?:\]|\b[A-Z]{2,})\.\.\.\s?\Z|\.\.\.\]\Z")
+"""End of a repeated argument of a command, as in "cp [OPTION]... SOURCE... TARGET", with the next character."""
 _LOOK_BACK = 40
 _NOT_A_SPACE = re.compile(r"[ \t\u00a0]*+[\r\n]\s*+|[\t\u00a0]")
 _UNNUMBERED = re.compile(r"(?<![\d%])%[-+#0]*+\d*+(?:\.\d++)?(?:hh|h|ll|l|z|j|t|q)?[diouxXeEfgGcsp@](?![a-z]{3})"
@@ -57,9 +59,10 @@ class DividedBlock:
 def ends_sentence(text: str, end: int, begin_of_next: int) -> bool:
     """Return True if a sentence ends before `end` and another one begins at `begin_of_next`.
 
-    No sentence ends after an abbreviation, or before a lower-case letter.
+    No sentence ends after an abbreviation, after an argument of a command, or before a lower-case letter.
     """
-    return begin_of_next < len(text) and not text[begin_of_next].islower() and not ends_in_abbreviation(text, end)
+    return begin_of_next < len(text) and not text[begin_of_next].islower() and not (
+        ends_in_abbreviation(text, end) or _USAGE.search(text[max(0, end - _LOOK_BACK):end + 1]))
 
 
 def ends_in_abbreviation(text: str, end: int) -> bool:
@@ -266,19 +269,20 @@ class DividedDocument:
                   for sentence, pair in zip(piece.sentences, pairs_of_piece, strict=True)
                   if sentence.tags and pair and pair[0] != pair[1]]
         weights = iter(align_words(align, tagged, self._placeholders))
-        blocks = []
+        blocks, damaged = [], list[str]()
         for place in self._unread:
             report(place, NOT_TRANSLATED)
         for block, found in zip(self._blocks, translated, strict=True):
             pieces = [self._joined(piece, of_piece, weights, target_language)
                       for piece, of_piece in zip(block.pieces, found, strict=True)]
             blocks.append(block.prepared.restore(pieces, target_language))
+            place = block.prepared.block.place or "the document"
             if any(self._damaged(piece.block, new, [pair for pair in of_piece if pair])
                    for piece, new, of_piece in zip(block.pieces, pieces, found, strict=True)) or (
                        block.prepared.message is None and _reordered(block.prepared.block.text, blocks[-1].text)):
-                report(block.prepared.block.place or "the document", LOST_PLACEHOLDER)
+                damaged.append(place)
         rendered = self._document.render(blocks, target_language)
-        for place in getattr(self._document, "left_out", ()):
+        for place in dict.fromkeys([*damaged, *getattr(self._document, "left_out", ())]):
             report(place, LOST_PLACEHOLDER)
         return rendered
 

@@ -44,7 +44,8 @@ _PATTERNS = (
     rf"{_NO_WORD_BEFORE}(?:[A-Za-z]:|(?<![/.~]){_VARIABLE})(?:/{_IN_PATH}++)++",
     r"\b[A-Za-z]:\\(?:[^\s\\\"<>|]+\\)*+[^\s\\\"<>|]*",
     rf"(?:(?=[$%]){_VARIABLE}|(?<!\\)\\\\[\w.-]{{1,80}})(?:\\[^\s\\\"<>|]+)++\\?",
-    # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}, {n, plural, one {…}}.
+    # Variables in braces: {{x}}, ${x}, #{x}, %{x}, @{x}, {}, {0}, {x!r:.2f}, {x, number}; and, in lines of text, whole
+    # arguments with branches: {n, plural, one {…}}. Documents have none here, because `messages` divides them before.
     r"\{\{\{?[^{}\n]{1,200}\}\}\}?", r"[$#%@]\{[^{}\n]{1,200}\}", r"\$t?\([^()\n]{1,200}\)",
     rf"(?=\{{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,){_BRACED}",
     r"\{\s*+(?:[\w.$-]|\[[^\[\]\n]{0,80}\]){0,80}+\s*+(?:![rsa])?(?:[:,][^{}\n]{0,80})?\}",
@@ -52,13 +53,14 @@ _PATTERNS = (
     r"%\([^()\n]{1,80}\)[-+#0]*+\d*+(?:\.\d++)?[A-Za-z]", rf"%{_NAME}%(?![\w%])",
     r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)",                                     # of Apple's plural rules
     r"(?<!\d)%(?:\d++\$)?[-+#0,]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|z|j|t|q)?[diouxXeEfFgGaAcsSpn@](?![a-z]{3})",
-    r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)",
+    r"%%", r"(?<!\d)%L?[1-9]\d?(?!\d)", r"(?<![\w%])%[A-Za-z](?![\w%])",
     # Other variables: $NAME$, $name, :name, __name__, [[name]].
     r"\$[A-Z][A-Z0-9_]{0,60}\$", rf"{_NO_WORD_BEFORE}(?<!\$)\$[A-Za-z_]{_WORD}*+(?:\$s)?",
     r"(?<![\w:]):[a-z_]\w{1,60}:?(?!\w)", r"\b__\w{1,60}?__\b",
     r"\[\[[^\[\]\n]{1,200}\]\]",
     # Entities and tags in plain strings.
-    r"&(?:[A-Za-z][A-Za-z0-9]{1,31}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z][^<>\n]{0,400}>",
+    r"&(?:[A-Za-z][\w.-]{1,60}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z_][^<>\n]{0,400}>",
+    r"<![A-Z]{4,10}\s[^<>\"'\n]{1,200}>?",                                       # <!ENTITY name "text">
     r"</?[0-9]{1,3}/?>",                                                        # <0>, </0>, <1/> of i18next and Lingui
     # File paths: /etc/hosts, ~/x, ./x, C:\x. The slash in "10 €/month" and "(s)/he" begins no path.
     rf"(?<![\w/.~<)€$£¥₹₽])(?<![\s\d]%)(?:~{_WORD}{{0,40}}|\.{{1,2}})?(?:/{_IN_PATH}++)++",
@@ -118,7 +120,7 @@ class Placeholders:
         return Counter(text[begin:end] for begin, end in self.spans(text))
 
 
-_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]{0,80}|[0-9]{1,3})\b[^<>\n]{0,400}?(/?)>")
+_TAG = re.compile(r"<(/?)([A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})\b[^<>\n]{0,400}?(/?)>")
 
 
 def tag_kind(placeholder: str) -> tuple[TagKind, str]:

@@ -18,7 +18,7 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import blanked, overlapping
 from seq2seq.documents.syntaxes import NUMBERED, Markup, find_markup, numbered
 
-_TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][\w:.-]{0,80}|[0-9]{1,3})(?P<rest>(?:\s(?:[^<>\"']|\"[^\"<]{0,2000}\""
+_TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})(?P<rest>(?:\s(?:[^<>\"']|\"[^\"<]{0,2000}\""
                   r"|'[^'<]{0,2000}'){0,400})?)(?P<alone>/?)>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
 _ELEMENTS = {
     "void": "area base br col embed hr img input link meta source track wbr",

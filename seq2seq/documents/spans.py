@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from seq2seq.data.line_splitting import Span
-from seq2seq.documents.block import MAX_LINES, Block, DocumentError, decode, require_count
+from seq2seq.documents.block import MAX_LINES, Block, decode, require_count
 from seq2seq.documents.data_values import is_data
 
 
@@ -72,20 +72,6 @@ def decode_text(data: bytes, encoding: str = "utf-8") -> tuple[str, str]:
     text, encoding = decode(data, encoding)
     require_count(text.count("\n") + text.count("\r") - text.count("\r\n"), MAX_LINES, "lines")
     return text, encoding
-
-
-def encode_text(text: str, encoding: str) -> bytes:
-    """Encode a document.
-
-    Raises:
-        DocumentError: a translation has characters that the encoding of the document does not have.
-    """
-    try:
-        return text.encode(encoding)
-    except UnicodeEncodeError as error:
-        line = text[:error.start].count("\n") + 1
-        raise DocumentError(f"line {line}: the translation has {text[error.start]!r}, which the document's encoding "
-                            f"{encoding} does not have. Convert the document to UTF-8.") from error
 
 
 def join_surrogates(text: str) -> str:

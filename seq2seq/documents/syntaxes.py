@@ -218,45 +218,36 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
 
 
 NUMBERED = dict.fromkeys(["c", "objc", "perl", "php", "java-printf", "awk", "tcl", "boost", "ruby", "elisp", "librep",
-                           "gcc-internal", "gfc-internal", "javascript", "sh-printf", "d", "printf"], ("%", "{}$"))
-NUMBERED |= {"python-brace": ("{", "{}"), "rust": ("{", "{}"), "c++": ("{", "{}"), "object-pascal": ("%", "{}:")}
-"""Beginning of the directives of a format, and the form of an argument number after it."""
+                          "gcc-internal", "gfc-internal", "javascript", "sh-printf", "d", "printf"], "%")
+NUMBERED |= {"python-brace": "{", "rust": "{", "c++": "{", "object-pascal": "%", "go": "%"}
+"""Formats that can number the arguments of their directives, and the first character of these directives."""
 _LITERALS = frozenset(["%%", "{{", "}}", "%'", "%m", "%n", "~%", "~~"])
-_NAMED = re.compile(r"%(?:\d++[$:%]|\|\d++\$|[({]\w|<(?!PRI)\w)|%L?[1-9]\d?\Z|\$|\{[^{}:!]|%\[\d")
+_NAMED = re.compile(r"%(?:\d++%|[({]\w|<(?!PRI)\w)|%L?[1-9]\d?\Z|\$|\{[^{}:!]")
+_ARGUMENT_NUMBER = re.compile(r"(?<=%)(?:\d++[$:])|(?<=%\|)\d++\$|(?<=\{)\d++(?=[}:!])|\[\d++\](?=[A-Za-z]\Z)")
 
 
-def with_order(source: str, translation: str, name: str) -> str | None:
-    """Return a translation whose directives without numbers take the same arguments as those of its source.
+def keeps_arguments(source: str, translation: str, name: str) -> bool:
+    """Return True if the directives of a translation take the same arguments as those of its source.
 
-    "%s: %d" with the translation "%d: %s" gives "%2$d: %1$s".
-
-    Args:
-        name: syntax that a format flag of gettext names.
-    Returns:
-        None if a directive is lost or added, or if the format has no numbers and the order differs.
+    "%2$d: %1$s" does so for the source "%s: %d", but "%d: %s" does not. name: syntax that a format flag of gettext
+    names.
     """
-    wanted, found = ([text[one.begin:one.end] for one in find_markup(text, (name,))] for text in (source, translation))
-    if Counter(wanted) != Counter(found):
-        return None
-    arguments = [one for one in wanted if one not in _LITERALS]
-    if wanted == found or any(map(_NAMED.match, arguments)) or arguments == [one for one in found
-                                                                             if one not in _LITERALS]:
-        return translation
-    if name not in NUMBERED or any("*" in one or one.startswith("%|") for one in arguments):
-        return None
-    edits = []
-    for one in find_markup(translation, (name,)):
-        directive = translation[one.begin:one.end]
-        if directive not in _LITERALS and one.kind == "value":
-            index = arguments.index(directive)
-            arguments[index] = ""
-            edits.append((one.begin, one.end, _with_number(directive, index, name)))
-    return replace_spans(translation, edits)
+    return _taken(source, name) == _taken(translation, name)
 
 
-def _with_number(directive: str, index: int, name: str) -> str:
-    sign, number = NUMBERED[name]
-    return sign + number.format(index + (number == "{}$")) + directive[1:]
+def _taken(text: str, name: str) -> Counter[tuple[int, str]]:
+    """Return the directives of a text, each with the index of its argument; -1 if it has a name or no argument."""
+    taken, following = Counter[tuple[int, str]](), 0
+    for one in find_markup(text, (name,)):
+        directive = text[one.begin:one.end]
+        if number := _ARGUMENT_NUMBER.search(directive):
+            following = int(number[0].strip("$:[]")) - _first_number(name)
+            directive = directive[:number.start()] + directive[number.end():]
+        is_named = number is None and _NAMED.match(directive) is not None or (
+            directive in _LITERALS or directive[0] == "\\")
+        taken[-1 if is_named else following, directive] += 1
+        following += not is_named
+    return taken
 
 
 def numbered(directives: Mapping[str, str], order: Sequence[str], name: str) -> Mapping[str, str]:
@@ -264,13 +255,30 @@ def numbered(directives: Mapping[str, str], order: Sequence[str], name: str) -> 
     the format can number them: `%s` and `%d` become `%1$s` and `%2$d`.
 
     Args:
-        directives: directives of the source by key, in order. order: keys in the order of the translation.
+        directives: directives of the source by key, in order. order: keys in the order of the translation. name: one of
+            NUMBERED.
     """
-    taking = {key: one for key, one in directives.items() if one not in _LITERALS}
-    if [key for key in order if key in taking] == list(taking) or name not in NUMBERED or any(
-            _NAMED.match(one) or "*" in one or one.startswith("%|") for one in taking.values()):
+    taking = {key: one for key, one in directives.items() if one not in _LITERALS and one[0] == NUMBERED[name] and (
+        _ARGUMENT_NUMBER.search(one) or not _NAMED.match(one))}
+    if [key for key in order if key in taking] == list(taking) or any(
+            "*" in one or _ARGUMENT_NUMBER.search(one) for one in taking.values()):
         return directives
-    return {**directives, **{key: _with_number(one, index, name) for index, (key, one) in enumerate(taking.items())}}
+    first = _first_number(name)
+    return {**directives, **{key: _with_number(one, number, name)
+                             for number, (key, one) in enumerate(taking.items(), first)}}
+
+
+def _first_number(name: str) -> int:
+    """Return the number of the first argument in a format."""
+    return int(NUMBERED.get(name) == "%" and name != "object-pascal")
+
+
+def _with_number(directive: str, number: int, name: str) -> str:
+    if name == "go":
+        return f"{directive[:-1]}[{number}]{directive[-1]}"
+    begin = 2 if directive.startswith("%|") else 1
+    sign = "" if directive[0] == "{" else ":" if name == "object-pascal" else "$"
+    return f"{directive[:begin]}{number}{sign}{directive[begin:]}"
 
 
 def with_boundaries(text: str) -> str:

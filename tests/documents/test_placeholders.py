@@ -18,9 +18,12 @@ from seq2seq.documents.placeholders import Placeholders
         "{n, plural, one {# file} other {# files in {place}}}"]),
     ("{when, date, short} {n, number}", ["{when, date, short}", "{n, number}"]),
     ("%1 of %L2, %n files, %APPDATA%", ["%1", "%L2", "%n", "%APPDATA%"]),
+    ("Set by %w, %b: 50%w, %wide", ["%w", "%b"]),
     ("Hi $name, :count items, __title__, [[Main page]]", ["$name", ":count", "__title__", "[[Main page]]"]),
     ("Tom &amp; Jerry &#39;s <b>big</b> <br/> house", ["&amp;", "&#39;", "<b>", "</b>", "<br/>"]),
     ("<0>Click</0> here<1/> if 2 < 3 > 1", ["<0>", "</0>", "<1/>"]),
+    ("&apt-author.team; &synopsis-pkg; &#8230; R&D; a", ["&apt-author.team;", "&synopsis-pkg;", "&#8230;"]),
+    ("<_:link-1/> is <!ENTITY a.b \"red\">", ["<_:link-1/>", "<!ENTITY a.b "]),
     ("See https://example.org/a_(b)?q=1&r=2#x, or (http://x.org).", ["https://example.org/a_(b)?q=1&r=2#x", "http://x.org"]),
     ("Write to first.last@mail.example.org. www.example.org!", ["first.last@mail.example.org", "www.example.org"]),
     (r"Open /etc/hosts, ~/notes.txt. or C:\Users\x\a.txt or ../lib", [

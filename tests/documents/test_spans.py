@@ -41,6 +41,7 @@ def test_hostile_texts_take_linear_time(text):
     ("यह एक है। वह दो है।। बस", ["यह एक है।", "वह दो है।।", "बस"]), ("هل هذا؟ نعم.", ["هل هذا؟", "نعم."]),
     ("یہ ہے۔ وہ ہے۔", ["یہ ہے۔", "وہ ہے۔"]), ("ይህ ነው። ያ ነው።", ["ይህ ነው።", "ያ ነው።"]), ("ဒါ။ ဟို။", ["ဒါ။", "ဟို။"]),
     ("Սա է։ Նա է։", ["Սա է։", "Նա է։"]), ("是。不是。", ["是。", "不是。"]),
-    ("Dr. Who is. Yes!", ["Dr. Who is.", "Yes!"])])
+    ("Dr. Who is. Yes!", ["Dr. Who is.", "Yes!"]), ("I wait... You run.", ["I wait...", "You run."]),
+    ("Usage: cp [OPTION]... SOURCE... [-t TARGET...] <dog>", ["Usage: cp [OPTION]... SOURCE... [-t TARGET...] <dog>"])])
 def test_sentences_end_at_the_marks_of_their_script(text, sentences):
     assert split_sentences(text).texts == sentences

@@ -6,10 +6,12 @@ import subprocess
 import time
 from dataclasses import replace
 
+import polib
 import pytest
 
+from seq2seq.documents.divided_document import DividedDocument
 from seq2seq.documents.formats.po import PoDocument
-from seq2seq.documents.syntaxes import GETTEXT_FORMATS, SYNTAXES, find_markup, with_boundaries, with_order
+from seq2seq.documents.syntaxes import GETTEXT_FORMATS, SYNTAXES, find_markup, with_boundaries
 
 # Format flag: text, its markup, and a part of the markup without which msgfmt refuses a translation ("": msgfmt of
 # gettext 0.21, which Debian 12 has, does not know the flag, or allows translations without it).
@@ -90,18 +92,27 @@ def test_msgfmt_accepts_a_translation_that_keeps_the_directives(flag):
 
 @pytest.mark.skipif(shutil.which("msgfmt") is None, reason="msgfmt of gettext is not installed")
 @pytest.mark.parametrize(("flag", "source", "translation", "result"), [
-    ("c", "%s: %d %s", "%d: %s %s", "%2$d: %1$s %3$s"), ("c", "%d%% of %s", "%s: %d%%", "%2$s: %1$d%%"),
-    ("c", "%s of %<PRIu64>", "%<PRIu64> of %s", "%2$<PRIu64> of %1$s"), ("c", "%*d %s", "%s %*d", None),
-    ("c", "%1$s %2$d", "%2$d %1$s", "%2$d %1$s"), ("c", "%s %s", "%s %s", "%s %s"), ("c", "%s", "%s %s", None),
-    ("python", "%(a)s %(b)d", "%(b)d %(a)s", "%(b)d %(a)s"), ("python", "%s %d", "%d %s", None),
-    ("python-brace", "{} {:d}", "{:d} {}", "{1:d} {0}"), ("lua", "%s %d", "%d %s", None),
-    ("object-pascal", "%s %d", "%d %s", "%1:d %0:s"), ("php", "%s %d", "%d %s", "%2$d %1$s"),
-    ("java-printf", "%s %d%n", "%d %s%n", "%2$d %1$s%n"), ("kde", "%1 %2", "%2 %1", "%2 %1"),
-    ("ruby", "%{a} %{b}", "%{b} %{a}", "%{b} %{a}"), ("sh", "$a $b", "$b $a", "$b $a"),
-    ("lisp", "~A ~D", "~D ~A", None), ("boost", "%s %|5d|", "%|5d| %s", None)])
-def test_directives_in_another_order_are_numbered_or_refused(flag, source, translation, result):
-    assert with_order(source, translation, flag) == result
-    assert result is None or msgfmt_accepts(catalogue(flag, source, result))
+    ("c", "a %s: %d %s", "{1}: {0} {2}", "%2$d: %1$s %3$s"), ("c", "a %d%% of %s", "{2}: {0}{1}", "%2$s: %1$d%%"),
+    ("c", "%s of %<PRIu64>", "{1} of {0}", "%2$<PRIu64> of %1$s"), ("c", "a %*d %s", "{1} {0}", ""),
+    ("c", "a %1$s %2$d", "{1} {0}", "%2$d %1$s"), ("c", "a %s %s", "{0} {1}", "%s %s"), ("c", "a %s", "{0} {0}", ""),
+    ("c", "%s: option '%s%s'", "'{1}{2}': {0}", "'%2$s%3$s': %1$s"), ("c", "a %s %d", "{1}", ""),
+    ("python", "a %(a)s %(b)d", "{1} {0}", "%(b)d %(a)s"), ("python", "a %s %d", "{1} {0}", ""),
+    ("python-brace", "a {} {:d}", "{1} {0}", "{1:d} {0}"), ("python-brace", "a {} {b}", "{1} {0}", "{b} {}"),
+    ("python-brace", "a {} {b} {:d}", "{2} {1} {0}", "{1:d} {b} {0}"), ("lua", "a %s %d", "{1} {0}", ""),
+    ("object-pascal", "a %s %d", "{1} {0}", "%1:d %0:s"), ("php", "a %s %d", "{1} {0}", "%2$d %1$s"),
+    ("java-printf", "a %s %d%n", "{1} {0}{2}", "%2$d %1$s%n"), ("kde", "a %1 %2", "{1} {0}", "%2 %1"),
+    ("ruby", "a %{a} %{b}", "{1} {0}", "%{b} %{a}"), ("sh", "a $a $b", "{1} {0}", "$b $a"),
+    ("sh-printf", "a %s\\n%d", "{2}{1}{0}", "%2$d\\n%1$s"), ("lisp", "a ~A ~D", "{1} {0}", ""),
+    ("boost", "a %s %|5d|", "{1} {0}", "%|2$5d| %1$s"), ("boost", "a %1% %2%", "{1} {0}", "%2% %1%"),
+    ("go", "a %s %6.2f", "{1} {0}", "%6.2[2]f %[1]s"), ("go", "a %[2]s %[1]d", "{1} {0}", "%[1]d %[2]s"),
+    ("go", "a %[2]s %d", "{1} {0}", "")])
+def test_directives_in_another_order_are_numbered_or_the_message_is_left(flag, source, translation, result):
+    document = DividedDocument(PoDocument(catalogue(flag, source)))
+    places = []
+    rendered = document.join([translation], "de", report=lambda place, fault: places.append(place))
+    assert polib.pofile(rendered.decode())[0].msgstr == result
+    assert places == ([] if result else ["line 6"])
+    assert msgfmt_accepts(rendered)
 
 
 @pytest.mark.parametrize(("text", "directives"), [

@@ -38,6 +38,7 @@ def translated(data, format, align=align):
 TAGGED = [
     ("A <b>red</b> <i>car</i> is on the street.", "Une <i>voiture</i> <b>rouge</b> est dans la rue."),
     ("A <b>red <i>car</i></b> is on the street.", "Une <b><i>voiture</i> rouge</b> est dans la rue."),
+    ("A <_i>red</_i> car is on <_:x-1/> the street.", "Une voiture <_i>rouge</_i> est dans <_:x-1/> la rue."),
     ("A <0>red</0> <1>car</1> is on the <2/> street.", "Une <1>voiture</1> <0>rouge</0> est dans la <2/> rue."),
     ('A red <a href="x?a=1&b=2" title=\'>\'>car</a> is on the street.',
      'Une <a href="x?a=1&b=2" title=\'>\'>voiture</a> rouge est dans la rue.'),
@@ -117,6 +118,7 @@ def test_tags_stay_where_they_are_if_lines_of_a_string_are_broken_anew():
     ("file_name", "_", "file_name", "", "x", "x"), ("__init__", "_", "__init__", "", "x", "x"),
     ("one_two_three", "_", "one_two_three", "", "x", "x"), ("Q&A", "&_", "Q&A", "", "x", "x"),
     ("about ~5 dogs", "~", "about ~5 dogs", "", "x", "x"), ("in ~/dir", "~", "in ~/dir", "", "x", "x"),
+    ("&dog-a.b; c", "&", "&dog-a.b; c", "", "x", "x"),
     ("a && b", "&", "a && b", "", "x", "x"), ("%s of d_og", "_", "%s of dog", "_", "%s vom Hund", "%s v_om Hund")])
 def test_the_mark_of_an_access_key_is_put_into_the_translation(text, marks, without, mark, translation, expected):
     block, found, key = without_key(Block(text, access_keys=marks))

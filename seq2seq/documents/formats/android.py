@@ -1,18 +1,19 @@
 """Android's strings.xml: strings, arrays of strings and plurals.
 
-Format: https://developer.android.com/guide/topics/resources/string-resource
+A translated <plurals> has the plural categories of the target language. Format: https://developer.android.com/guide/topics/resources/string-resource
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from seq2seq.documents.block import IN_STRINGS, Block, TagKind, pair_tags
+from seq2seq.documents.plurals import plural_sources
 from seq2seq.documents.spans import is_message, join_surrogates, trim
 from seq2seq.documents.xml_tokens import XmlToken
-from seq2seq.documents.xml_units import Role, XmlFile
+from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
 
 _PIECE = re.compile(r"\\(u[0-9a-fA-F]{4}|.|\Z)|(\")|(\s++)|[^\\\"\s]++", re.DOTALL)
 _CONTROLS = {"n": "\n", "t": "\t"}
@@ -32,6 +33,14 @@ class _String:
     cdata: int | None
     before: str = ""
     after: str = ""
+
+
+@dataclass(slots=True)
+class _Plurals:
+    """<plurals>: its items by quantity, and the indices of the blocks of those that are text."""
+
+    items: dict[str, int] = field(default_factory=dict)
+    blocks: dict[str, int] = field(default_factory=dict)
 
 
 class _Decoder:
@@ -61,18 +70,26 @@ class AndroidDocument:
         self._xml = xml = XmlFile(data, "resources")
         self.blocks: list[Block] = []
         self._strings: list[_String] = []
+        self._plurals: list[_Plurals] = []
         for element in xml.children(xml.root, "string", "string-array", "plurals", "item"):
             token = xml.tokens[element]
             if token.name == "item" and token.attributes.get("type") != "string":
                 continue
             if token.attributes.get("translatable") != "false":
-                inner = [element] if token.name in ("string", "item") else xml.children(element, "item")
+                inner = [element] if token.name in ("string", "item") else list(xml.children(element, "item"))
+                plurals = _Plurals()
                 for one in inner:
-                    if xml.tokens[one].kind == "open" and xml.tokens[one].attributes.get("translatable") != "false":
-                        self._add(one)
+                    quantity = xml.tokens[one].attributes.get("quantity", "")
+                    plurals.items[quantity] = one
+                    if self._add(one):
+                        plurals.blocks[quantity] = len(self.blocks) - 1
+                if token.name == "plurals" and "other" in plurals.blocks:
+                    self._plurals.append(plurals)
 
-    def _add(self, element: int) -> None:
+    def _add(self, element: int) -> bool:
         xml = self._xml
+        if xml.tokens[element].kind != "open" or xml.tokens[element].attributes.get("translatable") == "false":
+            return False
         inside = range(element + 1, xml.ends[element])
         filled = [index for index in inside if xml.tokens[index].raw.strip()]
         texts = [xml.tokens[index].text for index in filled if xml.tokens[index].kind == "text"]
@@ -90,15 +107,41 @@ class AndroidDocument:
             string.before = before if before.strip(" ") or first.startswith(_ESCAPED_SPACE) else ""
             string.after = after if after.strip(" ") or last.endswith(_ESCAPED_SPACE) else ""
         is_reference = len(filled) == 1 == len(texts) and _REFERENCE.fullmatch(texts[0].strip())
-        if is_message(block.text) and not is_reference:
-            self.blocks.append(replace(block, syntax=("dates", "printf", *IN_STRINGS)))
-            self._strings.append(string)
+        if is_reference or not is_message(block.text):
+            return False
+        self.blocks.append(replace(block, syntax=("dates", "printf", *IN_STRINGS)))
+        self._strings.append(string)
+        return True
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `Document.render`."""
-        edits = [self._replaced(string, new) for string, new, block
-                 in zip(self._strings, translations, self.blocks, strict=True) if new != block]
-        return self._xml.encode(edits)
+        xml = self._xml
+        edits = {index: self._replaced(string, new) for index, (string, new, block)
+                 in enumerate(zip(self._strings, translations, self.blocks, strict=True)) if new != block}
+        added: list[tuple[int, int, str]] = []
+        for plurals in self._plurals:
+            if not any(index in edits for index in plurals.blocks.values()):
+                continue
+            texts = {quantity: self.blocks[index].serialize(str) for quantity, index in plurals.blocks.items()}
+            sources = plural_sources(texts, target_language)
+            for quantity, item in plurals.items.items():
+                if quantity not in sources:                                     # the target language lacks it
+                    edits.pop(plurals.blocks.get(quantity, -1), None)
+                    begin, end = xml.span(item, xml.ends[item])
+                    added.append((begin - len(xml.margin(item)), end, ""))
+            other = plurals.items["other"]
+            place, end = xml.span(other, xml.ends[other])
+            low, high, text = edits.get(plurals.blocks["other"], (end, end, ""))
+            tag = xml.tokens[other].raw
+            rest = xml.text[place + len(tag):low] + text + xml.text[high:end]
+            for quantity, source in sources.items():
+                copy = with_attribute(tag, "quantity", quantity) + rest
+                if quantity not in plurals.items:
+                    added.append((place, place, copy + xml.margin(other)))
+                elif source != quantity and quantity in plurals.blocks:
+                    edits[plurals.blocks[quantity]] = (*xml.span(plurals.items[quantity],
+                                                                 xml.ends[plurals.items[quantity]]), copy)
+        return xml.encode([*edits.values(), *added])
 
     def _replaced(self, string: _String, new: Block) -> tuple[int, int, str]:
         xml = self._xml

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from seq2seq.documents.block import IN_STRINGS, Block, DocumentError
-from seq2seq.documents.spans import decode_text, encode_text, is_message, join_surrogates, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, join_surrogates, replace_spans, trim
 
 _STRING = r"\"(?:[^\"\\]|\\[\s\S])*+\"|'(?:[^'\\]|\\[\s\S])*+'|[\w.$:/-]++"
 _SPACE = r"(?:\s++|//[^\n\r]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+"
@@ -61,7 +61,7 @@ class AppleStringsDocument:
                 quote = old[0] if old[0] in "\"'" else '"'
                 text = "".join(self._escaped(one, quote) for one in before + new.text + after)
                 edits.append((begin, end, f"{old} = " * is_key + f"{quote}{text}{quote}"))
-        return encode_text(replace_spans(self._text, edits), self._encoding)
+        return replace_spans(self._text, edits).encode(self._encoding)
 
     def _escaped(self, character: str, quote: str) -> str:
         if character == quote:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
 from seq2seq.languages import canonical, code_for, main_language
 
 _SOURCE = {"source", "sourcetext", "sourcestring", "original", "originaltext", "msgid"}
@@ -122,4 +122,4 @@ class CsvDocument:
             if self._text[begin:end].startswith('"') or any(one in text for one in f'"\r\n{self._separator}'):
                 text = '"' + text.replace('"', '""') + '"'
             edits.append((begin, end, self._separator * max(0, column - len(cells) + 1) + text))
-        return encode_text(replace_spans(self._text, edits), self._encoding)
+        return replace_spans(self._text, edits).encode(self._encoding)

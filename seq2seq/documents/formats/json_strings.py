@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
 from seq2seq.documents.json_tree import read_json
 from seq2seq.documents.plurals import plural_sources
-from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
 from seq2seq.files import read_any_json
 
 _EXTENSION_KEYS = {"message", "description", "placeholders", "hash"}
@@ -115,7 +115,7 @@ class JsonDocument:
                 first, last = self._keys[index]
                 margin = self._text[len(self._text[:first].rstrip()):first]
                 edits.append((end, end, f",{margin}{key}{self._text[last:begin]}{self._string(text)}"))
-        return encode_text(replace_spans(self._text, edits), self._encoding)
+        return replace_spans(self._text, edits).encode(self._encoding)
 
     def _string(self, text: str) -> str:
         return json.dumps(text, ensure_ascii=self._ensure_ascii)

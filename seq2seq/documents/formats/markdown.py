@@ -26,7 +26,7 @@ from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_t
 from seq2seq.documents.formats.markdown_parser import parser
 from seq2seq.documents.formats.plain_text import one_line
 from seq2seq.documents.inline import find_core, shift_tags
-from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans
+from seq2seq.documents.spans import decode_text, is_message, replace_spans
 
 MAX_CHARACTERS = 10_000_000
 """Maximum length of a document, because the parser takes several kB of memory for each line."""
@@ -147,7 +147,7 @@ class MarkdownDocument:
                     changed[id(text)] = new
             if changed:
                 edits.append((span.begin, span.end, self._render(span, changed)))
-        return encode_text(replace_spans(self._source, edits), self._encoding)
+        return replace_spans(self._source, edits).encode(self._encoding)
 
     def _render(self, span: _Span, changed: dict[int, Block]) -> str:
         """Return the source of a span. changed: translated block by the id of its text."""

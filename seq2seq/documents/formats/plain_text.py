@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from seq2seq.documents.block import Block, is_translatable
-from seq2seq.documents.spans import decode_text, encode_text
+from seq2seq.documents.spans import decode_text
 
 _LINE = re.compile(r"([^\r\n]*+)(\r\n|\r|\n|\Z)")
 _MARGIN = re.compile(r"(?:[ \t]*+>)*+\s*+")
@@ -40,4 +40,4 @@ class PlainTextDocument:
         """See `block.Document.render`."""
         texts = (new.text if new.text == old.text else one_line(new.text)
                  for new, old in zip(translations, self.blocks, strict=True))
-        return encode_text("".join(next(texts) if piece is None else piece for piece in self._pieces), self._encoding)
+        return "".join(next(texts) if piece is None else piece for piece in self._pieces).encode(self._encoding)

@@ -16,7 +16,7 @@ from seq2seq.documents.block import Block, DocumentError
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.plurals import MAX_FORMS, gettext_language, gettext_rule, singular_forms
 from seq2seq.documents.spans import decode_text, is_text, replace_spans, trim, wrap
-from seq2seq.documents.syntaxes import GETTEXT_FORMATS, find_markup, with_boundaries, with_order
+from seq2seq.documents.syntaxes import GETTEXT_FORMATS, find_markup, keeps_arguments, with_boundaries
 from seq2seq.languages import is_same_language
 
 _STRINGS = r'((?:"(?:[^"\\]|\\.)*+"[ \t]*+)++)'
@@ -222,12 +222,9 @@ class PoDocument:
             if message.documentation and _markup(new, message) != _markup(block.text, message):
                 self.left_out.append(block.place)
                 return []
-            for name in message.formats:
-                ordered = with_order(source.value, before + new + after, name)
-                if ordered is None:
-                    self.left_out.append(block.place)
-                    return []
-                new = ordered.removeprefix(before)[:len(ordered) - len(before) - len(after)]
+            if not all(keeps_arguments(source.value, before + new + after, name) for name in message.formats):
+                self.left_out.append(block.place)
+                return []
             texts.append(before + new + after)
         old = message.find("msgstr")
         wrapped = "no-wrap" not in message.flags and max(len(one.strings) for one in message.fields) > 1

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.spans import decode_text, encode_text, is_message, join_surrogates, replace_spans, trim, wrap
+from seq2seq.documents.spans import decode_text, is_message, join_surrogates, replace_spans, trim, wrap
 
 _SPACE = r"(?:[ \t\f]|\\(?:\r\n|\r|\n)[ \t\f]*+)*+"
 _LINE = re.compile(r"[ \t\f]*+(?:[#!][^\r\n]*+|(?P<key>(?:[^\\ \t\f=:\r\n]|\\(?:\r\n|[\s\S]|\Z))*+)"
@@ -63,7 +63,7 @@ class PropertiesDocument:
                 text = before + new.text + after
                 edits.append((begin, end, self._value(text.replace("'", "''") if doubled else text,
                                                       _CONTINUATION.search(old))))
-        return encode_text(replace_spans(self._text, edits), self._encoding)
+        return replace_spans(self._text, edits).encode(self._encoding)
 
     def _value(self, text: str, continuation: re.Match[str] | None) -> str:
         """Return a value with escapes. continuation: end of the first line if the original has several lines."""

@@ -31,7 +31,7 @@ from seq2seq.documents.block import (
 )
 from seq2seq.documents.formats.plain_text import one_line
 from seq2seq.documents.inline import find_core, shift_tags
-from seq2seq.documents.spans import decode_text, encode_text
+from seq2seq.documents.spans import decode_text
 from seq2seq.languages import SPACELESS, has_spaceless_words
 
 MAX_GAP = 3.0
@@ -142,7 +142,7 @@ class _SubtitleDocument:
                     continue
                 parts += [self._source[last:cue.begin], self._write(cue, text, tags, spaceless)]
                 last = cue.end
-        return encode_text("".join([*parts, self._source[last:]]), self._encoding)
+        return "".join([*parts, self._source[last:]]).encode(self._encoding)
 
     def _require_form(self) -> None:
         """Raise DocumentError if the source is not in this format."""

@@ -15,7 +15,7 @@ from typing import Any
 from seq2seq.documents.block import IN_STRINGS, Block, DocumentError, require_count
 from seq2seq.documents.json_tree import JsonNode, parse_json_tree
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
-from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
 from seq2seq.files import read_any_json
 from seq2seq.languages import canonical
 
@@ -92,7 +92,7 @@ class XcstringsDocument:
                     and not self._is_translated(string.node, target_language):
                 value = self._translated(string.localization, translations, target_language)
                 edits.append(self._edit(string.node, code, value))
-        return encode_text(replace_spans(self._text, edits), self._encoding)
+        return replace_spans(self._text, edits).encode(self._encoding)
 
     def _translated(self, value: Any, translations: Sequence[Block], language: str) -> Any:
         """Return a part of a localization with the translations, and with the plural categories of a language."""

@@ -19,7 +19,7 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
 from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
-from seq2seq.documents.spans import decode_text, encode_text, is_message, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
 from seq2seq.languages import LANGUAGE_NAMES, main_language
 
 MAX_CHARACTERS = 1_000_000
@@ -118,7 +118,7 @@ class YamlDocument:
             begin, end = self._span(self._language)
             quote = '"' if not _PLAIN.fullmatch(target_language) else self._language.style or ""
             others.append((begin, end, f"{quote}{target_language}{quote}"))
-        return encode_text(replace_spans(self._text, [*edits.values(), *others]), self._encoding)
+        return replace_spans(self._text, [*edits.values(), *others]).encode(self._encoding)
 
     def _fill(self, plural: _Plural, translations: Sequence[Block], target_language: str,
               edits: dict[int, tuple[int, int, str]], others: list[tuple[int, int, str]]) -> None:
