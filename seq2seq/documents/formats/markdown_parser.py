@@ -32,7 +32,7 @@ _INLINE = {
     "alone": (
         r"\A\[[ xX]\](?=\s)",                                                           # box of a task
         r"\A{FIELD}(?=[^\n]*\n{FIELD})",                                                 # first field of a list
-        r"\[\^[^\]\s]{1,200}\]", r"\^\[[^\[\]\n]{1,1000}\]",                            # footnotes
+        r"\[\^[^\]\s]{1,200}\]", r"\^\[[^\[\]\n]{1,1000}\](?!\()",                     # footnotes
         # Templates of Jinja, Liquid and Hugo, expressions and comments of MDX.
         r"\{\{[<%][^\n]{0,400}?[>%]\}\}", r"\{\{[^{}\n]{0,400}\}\}", r"\{%[^\n]{0,400}?%\}", r"\{#[^{}\n]{1,200}#\}",
         r"\{/\*[^\n]{0,400}?\*/\}", r"<%[^\n]{0,400}?%>",
@@ -43,7 +43,8 @@ _INLINE = {
         r"\{[\w:+-]{1,80}\}(?P<ticks>`{1,3})(?!`)(?s:.{1,500}?)(?<!`)(?P=ticks)(?!`)",  # role of MyST
         r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{0,60}):(?![\d:])",                        # icon or emoji
         rf"(?<![\w+])\+\+{_KEY}(?:\+{_KEY}){{0,6}}\+\+(?![\w+])",
-        r"(?<!\^)\^(?:[^\s^\[\]\\]|\\.){1,80}\^(?!\^)",                                    # superscript, subscript
+        # Superscript and subscript.
+        r"(?<!\^)\^(?:(?:[^\s^\[\]\\]|\\.){1,80}|\[[^\[\]^\n]{1,80}\]\([^()\s^]{1,200}\))\^(?!\^)",
         r"(?<!~)~(?:[^\s~\\]|\\.){1,80}~(?!~)",
         r"\\\([^\n]{1,500}?\\\)", r"\\\[[^\n]{1,500}?\\\]",                                # formulas
         r"\$\$(?:[^$\\]|\\.){1,500}\$\$",
@@ -72,8 +73,9 @@ _LINE = re.compile("(?:" + "|".join((
     # Containers of Docusaurus and VitePress.
     r":{3,}[ \t]*+[\w-]++[ \t]*+\[(?P<title3>\S[^\n]*)\](?:\{[^{}]*+\})?",
     r":{3,}[ \t]*+[A-Za-z][\w-]*+[ \t]++(?P<title4>[^\s{}\[][^{}\n]*+)(?:\{[^{}]*+\})?", r":{3,}[^\n]*",
-    # Blocks of pymdown-extensions. The argument of html is the name of an element.
-    r"(?P<options>/{3,}[ \t]*+(?:html\b[^\n]*|[\w-]++(?:[ \t]*+\|[ \t]*+{HEADING}(?P<title5>\S[^\n]*))?))", r"/{3,}",
+    # Blocks of pymdown-extensions. The arguments of some are no text.
+    r"(?P<options>/{3,}[ \t]*+(?:(?:html|fancylists)\b[^\n]*"
+    r"|[\w-]++(?:[ \t]*+\|[ \t]*+{HEADING}(?P<title5>\S[^\n]*))?))", r"/{3,}",
     r"\*\[[^\]\n]{1,200}\]:[ \t]*+(?P<title6>\S[^\n]*)",                                # abbreviation
     r"\[![A-Za-z]{1,30}\][+-]?(?:[ \t]++{HEADING}(?P<title7>\S[^\n]*))?",                        # alert
     # Tables of contents, snippets, commands of TeX, lists of attributes.
@@ -110,9 +112,9 @@ _LETTER = re.compile(r"^(?P<indent>(?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*+)(?P<
                      r"(?P<sign>[.)])(?=[ \t]+\S)", re.MULTILINE)
 _ROMAN = [tens + units for tens in ("", "x", "xx", "xxx")
           for units in ("", "i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")][1:]
-_NEXT = frozenset([("#", "#"), *pairwise(ascii_lowercase), *pairwise(ascii_uppercase), *pairwise(_ROMAN),
+_NEXT = frozenset([*pairwise(ascii_lowercase), *pairwise(ascii_uppercase), *pairwise(_ROMAN),
                    *pairwise(map(str.upper, _ROMAN))])
-"""Letters or Roman numerals of items that follow each other."""
+"""Letters or Roman numerals of items that follow each other. # follows and precedes any."""
 _DEFINITION = re.compile(r":[ \t]+(?P<title>\S[^\n]*)$")
 _TERM = re.compile(r"(?P<title>.*)")
 _MAX_TERMS = 17
@@ -310,7 +312,8 @@ def _letters(source: str) -> dict[int, re.Match[str]]:
         if item:
             if lists and len(lists[-1][1]["indent"]) == indent:
                 other, before = lists.pop()
-                if (before["letter"], item["letter"]) in _NEXT and before["sign"] == item["sign"]:
+                pair = before["letter"], item["letter"]
+                if (pair in _NEXT or "#" in pair) and before["sign"] == item["sign"]:
                     found |= {other: before, number: item}
             lists.append((number, item))
         is_after_empty = False

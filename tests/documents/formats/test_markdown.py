@@ -258,17 +258,17 @@ EXTENSIONS = {
         "# SIX {#g}\n"),
     "blocks of pymdown": (
         "/// note | A *title*\n    type: warning\n    open: True\n\nText.\n///\n\n/// html | div.a\nb\n"
-        "///\n",
+        "///\n\n/// fancylists | type=a start=9\n\n///\n",
         "/// note | A *TITLE*\n    type: warning\n    open: True\n\nTEXT.\n///\n\n/// html | div.a\nB\n"
-        "///\n"),
+        "///\n\n/// fancylists | type=a start=9\n\n///\n"),
     "caption": ("Text.\n/// caption\nMore.\n///\n", "TEXT.\n/// caption\nMORE.\n///\n"),
     "snippets": (
         '--8<-- "a b.md"\n\n--8<--\na.md\n\nb.md\n--8<--\n\n;--8<-- "c"\n\nText.\n',
         '--8<-- "a b.md"\n\n--8<--\na.md\n\nb.md\n--8<--\n\n;--8<-- "c"\n\nTEXT.\n'),
     "abbreviations": ("HTML.\n\n*[HTML]: Hyper text\n*[W3C]: Web\n", "HTML.\n\n*[HTML]: HYPER TEXT\n*[W3C]: WEB\n"),
     "marks": (
-        "Some ==marked text==, ^^more^^, H~2~O, x^2^, a == b, c==d.\n",
-        "SOME ==MARKED TEXT==, ^^MORE^^, H~2~O, X^2^, A == B, C==D.\n"),
+        "Some ==marked text==, ^^more^^, H~2~O, x^2^, y^[a](#b)^, a == b, c==d.\n",
+        "SOME ==MARKED TEXT==, ^^MORE^^, H~2~O, X^2^, Y^[a](#b)^, A == B, C==D.\n"),
     "keys": ('Press ++ctrl+alt+"my key"++ in C++ and D++.\n', 'PRESS ++ctrl+alt+"my key"++ IN C++ AND D++.\n'),
     "CriticMarkup": (
         "One {--two--} {++three++} {~~four~>five~~} {==six==}{>>seven<<}.\n",
