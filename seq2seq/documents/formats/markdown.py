@@ -557,7 +557,7 @@ def _inline(children: Sequence[Token], source: str
                 inner[-2:] = [(before + raw if one[0] == before else one[0], *one[1:]) for one in inner[-2:]]
             else:
                 tags.append((length, raw, token.meta["kind"], token.meta["name"]))
-            if raw.startswith("^["):
+            if raw.startswith("^[") and raw.endswith("]"):
                 inner.append((raw, 2, len(raw) - 1, "note", ""))
             content = " " if _breaks_line(raw) else ""
         elif token.type.endswith(("_open", "_close")):
