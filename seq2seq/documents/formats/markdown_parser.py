@@ -68,7 +68,7 @@ _LINK_ROLE = re.compile(r"\{(?:[\w+-]{1,40}:){0,3}(?:ref|doc|any|numref|download
 
 _LINE = re.compile("(?:" + "|".join((
     # Admonitions, tabs of MkDocs.
-    r'(?P<indented>(?:!!!|\?\?\?\+?)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+(?:[ \t]*+"(?P<title1>\S[^\n]*)?")?'
+    r'(?P<indented>(?:!!!|\?\?\?\+?)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+(?:[ \t]*+"(?:{HEADING}(?P<title1>\S[^\n]*))?")?'
     r'|===[!+]{0,2}[ \t]+"(?P<title2>\S[^\n]*)")',
     # Containers of Docusaurus and VitePress.
     r":{3,}[ \t]*+[\w-]++[ \t]*+\[(?P<title3>\S[^\n]*)\](?:\{[^{}]*+\})?",

@@ -205,8 +205,8 @@ def test_lines_and_marks_of_extensions_stay(source, expected):
 # Markdown of site generators, and its translation into upper case, by name.
 EXTENSIONS = {
     "collapsible blocks": (
-        '??? note\n    A dog.\n\n???+ tip "A dog"\n    Text.\n\n        code\n\n    - More\n',
-        '??? note\n    A DOG.\n\n???+ tip "A DOG"\n    TEXT.\n\n        code\n\n    - MORE\n'),
+        '??? note "### A cat"\n    A dog.\n\n???+ tip "A dog"\n    Text.\n\n        code\n\n    - More\n',
+        '??? note "### A CAT"\n    A DOG.\n\n???+ tip "A DOG"\n    TEXT.\n\n        code\n\n    - MORE\n'),
     "admonition with classes": (
         '!!! warning inline end "A *dog*"\n\n    Text.\n\n\n    More.\n',
         '!!! warning inline end "A *DOG*"\n\n    TEXT.\n\n\n    MORE.\n'),
