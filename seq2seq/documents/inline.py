@@ -11,7 +11,8 @@ from seq2seq.documents.block import Tag
 def find_core(text: str, tags: Sequence[Tag]) -> tuple[int, int, int, int]:
     """Return the core of a text, which is the part to translate: the text without white space and tags at its margins.
 
-    A tag at a margin is not part of the core if it has no counterpart, or if its counterpart is at a margin, too.
+    A tag at a margin is not part of the core if it has no counterpart, or if its counterpart is at a margin, too. White
+    space after the first tag or before the last tag of the core is part of it.
 
     Returns:
         begin and end of the core, first as character offsets and then as indices of tags.
@@ -33,7 +34,8 @@ def find_core(text: str, tags: Sequence[Tag]) -> tuple[int, int, int, int]:
         outside = [*range(first), *range(last, len(tags))]
         crossing = [index for index in outside if first <= counterparts.get(index, -1) < last]
         if not crossing:
-            return begin, end, first, last
+            positions = [tag.position for tag in tags[first:last]]
+            return min([begin, *positions[:1]]), max([end, *positions[-1:]]), first, last
         first = min([first, *(index for index in crossing if index < first)])
         last = max([last, *(index + 1 for index in crossing if index >= last)])
     return begin, end, 0, len(tags)

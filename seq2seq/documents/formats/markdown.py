@@ -50,8 +50,10 @@ _ESCAPES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
 """Sets of characters to escape, in the order in which they are tried until the parser reads the text correctly. The
 first set of each pair gets a backslash; the second one becomes entities, because not all programs know a backslash
 there."""
-_LINE_MARKUP = re.compile(r"(?P<number>\d{1,9})[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)|[>|<]|```|~~~|:?-+:?\s*\|"
-                          r"|---|\[(?=[^\]]*\]:)|~(?=\s|$)|:|\+\+\+|!!!|\?\?\?|===|:::|///|\$\$|%|(?:[*_-][ \t]*){3,}$")
+_LINE_MARKUP = re.compile(
+    r"(?P<number>\d{1,9}|(?P<letter>[a-z]|[A-Z](?=\))|[ivx]{2,8}|[IVX]{2,8}))[.)](?=\s|$)|(?:#{1,6}|[-+*]|=+|-+)(?=\s|$)"
+    r"|[>|<]|```|~~~|:?-+:?\s*\||---|\[(?=[^\]]*\]:)|~(?=\s|$)|:|\+\+\+|!!!|\?\?\?|===|:::|///|\$\$|%"
+    r"|(?:[*_-][ \t]*){3,}$")
 _PLAIN = re.compile(r"(?!(?:im|ex)port\b)[^\W\d_](?:[^\W_]|[ ,.;?'()/-])*+")
 """Text that is no markup anywhere."""
 _ODD_START = re.compile(r"[^\w\s&\\]|_|import\b|export\b")
@@ -119,7 +121,10 @@ class _Span:
 
 
 class MarkdownDocument:
-    """Markdown, with the interface of `block.Document`."""
+    """Markdown, with the interface of `block.Document`.
+
+    left_out: places of texts that `render` left without their translation.
+    """
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is too large, has too much markup, or cannot be decoded."""
@@ -129,6 +134,8 @@ class MarkdownDocument:
         self._environment: dict[str, Any] = {}
         self.blocks: list[Block] = []
         self._spans: list[_Span] = []
+        self._not_found: list[str] = []                                 # places of texts without a span
+        self.left_out: list[str] = []
         for span, line in self._find_spans():
             texts = _translatable(span)
             if texts:
@@ -138,6 +145,7 @@ class MarkdownDocument:
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `block.Document.render`. A text that Markdown cannot express in its place stays as it was."""
         edits = []
+        self.left_out = list(self._not_found)
         blocks = iter(zip(self.blocks, translations, strict=True))
         for span in self._spans:
             changed = {}
@@ -153,14 +161,13 @@ class MarkdownDocument:
         """Return the source of a span. changed: translated block by the id of its text."""
         inner: dict[str, list[tuple[int, int, str]]] = {}
         for raw, begin, end, text in span.inner:
-            written = self._write(text, changed[id(text)]) if id(text) in changed else None
+            written = self._write(text, changed.get(id(text)))
             if written is not None:
                 inner.setdefault(raw, []).append((begin, end, written))
         raws = {raw: replace_spans(raw, edits) for raw, edits in inner.items()}
-        if id(span.text) in changed:
-            result = self._write(span.text, changed[id(span.text)], raws)
-            if result is not None:
-                return span.finish(result)
+        result = self._write(span.text, changed.get(id(span.text)), raws)
+        if result is not None:
+            return span.finish(result)
         source = self._source[span.begin:span.end]
         for old, new in raws.items():
             source = span.replace_tag(source, old, new)
@@ -207,6 +214,7 @@ class MarkdownDocument:
                     row = first
                     found = _find_cell(source, position, ends[first], token.content)
                     if found is None:
+                        self._not_found += [f"line {first + 1}"] * is_translatable(token.content)
                         continue
                     begin, end = found
                     kind = "cell" if "|" in source[begins[first]:begin] else "row"
@@ -219,13 +227,15 @@ class MarkdownDocument:
                     line_end = _end_of_text(source[begin:ends[first]], lines[0], kind) + begin
                     begin = line_end - len(lines[0])
                     if source[begin:line_end] != lines[0]:
+                        self._not_found += [f"line {first + 1}"] * is_translatable(token.content)
                         continue
                     end = line_end
                     if len(lines) > 1:
                         number = first + len(lines) - 1
                         end = _end_of_text(source[begins[number]:ends[number]], lines[-1], kind) + begins[number]
                         second = source[begins[first + 1]:ends[first + 1]]
-                        prefix = source[ends[first]:begins[first + 1]] + second[:max(0, second.find(lines[1].strip()))]
+                        column = next((one for one in map(second.find, (lines[1], lines[1].strip())) if one >= 0), 0)
+                        prefix = source[ends[first]:begins[first + 1]] + second[:column]
                 content, tags, inner = _inline(token.children, token.content)
                 yield _Span(begin, end, prefix, _text(kind, content, tags, frame), tuple(
                     (raw, low, high, found_text) for raw, low, high, inner_kind, title in inner
@@ -245,11 +255,17 @@ class MarkdownDocument:
         if found and text:
             yield _Span(begin + found[0], begin + found[1], "", text), line
 
-    def _write(self, span: _Text, new: Block, raws: dict[str, str] | None = None) -> str | None:
-        """Return the source of a translated block; None if no source would be read as this block.
-
-        Text is escaped only if the parser would read it as markup. raws: tags whose source changes.
+    def _write(self, span: _Text, new: Block | None, raws: dict[str, str] | None = None) -> str | None:
+        """Return the source of a translated block; None if the block did not change, or if no source would be read as
+        this block, which is then left out. raws: tags whose source changes.
         """
+        written = self._written(span, new, raws or {}) if new else None
+        if new and written is None:
+            self.left_out.append(new.place)
+        return written
+
+    def _written(self, span: _Text, new: Block, raws: dict[str, str]) -> str | None:
+        """See `_write`. Text is escaped only if the parser would read it as markup."""
         begin, end, first, last = span.core
         core = one_line(new.text)
         text = span.text[:begin] + core + span.text[end:]
@@ -263,7 +279,7 @@ class MarkdownDocument:
                 *(Tag(max(tag.position, end) + change, tag.raw, tag.kind, tag.pair) for tag in span.tags[last:])]
         tags = _without_empty_lines(text, _without_inner_spaces(text, tags))
         # A line of a code span could be read as the second line of a table.
-        tags = [replace(tag, raw=(raws or {}).get(tag.raw, tag.raw)) for tag in tags]
+        tags = [replace(tag, raw=raws.get(tag.raw, tag.raw)) for tag in tags]
         tags = [replace(tag, raw=tag.raw.replace("\n", " ")) if tag.raw.startswith("`") else tag for tag in tags]
         # A new $ could be the other end of a formula for some programs.
         escapes = _ESCAPES if core.count("$") <= span.text.count("$") else _ESCAPES[3:]
@@ -271,7 +287,7 @@ class MarkdownDocument:
         for renamed in dict.fromkeys(tuple(Tag(tag.position, _renamed(tag, rename), tag.kind) for tag in tags)
                                      for rename in renamings):
             for special in escapes:
-                result = _written(text, renamed, special, span.kind)
+                result = _written(text, renamed, special, span)
                 if _reads_as(result, text, renamed, span, self._environment):
                     return result
         return None
@@ -344,8 +360,10 @@ def _renamed(tag: Tag, rename: Callable[[str], str] | None) -> str:
     return rename(tag.raw)
 
 
-def _written(text: str, tags: Sequence[Tag], special: tuple[re.Pattern[str], re.Pattern[str]], kind: str) -> str:
-    """Return the source of a text with tags. special: characters to escape; see _ESCAPES."""
+def _written(text: str, tags: Sequence[Tag], special: tuple[re.Pattern[str], re.Pattern[str]], span: _Text) -> str:
+    """Return the source of a text with tags in the place of a text, `span`. special: characters to escape; see
+    _ESCAPES."""
+    kind = span.kind
     parts: list[str] = []
     last = 0
     starts_line = kind in ("line", "underlined", "row", "term", "argument")
@@ -355,12 +373,14 @@ def _written(text: str, tags: Sequence[Tag], special: tuple[re.Pattern[str], re.
         part = text[last:position]
         part = escaped.sub(r"\\\g<0>", part.rstrip(" ") if is_break else part)
         part = replaced.sub(lambda match: f"&#{ord(match[0])};", part)
+        if not part and raw.startswith("`") and parts and parts[-1].startswith("`"):
+            part = " "                                                   # `a``b` would be one piece of code
         if parts and _breaks_line(parts[-1]):
             part = part.lstrip(" ")
         if kind == "underlined":
             part = part.replace("|", "&#124;")                           # with the line below, | would make a table
         if part and starts_line and not (kind == "row" and part.startswith("|")):
-            part = _escape_start(part, is_break, replaced.pattern != "(?!)")
+            part = _escape_start(part, is_break, replaced.pattern != "(?!)", span.text)
         parts += [part, raw]
         starts_line = is_break
         last = position
@@ -368,13 +388,16 @@ def _written(text: str, tags: Sequence[Tag], special: tuple[re.Pattern[str], re.
     return _CLOSING.sub(r"\\#", result) if kind == "heading" else result
 
 
-def _escape_start(part: str, ends_line: bool, always: bool) -> str:
+def _escape_start(part: str, ends_line: bool, always: bool, source: str) -> str:
     """Escape a text if it would begin a block, such as a list.
 
     ends_line: True if a line break follows the text. always: True if any mark that the text begins with is escaped.
+    source: text that is translated. If it begins with a letter as in "a. One", the letter is not escaped.
     """
     stripped = part.lstrip()
     match = _LINE_MARKUP.match(stripped)
+    if match and match["letter"] and (before := _LINE_MARKUP.match(source.lstrip())) and before["letter"]:
+        return part
     if match is None and not (ends_line and stripped.startswith("[")) and not (  # a [label]: may go on in the next line
             always and _ODD_START.match(stripped)):
         return part
@@ -534,7 +557,7 @@ def _inline(children: Sequence[Token], source: str
                 inner[-2:] = [(before + raw if one[0] == before else one[0], *one[1:]) for one in inner[-2:]]
             else:
                 tags.append((length, raw, token.meta["kind"], token.meta["name"]))
-            if raw.startswith("^["):
+            if raw.startswith("^[") and raw.endswith("]"):
                 inner.append((raw, 2, len(raw) - 1, "note", ""))
             content = " " if _breaks_line(raw) else ""
         elif token.type.endswith(("_open", "_close")):
@@ -570,8 +593,8 @@ def _find_cell(source: str, position: int, end: int, content: str) -> tuple[int,
     """Return the span of the next cell with this content in a table row; None if there is none."""
     written = content.replace("|", "\\|")
     while written and (begin := source.find(written, position, end)) >= 0:
-        after = source[begin + len(written):end].lstrip(" \t")[:1]
-        before = source[position:begin].rstrip(" \t")[-1:]
+        after = source[begin + len(written):end].lstrip()[:1]
+        before = source[position:begin].rstrip()[-1:]
         if after in ("", "|") and (before in ("", "|") or not before.isalnum()):
             return begin, begin + len(written)
         position = begin + 1

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from itertools import takewhile
+from itertools import pairwise
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
-from markdown_it import MarkdownIt, rules_inline
+from markdown_it import MarkdownIt, rules_core, rules_inline
 from markdown_it.ruler import RuleOptionsType
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
@@ -30,7 +31,8 @@ _INLINE = {
               r"\]{ATTRIBUTES}"),
     "alone": (
         r"\A\[[ xX]\](?=\s)",                                                           # box of a task
-        r"\[\^[^\]\s]{1,200}\]", r"\^\[[^\[\]\n]{1,1000}\]",                            # footnotes
+        r"\A{FIELD}(?=[^\n]*\n{FIELD})",                                                 # first field of a list
+        r"\[\^[^\]\s]{1,200}\]", r"\^\[[^\[\]\n]{1,1000}\](?!\()",                     # footnotes
         # Templates of Jinja, Liquid and Hugo, expressions and comments of MDX.
         r"\{\{[<%][^\n]{0,400}?[>%]\}\}", r"\{\{[^{}\n]{0,400}\}\}", r"\{%[^\n]{0,400}?%\}", r"\{#[^{}\n]{1,200}#\}",
         r"\{/\*[^\n]{0,400}?\*/\}", r"<%[^\n]{0,400}?%>",
@@ -41,21 +43,24 @@ _INLINE = {
         r"\{[\w:+-]{1,80}\}(?P<ticks>`{1,3})(?!`)(?s:.{1,500}?)(?<!`)(?P=ticks)(?!`)",  # role of MyST
         r"(?<![\w:]):(?:[+-]1|[a-z0-9_][\w+-]{0,60}):(?![\d:])",                        # icon or emoji
         rf"(?<![\w+])\+\+{_KEY}(?:\+{_KEY}){{0,6}}\+\+(?![\w+])",
-        r"(?<!\^)\^(?:[^\s^\[\]\\]|\\.){1,80}\^(?!\^)",                                    # superscript, subscript
+        # Superscript and subscript.
+        r"(?<!\^)\^(?:(?:[^\s^\[\]\\]|\\.){1,80}|\[[^\[\]^\n]{1,80}\]\([^()\s^]{1,200}\))\^(?!\^)",
         r"(?<!~)~(?:[^\s~\\]|\\.){1,80}~(?!~)",
         r"\\\([^\n]{1,500}?\\\)", r"\\\[[^\n]{1,500}?\\\]",                                # formulas
         r"\$\$(?:[^$\\]|\\.){1,500}\$\$",
         r"\$(?![\s$])(?:[^$\\]|\\.){1,500}(?<!\s)\$(?![\w$])",
         r"\$(?=[^$\n]{0,500}[\\^])(?![\s$])(?:[^$\\]|\\.){1,500}(?<!\s)\$(?![\d$])",
     ),
+    "break": (r"\n{FIELD}[ \t]*",),                                                      # further fields of a list
     "open": (r"\{(?:\+\+|--|==)", r"(?<![=\w])==(?=[^\s=])", r"(?<![\^\w])\^\^(?=[^\s^])"),
 }
 _ATTRIBUTES = r"\{(?::|[ \t]{0,9}(?=[.#]|[A-Za-z][\w-]{0,40}=))[^{}\n]{1,200}\}"
+_FIELD = r":[A-Za-z][\w -]{0,60}:(?=\s|\Z)"
 _INLINE_MARKUP = re.compile("|".join(f"(?P<{kind}>{'|'.join(patterns)})" for kind, patterns in _INLINE.items()).replace(
-    "{ATTRIBUTES}", _ATTRIBUTES))
+    "{ATTRIBUTES}", _ATTRIBUTES).replace("{FIELD}", _FIELD))
 _MAX_MARKED = 500
 """Maximum length of a text between == and ==, or ^^ and ^^."""
-_MARKS = "]+-=^[{<:~\\$"
+_MARKS = "]+-=^[{<:~\\$\n"
 _SPAN = re.compile(rf"\[(?=[^\[\]\n]{{1,300}}\]{_ATTRIBUTES})")
 """Beginning of a text with attributes: [text]{.class}."""
 _LINK_ROLE = re.compile(r"\{(?:[\w+-]{1,40}:){0,3}(?:ref|doc|any|numref|download|term|eq)\}`(?=[^`<>\s])"
@@ -63,13 +68,14 @@ _LINK_ROLE = re.compile(r"\{(?:[\w+-]{1,40}:){0,3}(?:ref|doc|any|numref|download
 
 _LINE = re.compile("(?:" + "|".join((
     # Admonitions, tabs of MkDocs.
-    r'(?P<indented>(?:!!!|\?\?\?\+?)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+(?:[ \t]*+"(?P<title1>\S[^\n]*)?")?'
+    r'(?P<indented>(?:!!!|\?\?\?\+?)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+(?:[ \t]*+"(?:{HEADING}(?P<title1>\S[^\n]*))?")?'
     r'|===[!+]{0,2}[ \t]+"(?P<title2>\S[^\n]*)")',
     # Containers of Docusaurus and VitePress.
     r":{3,}[ \t]*+[\w-]++[ \t]*+\[(?P<title3>\S[^\n]*)\](?:\{[^{}]*+\})?",
     r":{3,}[ \t]*+[A-Za-z][\w-]*+[ \t]++(?P<title4>[^\s{}\[][^{}\n]*+)(?:\{[^{}]*+\})?", r":{3,}[^\n]*",
-    # Blocks of pymdown-extensions. The argument of html is the name of an element.
-    r"(?P<options>/{3,}[ \t]*+(?:html\b[^\n]*|[\w-]++(?:[ \t]*+\|[ \t]*+{HEADING}(?P<title5>\S[^\n]*))?))", r"/{3,}",
+    # Blocks of pymdown-extensions. The arguments of some are no text.
+    r"(?P<options>/{3,}[ \t]*+(?:(?:html|fancylists)\b[^\n]*"
+    r"|[\w-]++(?:[ \t]*+\|[ \t]*+{HEADING}(?P<title5>\S[^\n]*))?))", r"/{3,}",
     r"\*\[[^\]\n]{1,200}\]:[ \t]*+(?P<title6>\S[^\n]*)",                                # abbreviation
     r"\[![A-Za-z]{1,30}\][+-]?(?:[ \t]++{HEADING}(?P<title7>\S[^\n]*))?",                        # alert
     # Tables of contents, snippets, commands of TeX, lists of attributes.
@@ -102,9 +108,15 @@ _UNTITLED = frozenset({
     "aside", "card-carousel", "centered", "container", "deprecated", "div", "epigraph", "figure", "grid", "grid-item",
     "highlights", "list-table", "margin", "pull-quote", "tab-set", "table", "versionadded", "versionchanged"})
 """Directives of MyST whose contents are Markdown; those of _TITLED have a title. All others stay as they are."""
-_ITEM = re.compile(r"(?::[^\s:][^:\n]{0,60}:(?:[ \t]+|$)|(?:#|[A-Za-z]|[ivxlcdmIVXLCDM]{2,8})[.)](?:[ \t]+|$))"
-                   r"(?P<title>\S[^\n]*)?$")
+_LETTER = re.compile(r"^(?P<indent>(?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*+)(?P<letter>#|[A-Za-z]|[ivxIVX]{2,8})"
+                     r"(?P<sign>[.)])(?=[ \t]+\S)", re.MULTILINE)
+_ROMAN = [tens + units for tens in ("", "x", "xx", "xxx")
+          for units in ("", "i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")][1:]
+_NEXT = frozenset([*pairwise(ascii_lowercase), *pairwise(ascii_uppercase), *pairwise(_ROMAN),
+                   *pairwise(map(str.upper, _ROMAN))])
+"""Letters or Roman numerals of items that follow each other. # follows and precedes any."""
 _DEFINITION = re.compile(r":[ \t]+(?P<title>\S[^\n]*)$")
+_TERM = re.compile(r"(?P<title>.*)")
 _MAX_TERMS = 17
 """Maximum number of lines of the terms of a definition, and its first line."""
 _OPTION = re.compile(r":[\w-]+:(?:\s|$)")
@@ -235,35 +247,77 @@ def _directive(state: StateBlock, line: int, end: int, silent: bool) -> bool:
     return True
 
 
-def _single_line(state: StateBlock, line: int, end: int, silent: bool) -> bool:
-    """Rule of the parser: a line that is no part of a paragraph for some generators. It is an item of a list with
-    letters, a field of MyST, a definition, or a term above another term of the same definition."""
+def _definition(state: StateBlock, line: int, end: int, silent: bool) -> bool:
+    """Rule of the parser: a definition, or a term above another term of the same definition."""
     if state.is_code_block(line):
         return False
-    if not silent and line + 1 < end and not state.isEmpty(line + 1) and state.is_code_block(line + 1) and (
-            not _ITEM.match(_text_of(state, line + 1)) and not _DEFINITION.match(_text_of(state, line))):
-        return False
-    text = _text_of(state, line)
-    match = _DEFINITION.match(text) or _ITEM.match(text)
-    if match is not None and match.re is _ITEM and not any(
-            _ITEM.match(_text_of(state, other)) for step, last in ((-1, -1), (1, end)) for other in takewhile(
-                lambda other: not state.isEmpty(other), range(line + step, last, step)[:_MAX_TERMS])):
-        match = None
-    if match is None and not silent:
+    last = line
+    if not _DEFINITION.match(_text_of(state, line)):
         lines = range(line + 1, min(line + _MAX_TERMS, end))
         below = next((one for one in lines if state.isEmpty(one) or _DEFINITION.match(_text_of(state, one))), line)
         definition = below + state.isEmpty(below)
-        if below > line + 1 and definition < end and _DEFINITION.match(_text_of(state, definition)):
-            match = re.match(r"(?P<title>.+)", text)
-    if match is None or silent:
-        return match is not None
-    state.push("extension_open", "", 1)
-    if match["title"]:
-        begin = match.string[:match.start("title")]
-        _push_title(state, line, match, "title", begin and f"\n{begin}x")
-    state.push("extension_close", "", -1)
-    state.line = line + 1
+        if silent or below <= line + 1 or definition >= end or not _DEFINITION.match(_text_of(state, definition)):
+            return False                                                # the last term is one of `deflist_plugin`
+        while last + 1 < below and state.is_code_block(last + 1):       # would be code after the end of a term
+            last += 1
+    if silent:
+        return True
+    for number in range(line, last + 1):
+        text = _text_of(state, number)
+        state.push("extension_open", "", 1)
+        if match := _DEFINITION.match(text) or _TERM.match(text):
+            _push_title(state, number, match, "title", "\n: x" if match.start("title") else "")
+        state.push("extension_close", "", -1)
+    state.line = last + 1
     return True
+
+
+def _blocks(state: StateCore) -> None:
+    """Rule of the parser: all blocks. Letters of lists are numbers meanwhile, so that they are lists for the parser."""
+    letters = _letters(state.src)
+    if letters:
+        lines = state.src.split("\n")
+        for number, item in letters.items():
+            lines[number] = f"{item['indent']}{'1':0>{len(item['letter'])}}{lines[number][item.end('letter'):]}"
+        state.src = "\n".join(lines)
+    rules_core.block(state)
+    for token in state.tokens if letters else ():
+        if token.type == "inline" and token.map:
+            lines = token.content.split("\n")
+            for index, line in enumerate(lines):
+                begin = len(line) - len(line.lstrip(" \t"))
+                letter = letters[token.map[0] + index]["letter"] if token.map[0] + index in letters else ""
+                if letter and line.startswith(f"{'1':0>{len(letter)}}", begin):
+                    lines[index] = line[:begin] + letter + line[begin + len(letter):]
+            token.content = "\n".join(lines)
+
+
+def _letters(source: str) -> dict[int, re.Match[str]]:
+    """Return the items of lists with letters, as "a. One", by their line.
+
+    A letter alone is no item, because "z. B." may begin a text: another item of the same list has the letter before or
+    after it.
+    """
+    found: dict[int, re.Match[str]] = {}
+    lists: list[tuple[int, re.Match[str]]] = []                         # line and last item of nested lists
+    is_after_empty = False
+    for number, line in enumerate(source.split("\n") if _LETTER.search(source) else ()):
+        item = _LETTER.match(line)
+        indent = len(item["indent"]) if item else len(line) - len(line.lstrip(" \t>"))
+        if indent == len(line):
+            is_after_empty = True
+            continue
+        while lists and len(lists[-1][1]["indent"]) > indent - (item is None) and (item or is_after_empty):
+            lists.pop()
+        if item:
+            if lists and len(lists[-1][1]["indent"]) == indent:
+                other, before = lists.pop()
+                pair = before["letter"], item["letter"]
+                if (pair in _NEXT or "#" in pair) and before["sign"] == item["sign"]:
+                    found |= {other: before, number: item}
+            lists.append((number, item))
+        is_after_empty = False
+    return found
 
 
 def _require_block_sizes(state: StateCore) -> None:
@@ -297,7 +351,8 @@ def _extension(state: StateInline, silent: bool) -> bool:
         return False
     role = _LINK_ROLE.match(state.src, begin) if state.src[begin] == "{" else None
     match = role or _INLINE_MARKUP.match(state.src, begin)
-    if match is None or match[0] in ("==", "^^") and not _has_counterpart(state.src, match):
+    if match is None or match[0] in ("==", "^^") and not _has_counterpart(state.src, match) or (
+            match.lastgroup == "break" and not re.match(_FIELD, state.src)):
         return False
     if role and not silent:
         _push(state, "open", "{", begin, role.start("text"))
@@ -343,7 +398,8 @@ def parser() -> MarkdownIt:
     markdown.block.ruler.before("reference", "footnote_def", footnote_def, everywhere)
     for name, rule in (("directive", _directive), ("extension_block", _block), ("extension_line", _line)):
         markdown.block.ruler.before("table", name, rule, everywhere)
-    markdown.block.ruler.before("lheading", "single_line", _single_line, everywhere)
+    markdown.block.ruler.before("lheading", "definition", _definition, everywhere)
+    markdown.core.ruler.at("block", _blocks)
     markdown.core.ruler.before("inline", "size", _require_block_sizes)
     rules: dict[str, Any] = {"escape": rules_inline.escape, "backticks": rules_inline.backtick,
                              "link": rules_inline.link, "image": rules_inline.image,
