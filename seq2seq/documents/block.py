@@ -28,7 +28,7 @@ MAX_DEPTH = 1_000
 """Maximum depth of nested elements."""
 
 
-IN_STRINGS = ("template", "bbcode", "strftime")
+IN_STRINGS = ("template", "bbcode", "strftime", "filter", "markdown-in-strings")
 """Syntaxes that the strings of any program may have; see `syntaxes`."""
 TagKind = Literal["open", "close", "alone", "break"]
 

@@ -41,7 +41,9 @@ _WORDS = {
     "address": r"[a-zA-Z][a-zA-Z0-9+.-]*+:(?://\S++|\S*[/@.]\S*+)|www\.\S++|[^\s@]++@\S++",
     "locale": r"[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[a-z]{2,3}-\d{3}",
     "dotted name, file or version": r"[\w$-]++(?:\.[\w$-]++)++|[v^~<>=]*+\d++(?:\.[\w*+-]++)*+|v\d++",
-    "camelCase": r"(?:[a-z][a-z0-9]*+|[A-Z][a-z0-9]++)(?:[A-Z][a-z0-9]*+)++",
+    "camelCase": r"(?:[a-z][a-z0-9]*+|[A-Z][a-z0-9]++)(?:[A-Z][a-z0-9]*+)++(?:\([^()\s]*+\);?)?",
+    "shortcut": r"(?:(?:Ctrl|Control|Strg|Alt|AltGr|Shift|Umschalt|Cmd|Command|Meta|Super|Option|Win|Fn|Maj|Mod"
+                r"|CmdOrCtrl|CommandOrControl)\+)++\S{1,12}",
     "path": r"(?=\S*\.\w+\Z)[\w.-]++(?:/[\w.-]++)++|[.~]{0,2}/\S*+|[A-Za-z]:\\\S*+",
     "glob": r"(?=\S*(?:\*\.|/\*|\*\*/))[\w.*/{},@-]++",
     "time": r"\d{4}-\d\d-\d\dT[\d:.]++(?:Z|[+-]\d\d:?\d\d)?|P(?=[\dT])(?:\d++[YMWD])*+(?:T(?:\d++[HMS])++)?",
@@ -73,8 +75,15 @@ _UTILITY_VALUES = (r"\d\S*+|\[\S++|x?[sml][mdl]?|xs|xl|auto|full|screen|none|cen
 _UTILITY = (r"(?:(?:sm|md|lg|xl|2xl|hover|focus|active|dark|first|last):)*+-?"
             rf"(?:(?:{_UTILITY_NAMES})-(?:{_UTILITY_VALUES})|(?:top|left|right|bottom)-\d++|form-(?:control|group)"
             r"|(?:card|nav|navbar)-(?:body|brand|link|item|header|footer))(?!\S)")
+_CSS_NAME = (r"(?:color|width|height|display|opacity|float|overflow|cursor"
+             r"|(?:background|margin|padding|border|font|flex|grid)(?:-[a-z]++)*+"
+             r"|(?:text|line|z|min|max|white|list|box|align|justify|word|vertical)-[a-z]++)")
 # Forms of strings that may have white space.
 _PHRASES = {
+    "declarations of CSS": rf"(?:[\w.#:>~+*, -]{{1,80}}+\{{\s*+)?(?:(?:{_CSS_NAME}:[^:;{{}}]{{1,80}}+;\s*+)++"
+                           rf"(?:{_CSS_NAME}:[^:;{{}}]{{1,80}}+)?|{_CSS_NAME}:\s*+(?:#|-?[\d.]|(?:none|auto|bold)\b)"
+                           r"[^:;{}]{0,80}+)\}?",
+    "fonts": r"(?:[\w' \"-]++,\s*+)++(?:sans-serif|serif|monospace|cursive|fantasy|system-ui)",
     "colour": r"(?:rgb|hsl|hwb|lab|lch|oklab|oklch)a?\([^()]*+\)",
     "function of CSS": r"(?:(?:translate|scale|rotate|skew)(?:3d|[XYZ])?|matrix|calc|var|url|min|max|clamp|steps"
                        r"|(?:repeating-)?(?:linear|radial|conic)-gradient|cubic-bezier)"
@@ -140,6 +149,10 @@ def _is_data_of_key(text: str, key: str) -> bool:
     if words & {"lang", "language", "languages", "langs", "locale", "locales", "lng", "hreflang", "culture"}:
         match = _LOCALE.fullmatch(text)
         return match is not None and canonical(match[1]) in LANGUAGE_NAMES
+    if words & {"mnemonic", "accelerator", "accesskey", "hotkey", "shortcut"} or {"access", "key"} <= words:
+        return len(text) == 1
+    if words & {"currency", "country", "region"} and re.fullmatch("[A-Z]{2,3}", text):
+        return True
     if words & {"color", "colour", "colors", "colours", "background", "fill", "stroke"}:
         return text in _COLORS
     if words & {"icon", "class", "classes"} or {"class", "name"} <= words:

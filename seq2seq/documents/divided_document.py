@@ -308,8 +308,8 @@ class DividedDocument:
         """Return True if a translated block has other placeholders than its translated sentences, or other tags than
         the block. pairs: sentences of the block with their translations."""
         counts = self._placeholders.counts
-        before = sum((counts(translation) for _, translation in pairs), counts(block.text))
-        after = sum((counts(sentence) for sentence, _ in pairs), counts(joined.text))
+        before = counts(block.text, *(translation for _, translation in pairs))
+        after = counts(joined.text, *(sentence for sentence, _ in pairs))
         return before != after or Counter(tag.raw for tag in block.tags) != Counter(tag.raw for tag in joined.tags) or (
             _is_well_nested(block.tags) and not _is_well_nested(joined.tags))
 

@@ -61,7 +61,7 @@ _PATTERNS = (
     # Entities and tags in plain strings.
     r"&(?:[A-Za-z][\w.-]{1,60}|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});", r"</?[A-Za-z_][^<>\n]{0,400}>",
     r"<![A-Z]{4,10}\s[^<>\"'\n]{1,200}>?",                                       # <!ENTITY name "text">
-    r"</?[0-9]{1,3}/?>",                                                        # <0>, </0>, <1/> of i18next and Lingui
+    r"</?[0-9]{1,3} ?/?>",                                                      # <0>, </0>, <1/> of i18next and Lingui
     # File paths: /etc/hosts, ~/x, ./x, C:\x. The slash in "10 €/month" and "(s)/he" begins no path.
     rf"(?<![\w/.~<)€$£¥₹₽])(?<![\s\d]%)(?:~{_WORD}{{0,40}}|\.{{1,2}})?(?:/{_IN_PATH}++)++",
     # Escapes in strings: \n, \t, \u00e4. A command of LaTeX with an argument is none.
@@ -115,9 +115,9 @@ class Placeholders:
                 position = end
         return sorted(taken)
 
-    def counts(self, text: str) -> Counter[str]:
-        """Return the number of occurrences of each placeholder."""
-        return Counter(text[begin:end] for begin, end in self.spans(text))
+    def counts(self, *texts: str) -> Counter[str]:
+        """Return the number of occurrences of each placeholder in all texts."""
+        return Counter(text[begin:end] for text in texts for begin, end in self.spans(text))
 
 
 _TAG = re.compile(r"<(/?)([A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})\b[^<>\n]{0,400}?(/?)>")

@@ -430,6 +430,8 @@ def _outside_placeholders(tags: Sequence[Tag], text: str) -> list[Tag]:
 
 def single_spaced(text: str, tags: Sequence[Tag]) -> str:
     """Return a text without the second space of "Run <x/> now", which without its tag has two spaces in a row."""
+    if not tags:
+        return text
     places = sorted({tag.position for tag in tags if text[max(tag.position - 1, 0):tag.position + 1] == "  "})
     return "".join(text[begin + (begin > 0):end] for begin, end in pairwise([0, *places, len(text)]))
 

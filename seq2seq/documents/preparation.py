@@ -18,8 +18,10 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import blanked, overlapping
 from seq2seq.documents.syntaxes import NUMBERED, Markup, find_markup, numbered
 
-_TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})(?P<rest>(?:\s(?:[^<>\"']|\"[^\"<]{0,2000}\""
-                  r"|'[^'<]{0,2000}'){0,400})?)(?P<alone>/?)>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
+# A slash at the end of an unquoted value, as in <a href=/x/>, does not end an empty element.
+_TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})"
+                  r"(?P<rest>(?:\s(?:[^<>\"'/]|/(?!>)|(?<=[^\s\"'}])/|\"[^\"<]{0,2000}\"|'[^'<]{0,2000}'){0,400})?)"
+                  r"(?P<alone>/?)>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
 _ELEMENTS = {
     "void": "area base br col embed hr img input link meta source track wbr",
     "dividing": "address article aside blockquote br center dd details div dl dt fieldset figcaption figure footer "
@@ -33,6 +35,8 @@ _FIRST_MARK = 0xF0000
 _MARKS = re.compile("([\U000f0000-\U000ffffd])")
 _PLACEHOLDERS = Placeholders()
 _STAND_IN = re.compile(r"\{\d+\}")
+_SIGNS = re.compile(r"[%{}<\[$~`*_|\\@&;]|\A\s*+\.")
+"""Characters of which all branches, markup and access keys have one. Most texts have none of them."""
 
 
 def tags_in_text(text: str, hidden: Sequence[Markup] = ()) -> list[Markup]:
@@ -114,7 +118,7 @@ def with_markup(block: Block, values: dict[str, str]) -> Block:
     parts: list[str] = []
     tags: list[Tag] = []
     length = last = 0
-    for begin, end, one in sorted(events, key=lambda event: event[0]):
+    for begin, end, one in sorted(events, key=lambda event: event[:2]):           # tags go before a stand-in
         parts.append(block.text[last:begin])
         last = max(last, end)
         length += len(parts[-1])
@@ -127,7 +131,7 @@ def with_markup(block: Block, values: dict[str, str]) -> Block:
     return replace(block, text="".join(parts), tags=tuple(tags))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Part of a block that is translated as a whole.
 
@@ -143,6 +147,8 @@ class Piece:
 
     def restore(self, translated: Block) -> Block:
         """Return the translated piece with its markup."""
+        if self.block is self.original:
+            return translated
         if (translated.text, translated.tags) == (self.block.text, self.block.tags):
             return self.original
         return with_markup(with_key(translated, self.mark, self.key), self._in_order(translated.text))
@@ -158,7 +164,7 @@ class Piece:
         return values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """Block as pieces to translate. message: message whose branches are the pieces; None: the block is one piece."""
 
@@ -169,7 +175,7 @@ class Prepared:
     def restore(self, translated: Sequence[Block], target_language: str) -> Block:
         """Return the translated block. translated: one for each of `pieces`."""
         restored = [piece.restore(one) for piece, one in zip(self.pieces, translated, strict=True)]
-        if all(new is piece.original for piece, new in zip(self.pieces, restored, strict=True)):
+        if all(new == piece.original for piece, new in zip(self.pieces, restored, strict=True)):
             return self.block
         if self.message is None:
             return restored[0]
@@ -183,6 +189,8 @@ def prepare(block: Block) -> Prepared:
     Raises:
         DocumentError: the block has branches whose structure cannot be read.
     """
+    if not _SIGNS.search(block.text):
+        return Prepared(block, [Piece(block, block, {}, "", "")])
     # In documents without syntaxes, branches are text for readers. Private characters would make the marks ambiguous.
     hidden = not block.syntax or block.tags and _MARKS.search(block.text)
     message = None if hidden else parse_message(_marked(block, block.tags), block.syntax)

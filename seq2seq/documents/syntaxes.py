@@ -93,7 +93,8 @@ _FORMATS: dict[str, str | tuple[_Rule, ...]] = {
            "[vTtbcdoOqxXUeEfFgGspw%]"),
 }
 # Directives of programs whose language is not known, or in text that no flag marks: "50% off" has none.
-_PRINTF = (r"(?<![\d%])%(?:\d++\$)?[-+#0,(]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|q|j|z|t)?"
+_PRINTF = (r"%(?:\d{1,2}\$)?(?:#@\w{1,80}@|arg\b)|"                               # of Apple's plural rules
+           r"(?<![\d%])%(?:\d++\$)?[-+#0,(]*+(?:\d++|\*)?(?:\.(?:\d++|\*))?(?:hh|h|ll|l|L|q|j|z|t)?"
            r"[diouxXeEfFgGaAcsSpb@](?![a-z]{3})")
 _DIRECTIVE = r"%[-_0^#]?[EO]?[aAbBcCdDeFgGhHIjklmMnpPrRSTuUVwWxXyYzZ](?![A-Za-z]{2})"
 GETTEXT_FORMATS = frozenset(_FORMATS)
@@ -122,11 +123,11 @@ _RST: tuple[_Rule, ...] = (
     ("value", r"(?<![\w`.@/\\:+-])(?=[A-Za-z0-9])[A-Za-z0-9.+:-]*+(?:_[A-Za-z0-9.+:-]++)*+__?(?![\w`])"),
     ("alone", r"\\ "), ("value", r"\\[^\w\s]"),
 )
+_MARKDOWN_LINK: _Rule = ("pair", r"(!?\[)[^\[\]]++(\](?:\([^()\s]*+(?:\s++\"[^\"]*+\")?\)|\[[^\[\]]*+\]))")
+_MARKDOWN_BOLD: _Rule = ("pair", r"(?<![\w*\\])(\*\*)(?=[^\s*])[^*]*+(?<=\S)(\*\*)(?!\*)")
 _MARKDOWN: tuple[_Rule, ...] = (
     ("value", r"(?<!`)``(?!`)(?:[^`]|`(?!`))*+``(?!`)|(?<!`)`[^`]++`(?!`)"),
-    ("value", r"\{[A-Za-z][\w:-]*+\}`[^`]++`"),
-    ("pair", r"(!?\[)[^\[\]]++(\](?:\([^()\s]*+(?:\s++\"[^\"]*+\")?\)|\[[^\[\]]*+\]))"),
-    ("pair", r"(?<![\w*\\])(\*\*)(?=[^\s*])[^*]*+(?<=\S)(\*\*)(?!\*)"),
+    ("value", r"\{[A-Za-z][\w:-]*+\}`[^`]++`"), _MARKDOWN_LINK, _MARKDOWN_BOLD,
     ("pair", r"(?<![\w*\\])(\*)(?=[^\s*])[^*]*+(?<=\S)(\*)(?!\*)"),
     ("pair", r"(?<![\w_\\])(__)(?=[^\s_])[^_]*+(?<=\S)(__)(?![\w_])"),
     ("pair", r"(?<![\w_\\])(_)(?=[^\s_])[^_]*+(?<=\S)(_)(?![\w_])"),
@@ -137,17 +138,22 @@ _BBCODE = ("b|i|u|s|url|quote|size|colou?r|list|center|left|right|spoiler|table|
 # Contents of a tag of a template language. The next beginning of a tag ends them, so that a search takes linear time.
 _PERCENT = r"(?:[^%{]|%(?!\})|\{(?!%))*+%\}"
 _TEMPLATE: tuple[_Rule, ...] = (
-    ("alone", rf"\{{%[-+~]?\s*+(?:else|elif|elsif|elseif|empty|plural|when)\b{_PERCENT}"),
+    ("alone", rf"(?<=[^\W\d_])\{{%-?\s*+if\b{_PERCENT}\w{{1,4}}(?:\{{%-?\s*+else\b{_PERCENT}\w{{1,4}})?"
+              rf"\{{%-?\s*+endif\b{_PERCENT}"),
+    # What decides about the text separates sentences, as in HTML.
+    ("break", rf"\{{%[-+~]?\s*+(?:(?:end)?(?:if\w*+|for\w*+|unless|case|switch|with|block|while)|else\w*+|elif|elsif"
+              rf"|empty|plural|when|default)\b{_PERCENT}"),
     ("close", rf"\{{%[-+~]?\s*+end([a-z_]*+)\b{_PERCENT}"),
     ("open", rf"\{{%[-+~]?\s*+([a-z_]++)\b{_PERCENT}"),
     ("value", rf"\{{%{_PERCENT}"),
     ("alone", r"\{#(?:[^#{]|#(?!\})|\{(?!#))*+#\}|\{\{!--(?:[^-{]|-(?!-\}\}))*+--\}\}|\{\{![^{}]*+\}\}"),
-    ("alone", r"\{\{~?\s*+(?:else\b[^{}]*+|\^\s*+)\}\}"),
+    ("break", r"\{\{~?\s*+(?:else\b|\^\s*+(?=\})|[#/^]\s*+(?:if|unless|each|with|for|foreach|range)\b)[^{}]*+\}\}"),
     ("open", r"\{\{~?\s*+[#^]\s*+[*>]?\s*+([\w.-]++)[^{}]*+\}\}"),
     ("close", r"\{\{~?\s*+/\s*+([\w.-]++)[^{}]*+\}\}"),
     ("value", r"\{\{\{?[^{}]*+\}\}\}?|\{!![^!{]*+!!\}|\{\$[^{}\n]++\}"),
+    ("break", r"<\?php\s++(?:if|else\w*+|end\w++|for\w*+|while|switch|case|[{}])(?:[^?<]|\?(?!>)|<(?!\?))*+\?>"),
     ("value", r"<%[-=](?:[^%<]|%(?!>)|<(?!%))*+%>|<\?(?:php\b|=)(?:[^?<]|\?(?!>)|<(?!\?))*+\?>"),
-    ("alone", r"<%(?:[^%<]|%(?!>)|<(?!%))*+%>"),
+    ("break", r"<%(?:[^%<]|%(?!>)|<(?!%))*+%>"),
     ("value", r"\[%(?:[^%\[]|%(?!\])|\[(?!%))*+%\]"),
     ("open", r"<[#@]([a-z][\w.]*+)[^<>]*+>"), ("close", r"</[#@]([a-z][\w.]*+)\s*+>"),
 )
@@ -159,7 +165,12 @@ SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     "vue": (("value", r"(?<![\w.@])@(?:\.[a-z]++)?:(?:\([^()\n]*+\)|\{[^{}\n]*+\}|[\w-]++(?:\.[\w-]++)*+)"
              r"|\{'[^'\n]*+'\}"),),
     "printf": (("value", _PRINTF),), "rst": _RST, "markdown": _MARKDOWN,
+    # In strings of any program, `file' is a quotation, and single asterisks and underscores may be anything.
+    "markdown-in-strings": (("value", r"(?<![`\w])`[^`'\s](?:[^`'\n]*+)`(?!`)"), _MARKDOWN_LINK, _MARKDOWN_BOLD),
     "template": _TEMPLATE,
+    # Filters of file dialogs: "Images (*.png *.jpg);;All files (*)" of Qt, "Text (*.txt)|*.txt" of .NET.
+    "filter": (("break", r"\((?:\*(?:\.[\w*]++)?[ ,;]*+)++\)(?:;;|\|[^|\n]*+(?:\||\Z)|\Z)"),
+               ("value", r"\((?:\*\.[\w*]++[ ,;]*+)++\)|(?<![\w*])\*\.\w{1,8}\b")),
     "bbcode": (("value", r"(?i:\[(?:img|code|noparse|youtube)(?:=[^\[\]\n]*+)?\][^\[\]\n]*+"
                 r"\[/(?:img|code|noparse|youtube)\])"),
                ("alone", r"\[(?:\*|hr)\]"), ("open", rf"(?i:\[({_BBCODE})(?:[= ][^\[\]\n]*+)?\])"),

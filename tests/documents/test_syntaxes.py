@@ -150,12 +150,22 @@ def test_markup_of_restructured_text_is_divided_from_letters():
 
 @pytest.mark.parametrize(("syntax", "text", "markup"), [
     ("template", "{% if a %}Hi {{ b }}{% else %}x{% endif %}", [
-        ("{% if a %}", "open"), ("{{ b }}", "value"), ("{% else %}", "alone"), ("{% endif %}", "close")]),
+        ("{% if a %}", "break"), ("{{ b }}", "value"), ("{% else %}", "break"), ("{% endif %}", "break")]),
     ("template", "{% url 'x' %} {# note #}", [("{% url 'x' %}", "value"), ("{# note #}", "alone")]),
-    ("template", "<%= a %> <% if b %> <?php echo 1 ?>", [("<%= a %>", "value"), ("<% if b %>", "alone"),
+    ("template", "<%= a %> <% if b %> <?php echo 1 ?>", [("<%= a %>", "value"), ("<% if b %>", "break"),
                                                           ("<?php echo 1 ?>", "value")]),
-    ("template", "{{> part}} {{#if x}}a{{else}}b{{/if}}", [("{{> part}}", "value"), ("{{#if x}}", "open"),
-                                                            ("{{else}}", "alone"), ("{{/if}}", "close")]),
+    ("template", "{{> part}} {{#if x}}a{{else}}b{{/if}}", [("{{> part}}", "value"), ("{{#if x}}", "break"),
+                                                            ("{{else}}", "break"), ("{{/if}}", "break")]),
+    ("template", "{% link %}a{% endlink %} {{#b}}c{{/b}} dog{% if n > 1 %}s{% endif %}", [
+        ("{% link %}", "open"), ("{% endlink %}", "close"), ("{{#b}}", "open"), ("{{/b}}", "close"),
+        ("{% if n > 1 %}s{% endif %}", "alone")]),
+    ("filter", "Images (*.png *.jpg);;All files (*)", [("(*.png *.jpg);;", "break"), ("(*)", "break")]),
+    ("filter", "Text (*.txt)|*.txt|All (*.*)|*.*", [("(*.txt)|*.txt|", "break"), ("(*.*)|*.*", "break")]),
+    ("filter", "Choose (*.csv) or *.tsv, 2 * 3 (*)", [("(*.csv)", "value"), ("*.tsv", "value"), ("(*)", "break")]),
+    ("filter", "Fields with (*) are required", []),
+    ("markdown-in-strings", "`a` **b** [c](d) `e' *f* _g_ x[0]", [
+        ("`a`", "value"), ("**", "open"), ("**", "close"), ("[", "open"), ("](d)", "close")]),
+    ("printf", "%#@a@ and %1$#@b@, %arg c", [("%#@a@", "value"), ("%1$#@b@", "value"), ("%arg", "value")]),
     ("template", "{!! $a !!} {$b|c} [% d %] <#if x>e</#if>", [("{!! $a !!}", "value"), ("{$b|c}", "value"),
      ("[% d %]", "value"), ("<#if x>", "open"), ("</#if>", "close")]),
     ("template", "5 % } { 6 #} a", []),

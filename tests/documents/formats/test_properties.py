@@ -28,8 +28,8 @@ def test_a_long_translation_of_a_continued_value_is_wrapped():
 @few_and_many(10, 500, st.text("a \n\\\t=:#!uéЖ😀", min_size=1, max_size=200), st.booleans())
 def test_every_translation_is_read_as_it_was_written(text, continued):
     document = PropertiesDocument(b"a=b c \\\n  d\ne=f" if continued else b"a=b c d\ne=f")
-    result = PropertiesDocument(document.render([Block(f"x{text}x"), document.blocks[1]], "de"))
-    assert texts(result) == [f"x{text}x", "f"]
+    result = PropertiesDocument(document.render([Block(f"a dog {text}x"), document.blocks[1]], "de"))
+    assert texts(result) == [f"a dog {text}x", "f"]
 
 
 @pytest.mark.parametrize(("value", "sentence", "translation", "written"), [
