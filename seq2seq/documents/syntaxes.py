@@ -156,9 +156,10 @@ _TEMPLATE: tuple[_Rule, ...] = (
     ("value", r"\[%(?:[^%\[]|%(?!\])|\[(?!%))*+%\]"),
     ("open", r"<[#@]([a-z][\w.]*+)[^<>]*+>"), ("close", r"</[#@]([a-z][\w.]*+)\s*+>"),
 )
+_STRFTIME = r"%[-_0^#]?[EO]?[aAbBcCdDeFgGhHIjklmMnpPrRsSTuUVwWxXyYzZ](?![A-Za-z]{2})"
 SYNTAXES: dict[str, tuple[_Rule, ...]] = {
     **{name: (("value", rules),) if isinstance(rules, str) else rules for name, rules in _FORMATS.items()},
-    "strftime": (("value", r"(?<![0-9%])%[-_0^#]?[EO]?[aAbBcCdDeFgGhHIjklmMnpPrRsSTuUVwWxXyYzZ](?![A-Za-z]{2})"),),
+    "strftime": (("value", rf"(?<![0-9%]){_STRFTIME}(?:[.,:/ -]{{1,2}}{_STRFTIME})*+"),),
     "chrome": (("value", r"\$[A-Za-z0-9_@]++\$|\$[1-9](?!\d)|\$\$"),),
     "vue": (("value", r"(?<![\w.@])@(?:\.[a-z]++)?:(?:\([^()\n]*+\)|\{[^{}\n]*+\}|[\w-]++(?:\.[\w-]++)*+)"
              r"|\{'[^'\n]*+'\}"),),
@@ -221,7 +222,7 @@ def find_markup(text: str, syntax: Sequence[str]) -> list[Markup]:
              for index, one in enumerate(found)]
     if len(directives) == 1:
         only = found[directives[0]]
-        if any(map(str.isalpha, text[:only.begin] + text[only.end:])):
+        if text.count("%", only.begin, only.end) == 1 and any(map(str.isalpha, text[:only.begin] + text[only.end:])):
             del found[directives[0]]
     return found
 
