@@ -42,8 +42,9 @@ _WORDS = {
     "locale": r"[a-z]{2,3}-[A-Z][A-Za-z]{1,3}(?:-[A-Z]{2})?|[a-z]{2,3}-\d{3}",
     "dotted name, file or version": r"[\w$-]++(?:\.[\w$-]++)++|[v^~<>=]*+\d++(?:\.[\w*+-]++)*+|v\d++",
     "camelCase": r"(?:[a-z][a-z0-9]*+|[A-Z][a-z0-9]++)(?:[A-Z][a-z0-9]*+)++(?:\([^()\s]*+\);?)?",
-    "shortcut": r"(?:(?:Ctrl|Control|Strg|Alt|AltGr|Shift|Umschalt|Cmd|Command|Meta|Super|Option|Win|Fn|Maj|Mod"
-                r"|CmdOrCtrl|CommandOrControl)\+)++\S{1,12}",
+    "shortcut": r"(?:(?:Ctrl|Control|Alt|AltGr|Shift|Cmd|Command|Meta|Super|Option|Win|Fn|Mod|CmdOrCtrl"
+                r"|CommandOrControl)\+)++\S{1,12}",
+    "code": r"(?=[A-Z.-]*\d)[A-Z][A-Z\d]*+(?:[.-][A-Z\d]++)*+|utf-?(?:8|16|32)",
     "path": r"(?=\S*\.\w+\Z)[\w.-]++(?:/[\w.-]++)++|[.~]{0,2}/\S*+|[A-Za-z]:\\\S*+",
     "glob": r"(?=\S*(?:\*\.|/\*|\*\*/))[\w.*/{},@-]++",
     "time": r"\d{4}-\d\d-\d\dT[\d:.]++(?:Z|[+-]\d\d:?\d\d)?|P(?=[\dT])(?:\d++[YMWD])*+(?:T(?:\d++[HMS])++)?",
@@ -80,9 +81,9 @@ _CSS_NAME = (r"(?:color|width|height|display|opacity|float|overflow|cursor"
              r"|(?:text|line|z|min|max|white|list|box|align|justify|word|vertical)-[a-z]++)")
 # Forms of strings that may have white space.
 _PHRASES = {
-    "declarations of CSS": rf"(?:[\w.#:>~+*, -]{{1,80}}+\{{\s*+)?(?:(?:{_CSS_NAME}:[^:;{{}}]{{1,80}}+;\s*+)++"
-                           rf"(?:{_CSS_NAME}:[^:;{{}}]{{1,80}}+)?|{_CSS_NAME}:\s*+(?:#|-?[\d.]|(?:none|auto|bold)\b)"
-                           r"[^:;{}]{0,80}+)\}?",
+    "declarations of CSS": rf"(?:[\w.#:>~+*, -]{{1,80}}+\{{\s*+)?(?:(?:{_CSS_NAME}:[^:;?{{}}]{{1,80}}+;\s*+)++"
+                           rf"(?:{_CSS_NAME}:[^:;?{{}}]{{1,80}}+)?|{_CSS_NAME}:\s*+(?:#|-?[\d.]|(?:none|auto|bold)\b)"
+                           r"[^:;?{}]{0,80}+)\}?",
     "fonts": r"(?:[\w' \"-]++,\s*+)++(?:sans-serif|serif|monospace|cursive|fantasy|system-ui)",
     "colour": r"(?:rgb|hsl|hwb|lab|lch|oklab|oklch)a?\([^()]*+\)",
     "function of CSS": r"(?:(?:translate|scale|rotate|skew)(?:3d|[XYZ])?|matrix|calc|var|url|min|max|clamp|steps"
@@ -91,10 +92,12 @@ _PHRASES = {
     "time of PHP": r"[gGhH]:i(?::s)?(?: ?[aA])?",
     "directives of printf and strftime": r"(?:%(?:\d\$)?[-+_^#0]?[\d.]*+(?:hh?|ll?|[qzj])?[A-Za-z@%]|[^\w%]|\d)++",
     "HTML entities": r"(?:&(?:[A-Za-z][A-Za-z0-9]*+|#x?[0-9A-Fa-f]++);|[\W\d_])++",
-    "MIME type": r"(?:application|audio|font|image|multipart|text|video)/[\w.+*-]++(?:;\s*+[\w-]++=[^\s;]++)++",
+    "MIME type": r"(?:application|audio|font|image|multipart|text|video)/[\w.+*-]++(?:;\s*+[\w-]++=[^\s;]++)++"
+                 r"|(?:(?:application|audio|font|image|text|video)/[\w.+*-]++(?:,\s*+|\Z)){2,}",
     "lengths": rf"(?:(?:{_LENGTH}|0|auto)\s++)++(?:{_LENGTH}|0|auto)",
     "cron": rf"(?:[\d*][\d*/,-]*+\s++){{2,4}}{_CRON_FIELD}(?:\s++{_CRON_FIELD}){{1,2}}"
             r"|@(?:yearly|annually|monthly|weekly|daily|hourly|reboot)",
+    "request": r"(?:GET|POST|PUT|PATCH|DELETE|HEAD|OPTIONS) /\S*",
     "date and zone": r"(?:\w{3}, )?\d{1,4}[ -]\w{2,3}[ -]\d{1,4}[ T]\d\d:\d\d(?::\d\d)?(?:\.\d++)? ?"
                      r"(?:GMT|UTC|Z|[+-]\d\d:?\d\d)",
     "icon": r"(?:fa[srlbd]?|fa-(?:solid|regular|brands|light)|glyphicon|mdi|bi|icon)"

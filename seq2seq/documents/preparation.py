@@ -21,7 +21,7 @@ from seq2seq.documents.syntaxes import NUMBERED, Markup, find_markup, numbered
 # A slash at the end of an unquoted value, as in <a href=/x/>, does not end an empty element.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})"
                   r"(?P<rest>(?:\s(?:[^<>\"'/]|/(?!>)|(?<=[^\s\"'}])/|\"[^\"<]{0,2000}\"|'[^'<]{0,2000}'){0,400})?)"
-                  r"(?P<alone>/?)>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
+                  r"(?P<alone>/?)>|<!\[CDATA\[|\]\]>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
 _ELEMENTS = {
     "void": "area base br col embed hr img input link meta source track wbr",
     "dividing": "address article aside blockquote br center dd details div dl dt fieldset figcaption figure footer "

@@ -272,8 +272,9 @@ def file_response(file: StoredFile, background: BackgroundTask | None) -> Respon
     disposition = f'attachment; filename="{plain}"'
     if plain != file.name:
         disposition += f"; filename*=UTF-8''{quote(file.name, safe='')}"
-    return Response(file.contents, media_type=content_type(file.name), background=background,
-                    headers={"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"})
+    return Response(file.contents, background=background, headers={
+        "Content-Type": content_type(file.name, file.contents), "Content-Disposition": disposition,
+        "X-Content-Type-Options": "nosniff"})
 
 
 def no_such_file() -> ApiError:

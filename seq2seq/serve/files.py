@@ -8,6 +8,7 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -107,11 +108,14 @@ def format_of_file(name: str, contents: bytes) -> str | None:
     return "text"
 
 
-def content_type(name: str) -> str:
-    """Return the media type of a file."""
-    if suffix_of(name) == ".txt":
-        return "text/plain; charset=utf-8"
-    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+def content_type(name: str, contents: bytes) -> str:
+    """Return the media type of a file, and its encoding if it is text in UTF-8."""
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    if kind.startswith("text/"):
+        with suppress(UnicodeDecodeError):
+            str(contents, "utf-8")
+            kind += "; charset=utf-8"
+    return kind
 
 
 def suffix_of(name: str) -> str:

@@ -44,6 +44,7 @@ STRINGS = {
         "Europe|Europe/Asia|Asia/Pacific|Etc"),
     "MIME types": (
         "application/json|text/html; charset=utf-8|image/*|image/svg+xml|text/plain|application/vnd.ms-excel|font/ttf"
+        "|image/png,image/jpeg|text/csv, application/json"
         "|multipart/form-data; boundary=x",
         "image/video|audio/video|text/image|Text/Bild"),
     "identifiers": (
@@ -55,9 +56,14 @@ STRINGS = {
     "CSS": (
         "10px|1.5rem|10px 20px auto|1fr 2fr|calc(100% - 10px)|var(--x)|translate(10 20)|btn btn-primary"
         "|flex items-center|linear-gradient(90deg, rgb(1, 2, 3), red)|text-sm|mt-4 px-2|hover:bg-blue-500 text-white"
-        "|md:w-1/2 lg:flex-row",
+        "|md:w-1/2 lg:flex-row|margin: 0 auto; color: red|color: #fff|z-index: 10;|p { color: red; }"
+        "|Arial, Helvetica, sans-serif",
         "auto|left|bold|primary|hidden|row|card|flex grid|fixed border|flex your muscles|text-based|state-of-the-art"
-        "|self-control|top-left|Zoom (max)|url (x)|Max. 5 kg|z-index value"),
+        "|self-control|top-left|Zoom (max)|url (x)|Max. 5 kg|z-index value|color: the colour of the dog"
+        "|text: a; line: b|Fonts with a serif|width: how wide; height: how high?|Note: margin"),
+    "codes, keys and requests": (
+        "UTF-8|utf-8|ISO-8859-1|SHA256|MP3|Ctrl+S|CmdOrCtrl+Shift+P|getDogs()|onClick(event);|GET /api/dogs",
+        "A-B|KEY|C++|Press Ctrl+S now|Dogs()|GET it|Dog+Cat"),
     "icons": (
         "fa-home|fas fa-home|fa fa-lg fa-home|mdi:home-outline|mdi-home|glyphicon glyphicon-ok|icon-user",
         "home|Icon|iconic|key:value pairs"),
@@ -112,3 +118,11 @@ def test_the_key_decides_where_data_has_the_form_of_a_word(key, text, expected):
     "&a;" * 99 + "é", "1 " * 149 + "é", "text-" * 59, "flex " * 59 + "é", "min(" * 70])
 def test_hostile_strings_take_linear_time(text):
     is_message(text)
+
+
+@pytest.mark.parametrize(("key", "text", "is_data"), [
+    ("menu.mnemonic", "D", True), ("fileAccessKey", "F", True), ("open.accesskey", "O", True), ("letter", "D", False),
+    ("shortcut", "Dog", False), ("currency", "EUR", True), ("country", "DE", True), ("money", "EUR", False),
+    ("country", "Germany", False)])
+def test_a_key_tells_that_a_short_string_is_data(key, text, is_data):
+    assert is_message(text, key) is not is_data

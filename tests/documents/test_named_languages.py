@@ -105,3 +105,10 @@ def test_each_file_of_xliff_names_its_languages():
               "de")
     text = upper(parse(both.format("fr", "", "es", "").encode(), "xliff", "a", "en", "de")).decode()
     assert text.count('target-language="de"') == 2
+
+
+def test_the_locale_of_arb_is_that_of_its_texts():
+    data = b'{"@@locale": "en_GB", "a": "dog", "b": {"@@locale": "x"}}'
+    assert upper(parse(data, "json", "a.arb", "en", "de")) == data.replace(b"en_GB", b"de").replace(b"dog", b"DOG")
+    with pytest.raises(DocumentError, match="texts in the language en_GB, not fr"):
+        parse(data, "json", "a.arb", "fr", "de")

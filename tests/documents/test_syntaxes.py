@@ -117,7 +117,7 @@ def test_directives_in_another_order_are_numbered_or_the_message_is_left(flag, s
 
 @pytest.mark.parametrize(("text", "directives"), [
     ("%B %Y", ["%B %Y"]), ("%d. %m.", ["%d. %m"]), ("%H:%M", ["%H:%M"]), ("%Hh%M", ["%Hh%M"]), ("%A", ["%A"]),
-    ("%-d %b", ["%-d %b"]), ("%d de %B de %Y", ["%d", "%B", "%Y"]),
+    ("%-d %b", ["%-d %b"]), ("%d de %B de %Y", ["%d", "%B", "%Y"]), ("%d. %b, %H:%M Uhr", ["%d. %b, %H:%M"]),
     ("%Y-%m-%dT%H:%M:%SZ", ["%Y-%m-%dT%H:%M:%S"]), ("%Y年%m月%d日", ["%Y年%m月%d"]), ("at %H:%M", ["%H:%M"]),
     ("Created on %B %d", ["%B %d"]), ("Week %V", []), ("100%Baum", []), ("5%B or 6%Y", []), ("100% Yes", []),
     ("%s of %d dogs", [])])

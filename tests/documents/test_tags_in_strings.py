@@ -151,3 +151,39 @@ def test_directives_without_numbers_in_another_order_are_reported(source, transl
     reports = []
     divided.join([translation], "de", report=lambda place, fault: reports.append((place, fault)))
     assert reports == [("line 1", "lost_placeholder")] * is_reported
+
+
+@pytest.mark.parametrize("text", [
+    "A red car is on <b>{{street}}</b>.", "<0>{{count}}</0> <i>cars</i> and <b><i>{{a}}</i></b>",
+    "<b>{{a}}</b><i>{{b}}</i>", "<x/>{{a}}<y/>", "Car <b>({{a}})</b>", "<b>{{a}}{{b}}</b> car"])
+def test_tags_stay_around_values(text):
+    prepared = prepare(Block(text))
+    piece, = prepared.pieces
+    assert with_markup(piece.block, piece.values).text == text
+
+
+@pytest.mark.parametrize(("text", "tags"), [
+    ("A <1 /> b <icon /> c <Foo bar={x} /> d <Foo bar={x}/>",
+     ["<1 />", "<icon />", "<Foo bar={x} />", "<Foo bar={x}/>"]),
+    ("A <a href=/x/>b</a>", ["<a href=/x/>", "</a>"]), ("A <b x='a/b' y=a/b>c</b>", ["<b x='a/b' y=a/b>", "</b>"]),
+    ("A <a b='c'/> d", ["<a b='c'/>"]), ("<![CDATA[a <b>c</b>]]>", ["<![CDATA[", "<b>", "</b>", "]]>"])])
+def test_tags_in_strings_are_found_in_every_spelling(text, tags):
+    assert [text[one.begin:one.end] for one in tags_in_text(text)] == tags
+
+
+@pytest.mark.parametrize(("text", "sentences"), [
+    ("{% if a %}A dog.{% else %}A cat.{% endif %}", ["A dog.", "A cat."]),
+    ("{{#if a}}A dog runs{{else}}A cat{{/if}} now", ["A dog runs", "A cat", "now"]),
+    ("<% if a %>A dog.<% else %>A cat.<% end %>", ["A dog.", "A cat."]),
+    ("<?php if ($a): ?>A dog.<?php else: ?>A cat.<?php endif ?>", ["A dog.", "A cat."]),
+    ("{% for a in b %}A {{ a }} dog.{% endfor %}", ["A {0} dog."]),
+    ("{% link %}A dog{% endlink %} runs", ["A dog runs"]),
+    ("Images (*.png *.jpg);;All files (*)", ["Images", "All files"]),
+    ("Text (*.txt)|*.txt|All (*.*)|*.*", ["Text", "All"]),
+    ("A **red** dog, [a cat](https://x.org/a_b) and `code`", ["A red dog, a cat and {0}"])])
+def test_syntax_in_strings_is_no_part_of_the_sentences(text, sentences):
+    document = parse(json.dumps({"a": text}).encode(), "json", "name", "en", "fr")
+    divided = DividedDocument(document)
+    assert divided.sentences == sentences
+    result = json.loads(divided.join([one.upper() for one in sentences], "fr"))["a"]
+    assert sorted(result.lower()) == sorted(text.lower())

@@ -53,7 +53,9 @@ def test_a_byte_order_mark_is_removed(echo):
 def test_text_in_any_unicode_encoding_is_read_after_its_mark_and_refused_without(echo, name, contents, translation):
     for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
         address = upload(echo, name, f"\ufeff{contents}".encode(encoding)).json()["translatedFileUrl"]
-        assert requests.get(address, timeout=20).content == f"\ufeff{translation}".encode(encoding)
+        fetched = requests.get(address, timeout=20)
+        assert fetched.content == f"\ufeff{translation}".encode(encoding)
+        assert "utf-8" not in fetched.headers["Content-Type"]
         answer = upload(echo, name, contents.encode(encoding))
         assert answer.status_code == 400 and f"{name}:1: a byte of value 0" in answer.json()["error"]
 

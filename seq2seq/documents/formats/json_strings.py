@@ -1,6 +1,6 @@
 """JSON and ARB: strings that are text for people are translated. Keys, layout and numbers do not change.
 
-The metadata of ARB, which has keys that begin with @, does not change either:
+The metadata of ARB, which has keys that begin with @, does not change either, except the locale:
 https://github.com/google/app-resource-bundle/wiki/ApplicationResourceBundleSpecification
 Nor do the descriptions and placeholders of the messages of browser extensions:
 https://developer.chrome.com/docs/extensions/reference/api/i18n
@@ -51,6 +51,9 @@ class JsonDocument:
         self._ensure_ascii = "\\u" in content and content.isascii()
         self._is_extension = isinstance(value, dict) and bool(value) and all(
             isinstance(one, dict) and "message" in one and one.keys() <= _EXTENSION_KEYS for one in value.values())
+        locale = value.get("@@locale") if isinstance(value, dict) else None
+        self.source_languages, self.target_languages = {locale} if isinstance(locale, str) else set[str](), set[str]()
+        self._locale: tuple[int, int] | None = None                             # span of the locale of ARB
         self.blocks: list[Block] = []
         self._strings: list[tuple[int, int]] = []                               # span of each block
         self._plurals: list[dict[str, int]] = []                                # index of the block of each category
@@ -75,7 +78,10 @@ class JsonDocument:
                 level.key_follows, level.key = False, match.span()
                 level.value_kept = level.kept or token.startswith('"@') or (
                     self._is_extension and len(levels) == 3 and token != '"message"')
-            elif token != ":" and not level.value_kept:
+            elif token != ":" and level.value_kept:
+                if len(levels) == 2 and self._text[slice(*level.key)] == '"@@locale"':
+                    self._locale = match.span()
+            elif token != ":":
                 line += self._text.count("\n", counted, match.start())
                 counted = match.start()
                 if is_message(text := read_any_json(token), self._text[level.key[0] + 1:level.key[1] - 1]):
@@ -107,7 +113,7 @@ class JsonDocument:
                     key = self._text[slice(*self._keys[forms["other"]])]
                     added.setdefault(forms["other"], []).append(
                         (key.removesuffix('other"') + category + '"', new_texts[source]))
-        edits = []
+        edits = [(*self._locale, self._string(target_language.replace("-", "_")))] if self._locale and texts else []
         for index, text in texts.items():
             begin, end = self._strings[index]
             edits.append((begin, end, self._string(text)))

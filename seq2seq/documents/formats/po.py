@@ -130,7 +130,7 @@ class PoDocument:
         for message in self._messages:
             if message.is_translated or not message.sources[0].value or message.is_reserved:
                 continue
-            message.syntax = (*message.documentation, *message.formats, "template", "bbcode",
+            message.syntax = (*message.documentation, *message.formats, "template", "bbcode", "filter",
                               *(() if message.formats else ("strftime",)))
             for index, source in enumerate(message.sources):
                 _, block, _ = self._block(message, source)

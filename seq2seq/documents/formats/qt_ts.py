@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from seq2seq.documents.block import Block
+from seq2seq.documents.plurals import gettext_rule
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
@@ -26,7 +27,7 @@ class TsDocument:
         self.source_languages, self.target_languages = {named.get("sourcelanguage", "")}, set[str]()
         self.blocks: list[Block] = []
         self._messages: list[tuple[int, int, bool]] = []                        # source, translation, numerus
-        self._forms = 1                                                         # largest number of forms of a message
+        self._forms = 0                                                         # largest number of forms of a message
         for message, token in enumerate(self._xml.tokens):
             if token.kind == "open" and token.local_name == "message":
                 self._add(message)
@@ -53,6 +54,11 @@ class TsDocument:
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `Document.render`. `target_language` is filled in if the document names no or another target language."""
         xml = self._xml
+        token = xml.tokens[xml.root]
+        named = token.attributes.get("language")
+        is_target = bool(named) and is_same_language(named or "", target_language)
+        count = self._forms if is_target and self._forms else int(
+            gettext_rule(target_language).partition(";")[0].removeprefix("nplurals="))
         edits: list[tuple[int, int, str]] = []
         for (source, translation, numerus), new, block in zip(self._messages, translations, self.blocks,
                                                                    strict=True):
@@ -60,14 +66,13 @@ class TsDocument:
                 continue
             before, _, after = trim(xml.content(source, _role))
             text = self._escape(before) + new.serialize(self._escape) + self._escape(after)
-            if forms := list(xml.children(translation)):
+            forms = list(xml.children(translation))
+            if forms and len(forms) == count:
                 edits += [xml.filled(form, text) for form in forms]
             else:
                 one = f"<numerusform>{text}</numerusform>"
-                edits.append(xml.filled(translation, one * self._forms if numerus else text))
-        token = xml.tokens[xml.root]
-        named = token.attributes.get("language")
-        if edits and (not named or not is_same_language(named, target_language)):
+                edits.append(xml.filled(translation, one * count if numerus else text))
+        if edits and not is_target:
             raw = with_attribute(token.raw, "language", target_language.replace("-", "_"))
             edits.append((*xml.span(xml.root, xml.root), raw))
         return xml.encode(edits)

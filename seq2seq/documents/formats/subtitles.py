@@ -312,9 +312,9 @@ class SrtDocument(_SubtitleDocument):
     """Subtitles in the format SRT, with the interface of `block.Document`. Like FFmpeg, it reads a cue up to the number
     and times of the next one, with its empty lines, which a translation loses."""
 
-    # With the tags of MicroDVD, such as {i} and {y:i}.
+    # With the tags of MicroDVD, such as {i} and {y:i}, and with the escapes of ASS that players know in SRT, too.
     _markup = re.compile(r"</?[A-Za-z][^<>\r\n]*>|\{(?:\\[^{}\r\n]*|/?[ibus]|[a-zA-Z]:[^{}\r\n]*)\}"
-                         r"|[\r\n](?:[ \t]*+[\r\n])*+")
+                         r"|[\r\n](?:[ \t]*+[\r\n])*+|(?<![:\\])\\[Nh]")
     _example = "00:00:01,000 --> 00:00:02,500"
     _ends_at_empty_line = False
 

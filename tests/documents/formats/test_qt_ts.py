@@ -36,6 +36,15 @@ def test_a_message_without_numerus_forms_gets_as_many_as_the_others():
         upper(TsDocument(text.encode()))
 
 
+@pytest.mark.parametrize(("attributes", "forms", "language", "count"), [
+    ("", "", "de", 2), ("", "", "ja", 1), ("", "", "pl", 3), (' language="fr"', "<numerusform/>" * 2, "pl", 3),
+    (' language="pl"', "<numerusform/>" * 3, "pl", 3), (' language="de"', "", "de", 2)])
+def test_a_plural_has_the_forms_of_the_target_language(attributes, forms, language, count):
+    document = TsDocument(f'<TS{attributes}><context><message numerus="yes"><source>%n dogs</source><translation '
+                          f'type="unfinished">{forms}</translation></message></context></TS>'.encode())
+    assert document.render([Block("%n x")], language).count(b"<numerusform>%n x</numerusform>") == count
+
+
 def test_characters_that_the_encoding_does_not_have_are_references():
     document = TsDocument(TS.replace("utf-8", "iso-8859-1").encode("iso-8859-1"))
     result = document.render([*document.blocks[:-1], Block("Öф")], "ru")

@@ -245,7 +245,8 @@ ARB = r'''{
   "lines": " First\nsecond "
 }
 '''
-ARB_CHANGES = [(r'Hello \"World\"', r'HELLO \"WORLD\"'), ('"Open"', '"OPEN"'), ("One", "ONE"),
+ARB_CHANGES = [('"@@locale": "en"', '"@@locale": "de"'),
+               (r'Hello \"World\"', r'HELLO \"WORLD\"'), ('"Open"', '"OPEN"'), ("One", "ONE"),
                ("Two words", "TWO WORDS"), (r"First\nsecond", r"FIRST\nSECOND")]
 
 PROPERTIES = r'''# Comment = not text

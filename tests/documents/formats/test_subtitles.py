@@ -133,6 +133,8 @@ def joined(document, translate):
     (AssDocument, r"{\k20}Never {\k15}gonna {\kf30}give {\K10}you", ["Never gonna give you"],
      r"{\k20}you {\k15}give {\kf30}gonna {\K10}Never"),
     (SrtDocument, "{\\an8}Hello you\n{\\an8}my dogs", ["Hello you my dogs"], "{\\an8}dogs my\n{\\an8}you Hello"),
+    (SrtDocument, "Hello\\Nyou", ["Hello you"], "you\nHello"),
+    (SrtDocument, "C:\\New you", ["C:\\New you"], "you C:\\New"),
     (SrtDocument, "{\\an8}\nHello you", ["Hello you"], "{\\an8}\nyou Hello"),
     (AssDocument, r"{\pos(1,2)\an8}Red {\c&HFF&}dogs{\c&HFFFFFF&} run", ["Red dogs run"],
      r"{\pos(1,2)\an8}run {\c&HFF&}dogs {\c&HFFFFFF&}Red"),
