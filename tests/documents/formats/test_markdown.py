@@ -318,6 +318,9 @@ EXTENSIONS = {
     "titles of links and images": (
         'One [two](a "A dog") ![three](b \'A cat\') [![four](c)](d (A cow)).\n',
         'ONE [TWO](a "A DOG") ![THREE](b \'A CAT\') [![FOUR](c)](d (A COW)).\n'),
+    "equal links and images": (
+        'One [two](a "b") [three](a "b") ![four](c) ![four](c).\n',
+        'ONE [TWO](a "B") [THREE](a "B") ![FOUR](c) ![FOUR](c).\n'),
     "titles of references": ('[One][a]\n\n[a]: b "A dog"\n[c]: d\n', '[ONE][a]\n\n[a]: b "A DOG"\n[c]: d\n'),
     "images alone": ("> ![A *dog*](a.png)\n> ![b.png](b.png)\n", "> ![A *DOG*](a.png)\n> ![b.png](b.png)\n"),
     "front matter": (
