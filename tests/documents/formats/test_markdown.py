@@ -373,7 +373,7 @@ def test_a_letter_begins_no_list_in_a_translation(source, text, expected):
 @pytest.mark.parametrize(("source", "expected"), [
     ("[:a: b](c) d\n", "[:a: B](c) D\n"), ("# :a: [:b: c](d) e\n", "# :a: [:b: C](d) E\n"),
     ("*:a: b* c\n", "*:a: B* C\n"), ("a [b ![](c)](d)\n", "A [B ![](c)](d)\n"),
-    ("[![](a) b](c) d\n", "[![](a) B](c) D\n")])
+    ("[![](a) b](c) d\n", "[![](a) B](c) D\n"), ("[  \na](b) c\n", "[  \nA](b) C\n")])
 def test_a_space_beside_an_icon_at_the_edge_of_a_link_stays(source, expected):
     assert upper(source) == expected
 
