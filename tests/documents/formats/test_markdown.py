@@ -234,7 +234,7 @@ EXTENSIONS = {
         "TEXT:\n$$\na\n\nb\n$$ (eq)\nMORE\n\n\\[\na\n\\]\n\n\\begin{align*}\na\n\nb\n\\end{align*}\n"),
     "formula in a list": ("- Text:\n\n  $$\n  a\n  $$\n\n  more $$\n", "- TEXT:\n\n  $$\n  a\n  $$\n\n  MORE $$\n"),
     "roles": (
-        "See {doc}`one`, {ref}`the title <target>`, {py:func}`two`, {math}`a <b>` and {term}`x`.\n",
+        "See {doc}`one`, {ref}`the\n    title <target>`, {py:func}`two`, {math}`a <b>` and {term}`x`.\n",
         "SEE {doc}`one`, {ref}`THE TITLE <target>`, {py:func}`two`, {math}`a <b>` AND {term}`x`.\n"),
     "targets, comments and breaks of MyST": (
         "(label)=\n# Title\n\n% comment\n\n+++ cell\n\nText.\n",
