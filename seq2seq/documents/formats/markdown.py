@@ -159,12 +159,13 @@ class MarkdownDocument:
 
     def _render(self, span: _Span, changed: dict[int, Block]) -> str:
         """Return the source of a span. changed: translated block by the id of its text."""
-        inner: dict[str, list[tuple[int, int, str]]] = {}
+        inner: dict[str, dict[tuple[int, int], str]] = {}               # equal tags have equal texts
         for raw, begin, end, text in span.inner:
             written = self._write(text, changed.get(id(text)))
             if written is not None:
-                inner.setdefault(raw, []).append((begin, end, written))
-        raws = {raw: replace_spans(raw, edits) for raw, edits in inner.items()}
+                inner.setdefault(raw, {})[begin, end] = written
+        raws = {raw: replace_spans(raw, [(*place, new) for place, new in edits.items()])
+                for raw, edits in inner.items()}
         result = self._write(span.text, changed.get(id(span.text)), raws)
         if result is not None:
             return span.finish(result)
@@ -478,7 +479,7 @@ def _without_empty_lines(text: str, tags: Sequence[Tag]) -> list[Tag]:
 
 def _fills_line(tag: Tag) -> bool:
     """Return True if a line that contains only this tag counts as not empty."""
-    return not _is_hard_break(tag) and (tag.kind in ("alone", "break") or tag.raw.startswith(("<", "]")))
+    return not _is_hard_break(tag) and (tag.kind in ("alone", "break") or tag.raw.startswith(("<", "[", "]")))
 
 
 def _breaks_line(raw: str) -> bool:

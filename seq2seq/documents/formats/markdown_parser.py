@@ -356,7 +356,7 @@ def _extension(state: StateInline, silent: bool) -> bool:
         return False
     if role and not silent:
         _push(state, "open", "{", begin, role.start("text"))
-        state.push("text", "", 0).content = role["text"]
+        state.push("text", "", 0).content = " ".join(role["text"].split())
         _push(state, "close", "{", role.end("text"), role.end())
     elif not silent:
         name = "[" if match[0].startswith("]") else match[0].strip("{}")

@@ -234,7 +234,7 @@ EXTENSIONS = {
         "TEXT:\n$$\na\n\nb\n$$ (eq)\nMORE\n\n\\[\na\n\\]\n\n\\begin{align*}\na\n\nb\n\\end{align*}\n"),
     "formula in a list": ("- Text:\n\n  $$\n  a\n  $$\n\n  more $$\n", "- TEXT:\n\n  $$\n  a\n  $$\n\n  MORE $$\n"),
     "roles": (
-        "See {doc}`one`, {ref}`the title <target>`, {py:func}`two`, {math}`a <b>` and {term}`x`.\n",
+        "See {doc}`one`, {ref}`the\n    title <target>`, {py:func}`two`, {math}`a <b>` and {term}`x`.\n",
         "SEE {doc}`one`, {ref}`THE TITLE <target>`, {py:func}`two`, {math}`a <b>` AND {term}`x`.\n"),
     "targets, comments and breaks of MyST": (
         "(label)=\n# Title\n\n% comment\n\n+++ cell\n\nText.\n",
@@ -318,6 +318,9 @@ EXTENSIONS = {
     "titles of links and images": (
         'One [two](a "A dog") ![three](b \'A cat\') [![four](c)](d (A cow)).\n',
         'ONE [TWO](a "A DOG") ![THREE](b \'A CAT\') [![FOUR](c)](d (A COW)).\n'),
+    "equal links and images": (
+        'One [two](a "b") [three](a "b") ![four](c) ![four](c).\n',
+        'ONE [TWO](a "B") [THREE](a "B") ![FOUR](c) ![FOUR](c).\n'),
     "titles of references": ('[One][a]\n\n[a]: b "A dog"\n[c]: d\n', '[ONE][a]\n\n[a]: b "A DOG"\n[c]: d\n'),
     "images alone": ("> ![A *dog*](a.png)\n> ![b.png](b.png)\n", "> ![A *DOG*](a.png)\n> ![b.png](b.png)\n"),
     "front matter": (
@@ -370,7 +373,7 @@ def test_a_letter_begins_no_list_in_a_translation(source, text, expected):
 @pytest.mark.parametrize(("source", "expected"), [
     ("[:a: b](c) d\n", "[:a: B](c) D\n"), ("# :a: [:b: c](d) e\n", "# :a: [:b: C](d) E\n"),
     ("*:a: b* c\n", "*:a: B* C\n"), ("a [b ![](c)](d)\n", "A [B ![](c)](d)\n"),
-    ("[![](a) b](c) d\n", "[![](a) B](c) D\n")])
+    ("[![](a) b](c) d\n", "[![](a) B](c) D\n"), ("[  \na](b) c\n", "[  \nA](b) C\n")])
 def test_a_space_beside_an_icon_at_the_edge_of_a_link_stays(source, expected):
     assert upper(source) == expected
 
