@@ -95,7 +95,9 @@ class Block:
 class Document(Protocol):
     """Parsed document.
 
-    blocks: texts to translate, in the order of the document. Text that must not be translated is not in them.
+    blocks: texts to translate, in the order of the document. Text that must not be translated is not in them. Some
+    documents have `left_out`, too: places of blocks that `render` left as they were, because the translation cannot be
+    written.
     """
 
     blocks: list[Block]
