@@ -16,7 +16,7 @@ from seq2seq.documents.block import Block, Tag, TagKind, element_ends, pair_tags
 from seq2seq.documents.messages import BranchedMessage, parse_message
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import blanked, overlapping
-from seq2seq.documents.syntaxes import NUMBERED, Markup, find_markup, numbered
+from seq2seq.documents.syntaxes import NUMBERED, Markup, find_markup, literal_signs, numbered
 
 # A slash at the end of an unquoted value, as in <a href=/x/>, does not end an empty element.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})"
@@ -35,6 +35,7 @@ _FIRST_MARK = 0xF0000
 _MARKS = re.compile("([\U000f0000-\U000ffffd])")
 _PLACEHOLDERS = Placeholders()
 _STAND_IN = re.compile(r"\{\d+\}")
+_SIGN_OR_STAND_IN = re.compile(r"\{\d+\}|([%{}])")
 _SIGNS = re.compile(r"[%{}<\[$~`*_|\\@&;]|\A\s*+\.")
 """Characters of which all branches, markup and access keys have one. Most texts have none of them."""
 
@@ -151,7 +152,18 @@ class Piece:
             return translated
         if (translated.text, translated.tags) == (self.block.text, self.block.tags):
             return self.original
-        return with_markup(with_key(translated, self.mark, self.key), self._in_order(translated.text))
+        translated = with_key(translated, self.mark, self.key)
+        return with_markup(self._with_literals(translated), self._in_order(translated.text))
+
+    def _with_literals(self, translated: Block) -> Block:
+        """Return a translation with a second sign, as a tag, before each sign that would begin a directive: in a
+        message with directives of printf, "50 %" becomes "50 %%"."""
+        signs = {sign for name in self.original.syntax for sign in literal_signs(name)} if self.values else set()
+        if not signs or any(match[1] in signs for match in _SIGN_OR_STAND_IN.finditer(self.block.text)):
+            return translated
+        doubled = (Tag(match.start(), match[1], in_text=True) for match in _SIGN_OR_STAND_IN.finditer(translated.text)
+                   if match[1] in signs)
+        return replace(translated, tags=(*translated.tags, *doubled))
 
     def _in_order(self, translation: str) -> dict[str, str]:
         """Return the values by stand-in, with the numbers of their arguments if a translation has them in another

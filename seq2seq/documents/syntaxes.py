@@ -232,6 +232,7 @@ NUMBERED = dict.fromkeys(["c", "objc", "perl", "php", "java-printf", "awk", "tcl
                           "gcc-internal", "gfc-internal", "javascript", "sh-printf", "d", "printf"], "%")
 NUMBERED |= {"python-brace": "{", "rust": "{", "c++": "{", "object-pascal": "%", "go": "%"}
 """Formats that can number the arguments of their directives, and the first character of these directives."""
+_DOUBLED = frozenset(["%%", "{{", "}}"])
 _LITERALS = frozenset(["%%", "{{", "}}", "%'", "%m", "%n", "~%", "~~"])
 _NAMED = re.compile(r"%(?:\d++%|[({]\w|<(?!PRI)\w)|%L?[1-9]\d?\Z|\$|\{[^{}:!]")
 _ARGUMENT_NUMBER = re.compile(r"(?<=%)(?:\d++[$:])|(?<=%\|)\d++\$|(?<=\{)\d++(?=[}:!])|\[\d++\](?=[A-Za-z]\Z)")
@@ -251,6 +252,8 @@ def _taken(text: str, name: str) -> Counter[tuple[int, str]]:
     taken, following = Counter[tuple[int, str]](), 0
     for one in find_markup(text, (name,)):
         directive = text[one.begin:one.end]
+        if directive in _DOUBLED:
+            continue
         if number := _ARGUMENT_NUMBER.search(directive):
             following = int(number[0].strip("$:[]")) - _first_number(name)
             directive = directive[:number.start()] + directive[number.end():]
@@ -259,6 +262,13 @@ def _taken(text: str, name: str) -> Counter[tuple[int, str]]:
         taken[-1 if is_named else following, directive] += 1
         following += not is_named
     return taken
+
+
+@cache
+def literal_signs(name: str) -> frozenset[str]:
+    """Return the signs that begin directives of printf and similar functions, and that a text has twice: `%` in c."""
+    return frozenset(sign for sign in "%{}" if name in GETTEXT_FORMATS | {"printf"} and [
+        (one.begin, one.end) for one in find_markup(2 * sign, (name,))] == [(0, 2)])
 
 
 def numbered(directives: Mapping[str, str], order: Sequence[str], name: str) -> Mapping[str, str]:

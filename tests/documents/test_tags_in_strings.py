@@ -187,3 +187,13 @@ def test_syntax_in_strings_is_no_part_of_the_sentences(text, sentences):
     assert divided.sentences == sentences
     result = json.loads(divided.join([one.upper() for one in sentences], "fr"))["a"]
     assert sorted(result.lower()) == sorted(text.lower())
+
+
+@pytest.mark.parametrize(("source", "flag", "translation", "expected"), [
+    ("%d percent of <b>dogs</b>", "c", "{0} % der Hunde", "%d %% der <b>Hunde</b>"),
+    ("%(n)s percent", "python", "{0} %", "%(n)s %%"), ("%d%% of dogs", "c", "{0}{1} der Hunde", "%d%% der Hunde"),
+    ("{n} of dogs", "python-brace", "{0} von {Hunden}", "{n} von {{Hunden}}"), ("A dog", "c", "5 % Hund", "5 % Hund")])
+def test_a_sign_of_directives_that_a_translation_has_as_text_is_doubled(source, flag, translation, expected):
+    source = f'#, {flag}-format\nmsgid {json.dumps(source)}\nmsgstr ""\n'
+    divided = DividedDocument(parse(source.encode(), "po", "a", "en", "de"))
+    assert polib.pofile(divided.join([translation], "de").decode())[0].msgstr == expected
