@@ -2,8 +2,9 @@
 
 The metadata of ARB, which has keys that begin with @, does not change either, except the locale:
 https://github.com/google/app-resource-bundle/wiki/ApplicationResourceBundleSpecification
-Nor do the descriptions and placeholders of the messages of browser extensions:
+Nor do the descriptions and placeholders of the messages of browser extensions and of FormatJS:
 https://developer.chrome.com/docs/extensions/reference/api/i18n
+https://formatjs.github.io/docs/getting-started/message-extraction
 The plural forms of i18next, such as `dog_one` and `dog_other`, become those of the target language:
 https://www.i18next.com/translation-function/plurals
 """
@@ -21,7 +22,9 @@ from seq2seq.documents.plurals import plural_sources
 from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
 from seq2seq.files import read_any_json
 
-_EXTENSION_KEYS = {"message", "description", "placeholders", "hash"}
+_TEXT_KEYS = {"message": "chrome", "defaultMessage": "vue", "string": "vue"}
+"""Keys of the texts in objects that describe a message each, and a syntax of these texts."""
+_OTHER_KEYS = {"description", "placeholders", "hash", "developer_comment", "context", "id", "file", "start", "end"}
 _PLURAL = re.compile(r'("[^"]{1,200}_)(zero|one|two|few|many|other)"')
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 
@@ -49,8 +52,8 @@ class JsonDocument:
         value = read_json(self._text)
         content = self._text.removeprefix("\ufeff")
         self._ensure_ascii = "\\u" in content and content.isascii()
-        self._is_extension = isinstance(value, dict) and bool(value) and all(
-            isinstance(one, dict) and "message" in one and one.keys() <= _EXTENSION_KEYS for one in value.values())
+        self._text_key = next((key for key in _TEXT_KEYS if isinstance(value, dict) and value and all(
+            isinstance(one, dict) and key in one and one.keys() <= {key, *_OTHER_KEYS} for one in value.values())), "")
         locale = value.get("@@locale") if isinstance(value, dict) else None
         self.source_languages, self.target_languages = {locale} if isinstance(locale, str) else set[str](), set[str]()
         self._locale: tuple[int, int] | None = None                             # span of the locale of ARB
@@ -77,7 +80,7 @@ class JsonDocument:
             elif token != ":" and level.key_follows:
                 level.key_follows, level.key = False, match.span()
                 level.value_kept = level.kept or token.startswith('"@') or (
-                    self._is_extension and len(levels) == 3 and token != '"message"')
+                    bool(self._text_key) and len(levels) == 3 and token != f'"{self._text_key}"')
             elif token != ":" and level.value_kept:
                 if len(levels) == 2 and self._text[slice(*level.key)] == '"@@locale"':
                     self._locale = match.span()
@@ -87,7 +90,7 @@ class JsonDocument:
                 if is_message(text := read_any_json(token), self._text[level.key[0] + 1:level.key[1] - 1]):
                     self.blocks.append(trim(Block(
                         text, place=f"line {line}", keeps_lines=True, access_keys="&",
-                        syntax=("chrome",) if self._is_extension else ("vue", *IN_STRINGS)))[1])
+                        syntax=(_TEXT_KEYS.get(self._text_key, "vue"), *IN_STRINGS)))[1])
                     self._strings.append(match.span())
                     if level.is_object and (plural := _PLURAL.fullmatch(self._text[slice(*level.key)])):
                         level.plurals.setdefault(plural[1], {})[plural[2]] = len(self.blocks) - 1

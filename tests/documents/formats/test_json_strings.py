@@ -56,6 +56,13 @@ def test_only_the_messages_of_a_browser_extension_are_translated():
     assert texts(JsonDocument(source.replace('"name": {', '"name": {"x": 1, ').encode()))[1] == "Number of dogs"
 
 
+@pytest.mark.parametrize(("key", "comment"), [
+    ("defaultMessage", "description"), ("string", "developer_comment"), ("message", "description")])
+def test_comments_beside_messages_are_not_translated(key, comment):
+    source = f'{{"a.b": {{"{comment}": "Shown on top", "{key}": "A dog"}}, "c": {{"{key}": "Two dogs"}}}}'
+    assert texts(JsonDocument(source.encode())) == ["A dog", "Two dogs"]
+
+
 @pytest.mark.parametrize(("language", "expected"), [
     ("ru", '"dog_one": "{{count}} DOGS", "dog_other": "{{count}} DOGS", "dog_few": "{{count}} DOGS", '
            '"dog_many": "{{count}} DOGS"'),
