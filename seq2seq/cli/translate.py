@@ -201,6 +201,7 @@ def translate(
         sampling=sampling, temperature=temperature, top_p=top_p, seed=seed, fusion_weight=fusion_weight)
     from seq2seq.documents.placeholders import Placeholders
     from seq2seq.documents.translate_document import divide_document, model_recipe, protected, read_document
+    from seq2seq.translation.output_faults import NOT_TRANSLATED
     from seq2seq.translation.sources import constrained_sources, growing_blocks
     from seq2seq.translation.worker_processes import device_of_worker
 
@@ -264,6 +265,8 @@ def translate(
         if unfinished.output is not None:
             finished = stop.interruptible(unfinished.blocks())
             if divided:
+                for place, problem in divided.unread:
+                    warnings.faulty.warn(place, f"{NOT_TRANSLATED}: {problem}")
                 with naming(name):
                     unfinished.output.write(divided.join(b"".join(finished).decode().split("\n")[:-1],
                                                          recipe.languages.target, safe.align, warnings.faulty.warn))

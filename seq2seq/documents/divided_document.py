@@ -17,7 +17,7 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.placement import Align, align_words, place_tags, single_spaced, with_spaces
 from seq2seq.documents.preparation import Prepared, prepare
 from seq2seq.documents.spans import overlapping, replace_spans
-from seq2seq.translation.output_faults import LOST_PLACEHOLDER, NOT_TRANSLATED
+from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 
 MAX_SENTENCES = 400_000
 """Maximum number of sentences of a document. Each sentence takes up to 2 kB of memory."""
@@ -207,6 +207,7 @@ class DividedDocument:
 
     sentences: texts to translate, as `_plain` returns them. Sentences without letters are left out.
     places: place in the document of the first occurrence of each of `sentences`, such as `line 12`.
+    unread: place and problem of each message with branches that cannot be read, and so stays as it is.
     """
 
     def __init__(self, document: Document, once: bool = False, placeholders: Placeholders = _STANDARD) -> None:
@@ -221,15 +222,15 @@ class DividedDocument:
         self.sentences: list[str] = []
         self.places: list[str] = []
         self._indices: list[int] = []                                   # index in `sentences` of each sentence to join
-        self._unread: list[str] = []                                    # places of messages that stay as they are
+        self.unread: list[tuple[str, str]] = []
         first: dict[str, int] = {}
         count = 0
         for block in document.blocks:
             try:
                 prepared = prepare(block)
-            except DocumentError:
+            except DocumentError as error:
                 prepared = Prepared(block, [])
-                self._unread.append(block.place or "the document")
+                self.unread.append((block.place or "the document", str(error)))
             self._blocks.append(_DividedPieces(prepared, [divide_block(piece.block, placeholders)
                                                           for piece in prepared.pieces]))
             sentences = [sentence for piece in self._blocks[-1].pieces for sentence in piece.sentences]
@@ -258,8 +259,7 @@ class DividedDocument:
             align: function that aligns tagged sentences with their translations; None: tags are placed by position.
             report: function that is called with the place of a block and a fault: LOST_PLACEHOLDER if the block lost a
                 placeholder or a tag which its translated sentences still have, or if directives of printf changed their
-                order, NOT_TRANSLATED if it is a message with
-                branches that cannot be read.
+                order.
         """
         pairs = iter([(self.sentences[index], translations[index]) for index in self._indices])
         translated = [[[next(pairs) if is_translatable(sentence.text) else None for sentence in piece.sentences]
@@ -270,8 +270,6 @@ class DividedDocument:
                   if sentence.tags and pair and pair[0] != pair[1]]
         weights = iter(align_words(align, tagged, self._placeholders))
         blocks, damaged = [], list[str]()
-        for place in self._unread:
-            report(place, NOT_TRANSLATED)
         for block, found in zip(self._blocks, translated, strict=True):
             pieces = [self._joined(piece, of_piece, weights, target_language)
                       for piece, of_piece in zip(block.pieces, found, strict=True)]

@@ -29,6 +29,7 @@ from seq2seq.serve.scheduler import Scheduler, require_short
 from seq2seq.serve.threads import in_thread
 from seq2seq.tokenizers.context import in_context
 from seq2seq.tokenizers.source import Source
+from seq2seq.translation.output_faults import NOT_TRANSLATED
 from seq2seq.translation.translator import TERM_REPORTS, Translation
 
 AUTO = "auto"
@@ -307,7 +308,7 @@ def _translated(document: DividedDocument, n_best: Sequence[list[Translation]], 
     if len(path) == 1:
         return Translated([document.join(document.sentences, path[-1])], path, [], detected)
 
-    damaged: Counter[str] = Counter()
+    damaged = Counter({NOT_TRANSLATED: len(document.unread)})
 
     def joined(rank: int) -> bytes:
         """Join the translations of one rank. A sentence with fewer translations contributes its best one."""
@@ -325,7 +326,7 @@ def _report(translations: Sequence[Translation], damaged: Counter[str]) -> dict[
     """Return what is wrong with the sentences of a text; an empty dict if nothing is.
 
     faults: number of sentences with each fault. lost_terms, placed_terms, misplaced_terms: see `Translation`.
-    damaged: number of blocks with each fault of `DividedDocument.join`.
+    damaged: number of blocks with each fault of `DividedDocument`.
     """
     faults = Counter(fault for one in translations for fault in one.faults) + damaged
     report: dict[str, Any] = {"faults": dict(+faults)}

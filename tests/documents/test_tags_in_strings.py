@@ -197,3 +197,12 @@ def test_a_sign_of_directives_that_a_translation_has_as_text_is_doubled(source, 
     source = f'#, {flag}-format\nmsgid {json.dumps(source)}\nmsgstr ""\n'
     divided = DividedDocument(parse(source.encode(), "po", "a", "en", "de"))
     assert polib.pofile(divided.join([translation], "de").decode())[0].msgstr == expected
+
+
+def test_a_message_that_cannot_be_read_stays_as_it_is_and_is_reported_with_its_problem():
+    source = b'{"a": "A dog",\n"b": "You have {n, plural, one {# dog"}'
+    divided = DividedDocument(parse(source, "json", "a", "en", "de"))
+    assert divided.sentences == ["A dog"]
+    ((place, problem),) = divided.unread
+    assert place == "line 2" and "a branch one without its }" in problem
+    assert divided.join(["Ein Hund"], "de") == source.replace(b"A dog", b"Ein Hund")

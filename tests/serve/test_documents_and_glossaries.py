@@ -117,6 +117,12 @@ def test_tags_inside_sentences_are_aligned_in_the_model_thread(format):
         assert len(models.batches) == 4, "no alignment of a translation by way of English"
 
 
+def test_a_message_that_cannot_be_read_is_reported(echo):
+    fields = {"q": '["{n, plural, one {ein", "zwei"]', "source": "de", "target": "en", "format": "json"}
+    assert requests.post(f"{echo}/translate", json=fields, timeout=20).json() == {
+        "translatedText": '["{n, plural, one {ein", "en(zwei)"]', "faults": {"not_translated": 1}}
+
+
 def test_requests_name_a_glossary(echo):
     fields = {"q": "eins", "source": "de", "target": "en"}
     assert requests.get(f"{echo}/glossaries", timeout=20).json() == [{"name": "terms", "source": "de", "target": "en"}]
