@@ -64,11 +64,11 @@ READERS = {
     "android": lambda text: text.split("[CDATA[")[1].split("]]>")[0]}
 
 
-@pytest.mark.parametrize("format", CONTENTS)
-@pytest.mark.parametrize(("source", "expected"), TAGGED)
+# Android's strings have other quotes, and a comment in them is no comment.
+@pytest.mark.parametrize(("format", "source", "expected"), [
+    (format, *one) for format in CONTENTS for one in TAGGED
+    if format != "android" or "'" not in one[0] and "<!--" not in one[0]])
 def test_tags_of_strings_are_placed_by_alignment_in_every_format(format, source, expected):
-    if format == "android" and ("'" in source or "<!--" in source):
-        pytest.skip("Android's strings have other quotes, and a comment in them is no comment")
     assert READERS[format](translated(CONTENTS[format](source).encode(), format)) == expected
 
 
