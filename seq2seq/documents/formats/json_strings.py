@@ -25,6 +25,8 @@ from seq2seq.files import read_any_json
 _TEXT_KEYS = {"message": "chrome", "defaultMessage": "vue", "string": "vue"}
 """Keys of the texts in objects that describe a message each, and a syntax of these texts."""
 _OTHER_KEYS = {"description", "placeholders", "hash", "developer_comment", "context", "id", "file", "start", "end"}
+_MAX_KEY = 100
+"""Maximum length of the beginning of a key that can tell what its values are."""
 _PLURAL = re.compile(r'("[^"]{1,200}_)(zero|one|two|few|many|other)"')
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 
@@ -87,7 +89,8 @@ class JsonDocument:
             elif token != ":":
                 line += self._text.count("\n", counted, match.start())
                 counted = match.start()
-                if is_message(text := read_any_json(token), self._text[level.key[0] + 1:level.key[1] - 1]):
+                key = self._text[level.key[0] + 1:level.key[1] - 1][:_MAX_KEY] if level.key[1] else ""
+                if is_message(text := read_any_json(token), key):
                     self.blocks.append(trim(Block(
                         text, place=f"line {line}", keeps_lines=True, access_keys="&",
                         syntax=(_TEXT_KEYS.get(self._text_key, "vue"), *IN_STRINGS)))[1])

@@ -72,3 +72,8 @@ def test_plural_forms_of_i18next_become_those_of_the_target_language(language, e
     source = '{"dog_one": "A dog", "dog_other": "{{count}} dogs", "sign_one": "One sign", "x": ["A"]}'
     result = upper(JsonDocument(source.encode()), language).decode().replace("{{COUNT}}", "{{count}}")
     assert result == f'{{{expected}, "sign_one": "ONE SIGN", "x": ["A"]}}'
+
+
+def test_strings_of_a_list_have_no_key():
+    assert texts(JsonDocument(b'["red", "it is", ["red"], {"color": ["red", "a red dog"]}]')) == [
+        "red", "it is", "red", "a red dog"]
