@@ -17,6 +17,7 @@ from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.placement import Align, align_words, place_tags, single_spaced, with_spaces
 from seq2seq.documents.preparation import Prepared, prepare
 from seq2seq.documents.spans import overlapping, replace_spans
+from seq2seq.documents.syntaxes import find_markup
 from seq2seq.translation.output_faults import LOST_PLACEHOLDER
 
 MAX_SENTENCES = 400_000
@@ -32,8 +33,6 @@ _USAGE = re.compile(r"(?:\]|\b[A-Z]{2,})\.\.\.\s?\Z|\.\.\.\]\Z")
 """End of a repeated argument of a command, as in "cp [OPTION]... SOURCE... TARGET", with the next character."""
 _LOOK_BACK = 40
 _NOT_A_SPACE = re.compile(r"[ \t\u00a0]*+[\r\n]\s*+|[\t\u00a0]")
-_UNNUMBERED = re.compile(r"(?<![\d%])%[-+#0]*+\d*+(?:\.\d++)?(?:hh|h|ll|l|z|j|t|q)?[diouxXeEfgGcsp@](?![a-z]{3})"
-                         r"|(?<!\{)\{\}")
 _STANDARD = Placeholders()
 
 
@@ -308,16 +307,19 @@ class DividedDocument:
         counts = self._placeholders.counts
         before = counts(block.text, *(translation for _, translation in pairs))
         after = counts(joined.text, *(sentence for sentence, _ in pairs))
-        return before != after or Counter(tag.raw for tag in block.tags) != Counter(tag.raw for tag in joined.tags) or (
+        if before != after or not block.tags and not joined.tags:                  # most blocks have no tags
+            return before != after
+        return Counter(tag.raw for tag in block.tags) != Counter(tag.raw for tag in joined.tags) or (
             _is_well_nested(block.tags) and not _is_well_nested(joined.tags))
 
 
 def _reordered(source: str, translation: str) -> bool:
     """Return True if a translation has directives of printf without numbers, which take their arguments in the order in
     which they stand, in another order than its source."""
-    if "%" not in source and "{}" not in source:
+    if source.count("%") < 2:
         return False
-    old, new = _UNNUMBERED.findall(source), _UNNUMBERED.findall(translation)
+    old, new = ([text[one.begin:one.end] for one in find_markup(text, ("printf",))] for text in (source, translation))
+    old, new = ([directive for directive in directives if "$" not in directive] for directives in (old, new))
     return old != new and sorted(old) == sorted(new)
 
 

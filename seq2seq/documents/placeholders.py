@@ -117,7 +117,7 @@ class Placeholders:
 
     def counts(self, *texts: str) -> Counter[str]:
         """Return the number of occurrences of each placeholder in all texts."""
-        return Counter(text[begin:end] for text in texts for begin, end in self.spans(text))
+        return Counter([text[begin:end] for text in texts for begin, end in self.spans(text)])
 
 
 _TAG = re.compile(r"<(/?)([A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})\b[^<>\n]{0,400}?(/?)>")

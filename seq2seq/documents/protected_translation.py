@@ -20,7 +20,7 @@ from typing import Unpack
 import numpy as np
 
 from seq2seq.data.line_splitting import Span, split_margins
-from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_tags
+from seq2seq.documents.block import MAX_BLOCK_CHARACTERS, Block, Tag, TagKind, is_translatable, pair_tags
 from seq2seq.documents.glossary import FoundTerm, Glossary, Term, find_words
 from seq2seq.documents.placeholders import Placeholders, paired_tags, tag_kind
 from seq2seq.documents.placement import MAX_TAGS, Align, align_words, place_tags, single_spaced, with_spaces
@@ -391,7 +391,9 @@ class ProtectedTranslator:
 
 
 def _without_tags(text: str) -> Block | None:
-    """Return a line without its tags, which are those of the block; None if it has none, or too many."""
+    """Return a line without its tags, which are those of the block; None if it has none, or is too long for a block."""
+    if len(text) > MAX_BLOCK_CHARACTERS // 2:                                   # the translation may be longer
+        return None
     tags = [replace(one, kind="alone") if one.kind == "break" else one for one in tags_in_text(text)]
     return without_markup(Block(text), tags)[0] if 0 < len(tags) <= MAX_TAGS else None
 
