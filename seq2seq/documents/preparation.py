@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from seq2seq.documents.access_keys import with_key, without_key
 from seq2seq.documents.block import Block, Tag, TagKind, element_ends, pair_tags
+from seq2seq.documents.inline import UNTRANSLATED, VOID, element_name
 from seq2seq.documents.messages import BranchedMessage, parse_message
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.documents.spans import blanked, overlapping
@@ -23,13 +24,11 @@ _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z_][\w:.-]{0,80}|[0-9]{1,3})"
                   r"(?P<rest>(?:\s(?:[^<>\"'/]|/(?!>)|(?<=[^\s\"'}])/|\"[^\"<]{0,2000}\"|'[^'<]{0,2000}'){0,400})?)"
                   r"(?P<alone>/?)>|<!\[CDATA\[|\]\]>|<!--(?:(?!-->|<!--).){0,2000}-->", re.DOTALL)
 _ELEMENTS = {
-    "void": "area base br col embed hr img input link meta source track wbr",
     "dividing": "address article aside blockquote br center dd details div dl dt fieldset figcaption figure footer "
                 "form h1 h2 h3 h4 h5 h6 header hr li main nav ol p section summary table tbody td tfoot th thead tr ul",
     "not translated": "code kbd math pre samp script style svg tt var",
 }
-_VOID, _BREAKS, _KEPT = (frozenset(names.split()) for names in _ELEMENTS.values())
-_NOT_TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"']?[^\"'>]*\bnotranslate\b", re.IGNORECASE)
+_BREAKS, _KEPT = (frozenset(names.split()) for names in _ELEMENTS.values())
 _FIRST_MARK = 0xF0000
 """First of the private characters that stand for the tags of a block while its branches are found."""
 _MARKS = re.compile("([\U000f0000-\U000ffffd])")
@@ -51,8 +50,8 @@ def tags_in_text(text: str, hidden: Sequence[Markup] = ()) -> list[Markup]:
         return []
     text = blanked(text, [(one.begin, one.end) for one in hidden])
     text = blanked(text, [span for span in _PLACEHOLDERS.spans(text) if text[span[0]] != "<"])
-    found = [(match, match["name"].lower() if match["name"] else "") for match in _TAG.finditer(text)]
-    kinds: list[TagKind] = ["alone" if match["alone"] or name in _VOID or not name else
+    found = [(match, element_name(match["name"] or "")) for match in _TAG.finditer(text)]
+    kinds: list[TagKind] = ["alone" if match["alone"] or name in VOID or not name else
                             "close" if match["end"] else "open" for match, name in found]
     names = [name for _, name in found]
     ends = element_ends(zip(kinds, names, strict=True))
@@ -64,7 +63,7 @@ def tags_in_text(text: str, hidden: Sequence[Markup] = ()) -> list[Markup]:
         last = index
         if name in _BREAKS and (kinds[index] == "alone" or index in ends or index in closed):
             markup.append(Markup(*match.span(), "break"))
-        elif index in ends and (name in _KEPT or _NOT_TRANSLATED.search(match["rest"])):
+        elif index in ends and (name in _KEPT or UNTRANSLATED.search(match["rest"])):
             last = ends[index]
             markup.append(Markup(match.start(), found[last][0].end(), "alone"))
         elif kinds[index] == "alone" or index in ends or index in closed:

@@ -83,7 +83,9 @@ def test_what_is_no_pair_of_tags_stays_in_the_text(text):
     ("Run <code>a <b>b</b></code> now", "Run  now", ["<code>a <b>b</b></code>"]),
     ('Run <b translate="no">My App</b> now', "Run  now", ['<b translate="no">My App</b>']),
     ("Hello <name>, <i>you</i>", "Hello <name>, you", ["<i>", "</i>"]),
-    ("<b>one <i>two</b>", "one <i>two", ["<b>", "</b>"]), ("a<br />b<img src=c>", "ab", ["<br />", "<img src=c>"]),
+    ("<Link>a</Link><Section>b</Section> <BR>", "ab ", ["<Link>", "</Link>", "<Section>", "</Section>", "<BR>"]),
+    ("<Col>", "<Col>", []), ("<b>one <i>two</b>", "one <i>two", ["<b>", "</b>"]),
+    ("a<br />b<img src=c>", "ab", ["<br />", "<img src=c>"]),
     ("<b>%s</b> {x} <i></i>", "%s {x} ", ["<b>", "</b>", "<i>", "</i>"])])
 def test_tags_are_taken_out_of_a_string(text, without, raws):
     (piece,) = prepare(Block(text)).pieces

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from seq2seq.documents.block import IN_STRINGS, Block, TagKind, pair_tags
+from seq2seq.documents.inline import VOID, element_name
 from seq2seq.documents.plurals import plural_sources
 from seq2seq.documents.spans import is_message, join_surrogates, trim
 from seq2seq.documents.xml_tokens import XmlToken
@@ -20,7 +21,6 @@ _CONTROLS = {"n": "\n", "t": "\t"}
 _REFERENCE = re.compile(r"[@?]\+?(?:[\w.]++:)?\w++(?:/[\w.]++)?")
 _HTML_TAG = re.compile(r"<![^<>]*+>|<(/?)([a-zA-Z][^\s<>/]*+)[^<>]*+>")
 _ESCAPED_SPACE = "\\u0020"
-_VOID = {"br", "hr", "img", "wbr"}
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
@@ -184,8 +184,8 @@ def _html(token: XmlToken, decoder: _Decoder) -> Block:
         parts.append(decoder.decode(token.text[last:match.start()]))
         length += len(parts[-1])
         last = match.end()
-        name = (match[2] or "").lower()
-        alone = not name or name in _VOID or match[0].endswith("/>")
+        name = element_name(match[2] or "")
+        alone = not name or name in VOID or match[0].endswith("/>")
         kind: TagKind = "break" if name == "br" else "close" if match[1] else "alone" if alone else "open"
         tags.append((length, match[0], kind, name))
     parts.append(decoder.decode(token.text[last:]))

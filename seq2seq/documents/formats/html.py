@@ -18,6 +18,7 @@ from functools import partial
 
 from seq2seq.documents.block import MAX_TAGS, Block, decode, element_ends, require_count
 from seq2seq.documents.html_templates import Code, find_code
+from seq2seq.documents.inline import UNTRANSLATED, VOID
 from seq2seq.documents.runs import RunDocument, Token
 from seq2seq.documents.spans import replace_spans
 
@@ -30,14 +31,12 @@ _ELEMENTS = {
              "frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html input legend li link main marquee menu meta nav "
              "noscript ol optgroup option p param search section select summary table tbody td template tfoot th thead "
              "title tr ul video",
-    "void": "area base basefont bgsound br col embed frame hr img input link meta param source track wbr",
     "inline opaque": "code kbd math rp rt rtc samp svg var",
     "opaque": "canvas iframe listing noembed noframes object plaintext pre script style textarea xmp",
 }
-_BLOCK, _VOID, _INLINE_OPAQUE, _OPAQUE = (frozenset(names.split()) for names in _ELEMENTS.values())
+_BLOCK, _INLINE_OPAQUE, _OPAQUE = (frozenset(names.split()) for names in _ELEMENTS.values())
 _BLOCK |= _OPAQUE
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([A-Za-z0-9._-]+)", re.IGNORECASE)
-_UNTRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?no\b|\bclass\s*=\s*[\"']?[^\"'>]*\bnotranslate\b", re.IGNORECASE)
 _TRANSLATED = re.compile(r"\btranslate\s*=\s*[\"']?yes\b", re.IGNORECASE)
 _ADDRESS = re.compile(r"\s*(?:https?://|www\.|[@#])\S+\s*")
 _RAW_TEXT = frozenset({"script", "style", "textarea"})
@@ -96,7 +95,7 @@ def _tokens(source: str) -> Iterator[Token]:
         elif match["end"]:
             yield Token("close", raw, name)
         else:
-            alone = name in _VOID or raw.endswith("/>")
+            alone = name in VOID or raw.endswith("/>")
             yield Token("alone" if alone else "open", raw, name)
             if name in _RAW_TEXT and not alone:
                 closing = re.compile(rf"</{name}[\s>]", re.IGNORECASE).search(markup, begin)
@@ -139,7 +138,7 @@ def _with_opaque_joined(tokens: list[Token]) -> list[Token]:
         divided = bool(resumed) and resumed[-1][0] == index
         if divided or (token.kind == "open" and index in ends and _is_opaque(tokens, index, ends[index])):
             after = stop = resumed.pop()[1] if divided else ends[index] + 1
-            if divided or (token.name not in _OPAQUE and _UNTRANSLATED.search(token.raw)):
+            if divided or (token.name not in _OPAQUE and UNTRANSLATED.search(token.raw)):
                 next_exception = bisect_left(exceptions, index if divided else index + 1)
                 stop = min([after, *exceptions[next_exception:next_exception + 1]])
             if stop < after:
@@ -170,7 +169,7 @@ def _ruby_ends(tokens: Sequence[Token]) -> dict[int, int]:
 
 def _is_opaque(tokens: list[Token], begin: int, end: int) -> bool:
     token = tokens[begin]
-    if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or _UNTRANSLATED.search(token.raw):
+    if token.name in _OPAQUE or token.name in _INLINE_OPAQUE or UNTRANSLATED.search(token.raw):
         return True
     if token.name not in ("a", "span") or end - begin > 20:
         return False

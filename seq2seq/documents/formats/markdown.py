@@ -25,7 +25,7 @@ from ruamel.yaml.error import YAMLError
 from seq2seq.documents.block import Block, Tag, TagKind, is_translatable, pair_tags, require_count
 from seq2seq.documents.formats.markdown_parser import parser
 from seq2seq.documents.formats.plain_text import one_line
-from seq2seq.documents.inline import find_core, shift_tags
+from seq2seq.documents.inline import VOID, find_core, shift_tags
 from seq2seq.documents.spans import decode_text, is_message, replace_spans
 
 MAX_CHARACTERS = 10_000_000
@@ -42,7 +42,6 @@ _FIELD = re.compile(r"^(?P<key>(?i:title|sub_?title|description|summary|sidebar_
 """Field of the front matter that is text for readers, on one line."""
 _LINK_TITLE = re.compile(r"""(?<=\s)(?:(["'])(?P<quoted>.*)\1|\((?P<braced>.*)\))\Z""", re.DOTALL)
 _HTML = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z][^\s/>]*)")
-_VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _ESCAPES: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...] = tuple(
     (re.compile(marks), re.compile(others)) for marks, others in (
         (r"\\\Z", "(?!)"), (r"[\\&<]", "(?!)"), (r"[\\`*\[<>&~!]|(?<![^\W_])_|_(?![^\W_])", "(?!)"),
@@ -573,7 +572,7 @@ def _inline(children: Sequence[Token], source: str
                 tags.append((length, source[begin:end], "break", name))
                 content = "" if name else " "
             else:
-                alone = not html or name in _VOID or token.content.endswith("/>")
+                alone = not html or name in VOID or token.content.endswith("/>")
                 tags.append((length, source[begin:end],
                              "alone" if alone else "close" if html and html["end"] else "open", name))
         texts.append(content)
