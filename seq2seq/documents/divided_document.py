@@ -125,12 +125,16 @@ def divide_block(block: Block, placeholders: Placeholders = _STANDARD) -> Divide
         else:
             sentence_tags[number].append(tag)
     ends = [0, *(begin + len(sentence) for begin, sentence in zip(begins, texts, strict=True))]
-    gaps = []
-    for index, (end, begin) in enumerate(zip(ends, [*begins, len(text)], strict=True)):
-        gaps.append((text[end:begin], tuple(replace(tag, position=tag.position - end) for tag in gap_tags[index])))
-    sentences = [Sentence(sentence, begin, tuple(replace(tag, position=tag.position - begin) for tag in tags))
+    gaps = [(text[end:begin], _moved(tags, end)) for end, begin, tags in zip(
+        ends, [*begins, len(text)], gap_tags, strict=True)]
+    sentences = [Sentence(sentence, begin, _moved(tags, begin))
                  for sentence, begin, tags in zip(texts, begins, sentence_tags, strict=True)]
     return DividedBlock(block, sentences, gaps)
+
+
+def _moved(tags: Sequence[Tag], begin: int) -> tuple[Tag, ...]:
+    """Return tags with positions that count from `begin`."""
+    return tuple([replace(tag, position=tag.position - begin) for tag in tags]) if tags else ()
 
 
 def _without_cuts(line: DividedLine, spans: Sequence[Span]) -> DividedLine:
