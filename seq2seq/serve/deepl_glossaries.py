@@ -102,8 +102,7 @@ class GlossaryStore:
         """
         self._directory, self._lock = directory, threading.RLock()
         self._glossaries: dict[str, ClientGlossary] = {}
-        self._loaded: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
-        self._counts: dict[tuple[str, Languages], int] = {}
+        self._loaded: OrderedDict[tuple[Dictionary, Languages], Glossary] = OrderedDict()
         if directory is not None:
             self._open(directory)
 
@@ -151,10 +150,7 @@ class GlossaryStore:
     def get(self, client: str, glossary_id: str) -> ClientGlossary:
         """Return a glossary of a client. Raises ApiError if it has no such glossary."""
         with self._lock:
-            return self._get(client, glossary_id)
-
-    def _get(self, client: str, glossary_id: str) -> ClientGlossary:
-        found = self._glossaries.get(glossary_id)
+            found = self._glossaries.get(glossary_id)
         if found is None or found.owner != _owner(client):
             raise ApiError(404, "There is no such glossary")
         return found
@@ -178,7 +174,7 @@ class GlossaryStore:
             ApiError: see `create`, or the client has no such glossary.
         """
         def found() -> ClientGlossary:
-            old = self._get(client, glossary_id)
+            old = self.get(client, glossary_id)
             return old if name is None else replace(old, name=_checked_name(name))
 
         return self._change(found, change)
@@ -217,18 +213,15 @@ class GlossaryStore:
     def delete(self, client: str, glossary_id: str) -> None:
         """Delete a glossary. Raises ApiError if the client has no such glossary."""
         with self._lock:
-            found = self._get(client, glossary_id)
+            found = self.get(client, glossary_id)
             self._unlink([f"{found.glossary_id}.json", *(one.file for one in found.dictionaries)])
             del self._glossaries[glossary_id]
 
     def entries(self, dictionary: Dictionary) -> dict[str, str]:
         """Return the entries of a dictionary. Raises ApiError if it was changed or deleted in the meantime."""
-        with self._lock:
-            return self._entries(dictionary)
-
-    def _entries(self, dictionary: Dictionary) -> dict[str, str]:
         try:
-            text = regular_bytes(self._require_directory() / dictionary.file).decode()
+            with self._lock:
+                text = regular_bytes(self._require_directory() / dictionary.file).decode()
         except OSError as error:
             raise ApiError(404, "The glossary was changed or deleted") from error
         lines = (line.partition("\t") for line in text.split("\n")[:-1])
@@ -236,14 +229,13 @@ class GlossaryStore:
 
     def terms(self, dictionary: Dictionary, languages: Languages) -> Glossary:
         """Return the terms of a dictionary for a direction of a model. languages: source and target language."""
-        key = dictionary.file, languages
+        key = dictionary, languages
         with self._lock:
             if key not in self._loaded:
-                self._loaded[key] = _glossary(self._entries(dictionary), languages)
-                self._counts[key] = dictionary.entry_count
+                self._loaded[key] = _glossary(self.entries(dictionary), languages)
             self._loaded.move_to_end(key)
-            while len(self._loaded) > 1 and sum(self._counts.values()) > LOADED_ENTRIES:
-                del self._counts[self._loaded.popitem(last=False)[0]]
+            while len(self._loaded) > 1 and sum(one.entry_count for one, _ in self._loaded) > LOADED_ENTRIES:
+                self._loaded.popitem(last=False)
             return self._loaded[key]
 
     def _require_directory(self) -> Path:
