@@ -48,7 +48,7 @@ Entries = Mapping[str, str]
 @dataclass(frozen=True)
 class Dictionary:
     """Terms for one direction. source_lang, target_lang: codes without script and region (`base_language`). file: name
-    of the file with the terms, in the format that `Glossary.read` reads. bytes: size of this file."""
+    of the file, which has a term, a tab and the translation in each line. bytes: size of this file."""
 
     source_lang: str
     target_lang: str
