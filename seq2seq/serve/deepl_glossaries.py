@@ -12,7 +12,6 @@ import unicodedata
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,7 @@ from seq2seq.files import NotJson, parse_json, regular_bytes
 from seq2seq.languages import canonical
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.storage.atomic import delete_temporary, make_directories, open_without_links, replace_file
-from seq2seq.storage.locks import LOCK, lock_file
+from seq2seq.storage.locks import LOCK, lock_if_free
 
 MAX_TEXT_BYTES = 1024
 """Maximum size of a name, of a term and of its translation, as in DeepL's interface."""
@@ -115,7 +114,8 @@ class GlossaryStore:
         try:
             make_directories(directory)
             self._locked = open_without_links(str(directory / LOCK), os.O_RDWR | os.O_CREAT)
-            self._lock_directory()
+            if not lock_if_free(self._locked):
+                raise UserError(f"{directory} is in use by another server. Choose another --glossary-directory.")
             delete_temporary(directory)
             for path in sorted(directory.glob("*.json")):
                 glossary = _read(path)
@@ -127,14 +127,6 @@ class GlossaryStore:
         except OSError as error:
             raise UserError(f"{error.filename or directory} cannot be used: {error.strerror}. Choose another "
                             "--glossary-directory.") from error
-
-    def _lock_directory(self) -> None:
-        with suppress(OSError):                                                 # a file system without locks
-            try:
-                lock_file(self._locked)
-            except BlockingIOError:
-                raise UserError(f"{self._directory} is in use by another server. Choose another "
-                                "--glossary-directory.") from None
 
     def close(self) -> None:
         """Let another server use the directory."""
