@@ -3,6 +3,7 @@
 import functools
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -51,15 +52,20 @@ def write_corpus(folder: Path) -> None:
             (folder / f"{name}.{language}").write_text("".join(pair[side] + "\n" for pair in pairs))
 
 
+def train_toy(folder: Path, settings: Sequence[str] = (), recipe: str = RECIPE) -> None:
+    """Write the corpus and recipe.yaml, and train the directory `run`."""
+    write_corpus(folder)
+    (folder / "recipe.yaml").write_text(recipe)
+    train(load_recipe(folder / "recipe.yaml", settings), folder / "run")
+
+
 @functools.cache
 def _finished() -> tempfile.TemporaryDirectory:
     """Train the recipe once per process. The directory is deleted at the end of the process."""
     directory = tempfile.TemporaryDirectory()
     folder = Path(directory.name)
-    write_corpus(folder)
-    (folder / "recipe.yaml").write_text(RECIPE)
     with (folder / "messages").open("w") as messages, redirect_stderr(messages):
-        train(load_recipe(folder / "recipe.yaml"), folder / "run")
+        train_toy(folder)
     return directory
 
 

@@ -81,10 +81,10 @@ def serve(
     precision: PrecisionOption = Precision.auto,
     threads: Threads = None,
 ) -> None:
-    """Translate over HTTP, with the interface of LibreTranslate.
+    """Translate over HTTP, with the interfaces of LibreTranslate and DeepL.
 
-    The server answers programs that use LibreTranslate's interface or DeepL's. Its page /docs describes
-    the interface. If the files of a model change, the server reloads this model. After SIGHUP, it reloads all models.
+    The server's page /docs describes them. If the files of a model change, the server reloads this model. After SIGHUP,
+    it reloads all models.
     """
     if require_key and api_keys is None:
         raise UserError("--require-key needs keys. Add --api-keys FILE.")

@@ -74,7 +74,9 @@ def divide_document(data: bytes, format: str, name: str, languages: Languages, c
     context: `data.context` of the model. Without context, equal sentences have equal translations. placeholders: those
     that the document must keep.
     """
-    return DividedDocument(parse(data, format, name, *languages.pair), once=not context, placeholders=placeholders)
+    parsed = parse(data, format, name, *languages.pair)
+    with naming(name):
+        return DividedDocument(parsed, once=not context, placeholders=placeholders)
 
 
 def protected(translator: Translator | TranslatorPool, glossary: Path | None = None, placeholders: Sequence[str] = (),

@@ -172,8 +172,7 @@ class DeepLApi:
     async def get_entries(self, request: Request) -> Response:
         """Answer GET /v2/glossaries/<id>/entries."""
         dictionary = _only_dictionary(await self._glossary(request))
-        entries = await in_thread(lambda: self.store.entries(dictionary), large=False)
-        return Response(_as_tsv(entries), media_type="text/tab-separated-values")
+        return Response(await self._entries(dictionary), media_type="text/tab-separated-values")
 
     async def list_multilingual_glossaries(self, request: Request) -> Response:
         """Answer GET /v3/glossaries."""
@@ -215,10 +214,9 @@ class DeepLApi:
         dictionary = glossary.dictionary(wanted)
         if dictionary is None:
             raise ApiError(404, "The glossary has no such dictionary")
-        found = dictionary
-        entries = await in_thread(lambda: self.store.entries(found), large=False)
         return JSONResponse({"dictionaries": [{
-            "source_lang": wanted[0], "target_lang": wanted[1], "entries": _as_tsv(entries), "entries_format": "tsv"}]})
+            "source_lang": wanted[0], "target_lang": wanted[1], "entries": await self._entries(dictionary),
+            "entries_format": "tsv"}]})
 
     async def replace_dictionary(self, request: Request) -> Response:
         """Answer PUT /v3/glossaries/<id>/dictionaries."""
@@ -246,6 +244,11 @@ class DeepLApi:
     async def _glossary(self, request: Request) -> ClientGlossary:
         return await self._with_store(
             request, lambda client: self.store.get(client, request.path_params["glossary_id"]))
+
+    async def _entries(self, dictionary: Dictionary) -> str:
+        """Return the entries of a dictionary in TSV."""
+        entries = await in_thread(partial(self.store.entries, dictionary), large=False)
+        return "\n".join(f"{source}\t{target}" for source, target in entries.items())
 
     def _pairs(self) -> list[Languages]:
         """Return the languages, without scripts and regions, for which a model can use a glossary."""
@@ -383,17 +386,17 @@ def _reader(parameters: Mapping[str, Any]) -> Read | None:
     splitting, non_splitting, ignored = (frozenset(names(parameters, name)) for name in TAG_LISTS)
     if markup == "xml":
         options = XmlOptions(splitting, non_splitting, ignored, outline, cast(SplitSentences, split or "1"))
-        return lambda data, *languages: XmlTextDocument(data, options)
+        return lambda data: XmlTextDocument(data, options)
     for name, value in zip((*TAG_LISTS, "outline_detection"), (splitting, non_splitting, ignored, not outline),
                            strict=True):
         if value:
             raise invalid(f"{name} parameter is supported only with tag_handling xml")
     if markup == "html":
         return _read_unsplit_html if split == "0" else None
-    return (lambda data, *languages: _WholeText(data, split != "0")) if split in ("0", "nonewlines") else None
+    return (lambda data: _WholeText(data, split != "0")) if split in ("0", "nonewlines") else None
 
 
-def _read_unsplit_html(data: bytes, *languages: str) -> Document:
+def _read_unsplit_html(data: bytes) -> Document:
     document = HtmlDocument(data)
     document.blocks = [replace(block, split=False) for block in document.blocks]
     return document
@@ -438,7 +441,3 @@ def _multilingual_record(glossary: ClientGlossary) -> dict[str, Any]:
 def _described(dictionary: Dictionary) -> dict[str, Any]:
     return {"source_lang": dictionary.source_lang, "target_lang": dictionary.target_lang,
             "entry_count": dictionary.entry_count}
-
-
-def _as_tsv(entries: Mapping[str, str]) -> str:
-    return "\n".join(f"{source}\t{target}" for source, target in entries.items())

@@ -12,7 +12,6 @@ import unicodedata
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,7 @@ from seq2seq.files import NotJson, parse_json, regular_bytes
 from seq2seq.languages import canonical
 from seq2seq.serve.errors import ApiError, invalid
 from seq2seq.storage.atomic import delete_temporary, make_directories, open_without_links, replace_file
-from seq2seq.storage.locks import LOCK, lock_file
+from seq2seq.storage.locks import LOCK, lock_if_free
 
 MAX_TEXT_BYTES = 1024
 """Maximum size of a name, of a term and of its translation, as in DeepL's interface."""
@@ -48,7 +47,7 @@ Entries = Mapping[str, str]
 @dataclass(frozen=True)
 class Dictionary:
     """Terms for one direction. source_lang, target_lang: codes without script and region (`base_language`). file: name
-    of the file with the terms, in the format that `Glossary.read` reads. bytes: size of this file."""
+    of the file, which has a term, a tab and the translation in each line. bytes: size of this file."""
 
     source_lang: str
     target_lang: str
@@ -102,8 +101,7 @@ class GlossaryStore:
         """
         self._directory, self._lock = directory, threading.RLock()
         self._glossaries: dict[str, ClientGlossary] = {}
-        self._loaded: OrderedDict[tuple[str, Languages], Glossary] = OrderedDict()
-        self._counts: dict[tuple[str, Languages], int] = {}
+        self._loaded: OrderedDict[tuple[Dictionary, Languages], Glossary] = OrderedDict()
         if directory is not None:
             self._open(directory)
 
@@ -116,7 +114,8 @@ class GlossaryStore:
         try:
             make_directories(directory)
             self._locked = open_without_links(str(directory / LOCK), os.O_RDWR | os.O_CREAT)
-            self._lock_directory()
+            if not lock_if_free(self._locked):
+                raise UserError(f"{directory} is in use by another server. Choose another --glossary-directory.")
             delete_temporary(directory)
             for path in sorted(directory.glob("*.json")):
                 glossary = _read(path)
@@ -128,14 +127,6 @@ class GlossaryStore:
         except OSError as error:
             raise UserError(f"{error.filename or directory} cannot be used: {error.strerror}. Choose another "
                             "--glossary-directory.") from error
-
-    def _lock_directory(self) -> None:
-        with suppress(OSError):                                                 # a file system without locks
-            try:
-                lock_file(self._locked)
-            except BlockingIOError:
-                raise UserError(f"{self._directory} is in use by another server. Choose another "
-                                "--glossary-directory.") from None
 
     def close(self) -> None:
         """Let another server use the directory."""
@@ -151,10 +142,7 @@ class GlossaryStore:
     def get(self, client: str, glossary_id: str) -> ClientGlossary:
         """Return a glossary of a client. Raises ApiError if it has no such glossary."""
         with self._lock:
-            return self._get(client, glossary_id)
-
-    def _get(self, client: str, glossary_id: str) -> ClientGlossary:
-        found = self._glossaries.get(glossary_id)
+            found = self._glossaries.get(glossary_id)
         if found is None or found.owner != _owner(client):
             raise ApiError(404, "There is no such glossary")
         return found
@@ -178,7 +166,7 @@ class GlossaryStore:
             ApiError: see `create`, or the client has no such glossary.
         """
         def found() -> ClientGlossary:
-            old = self._get(client, glossary_id)
+            old = self.get(client, glossary_id)
             return old if name is None else replace(old, name=_checked_name(name))
 
         return self._change(found, change)
@@ -217,18 +205,15 @@ class GlossaryStore:
     def delete(self, client: str, glossary_id: str) -> None:
         """Delete a glossary. Raises ApiError if the client has no such glossary."""
         with self._lock:
-            found = self._get(client, glossary_id)
+            found = self.get(client, glossary_id)
             self._unlink([f"{found.glossary_id}.json", *(one.file for one in found.dictionaries)])
             del self._glossaries[glossary_id]
 
     def entries(self, dictionary: Dictionary) -> dict[str, str]:
         """Return the entries of a dictionary. Raises ApiError if it was changed or deleted in the meantime."""
-        with self._lock:
-            return self._entries(dictionary)
-
-    def _entries(self, dictionary: Dictionary) -> dict[str, str]:
         try:
-            text = regular_bytes(self._require_directory() / dictionary.file).decode()
+            with self._lock:
+                text = regular_bytes(self._require_directory() / dictionary.file).decode()
         except OSError as error:
             raise ApiError(404, "The glossary was changed or deleted") from error
         lines = (line.partition("\t") for line in text.split("\n")[:-1])
@@ -236,14 +221,13 @@ class GlossaryStore:
 
     def terms(self, dictionary: Dictionary, languages: Languages) -> Glossary:
         """Return the terms of a dictionary for a direction of a model. languages: source and target language."""
-        key = dictionary.file, languages
+        key = dictionary, languages
         with self._lock:
             if key not in self._loaded:
-                self._loaded[key] = _glossary(self._entries(dictionary), languages)
-                self._counts[key] = dictionary.entry_count
+                self._loaded[key] = _glossary(self.entries(dictionary), languages)
             self._loaded.move_to_end(key)
-            while len(self._loaded) > 1 and sum(self._counts.values()) > LOADED_ENTRIES:
-                del self._counts[self._loaded.popitem(last=False)[0]]
+            while len(self._loaded) > 1 and sum(one.entry_count for one, _ in self._loaded) > LOADED_ENTRIES:
+                self._loaded.popitem(last=False)
             return self._loaded[key]
 
     def _require_directory(self) -> Path:

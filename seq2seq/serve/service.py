@@ -45,9 +45,8 @@ CHARACTERS_PER_TEXT = 50
 T = TypeVar("T")
 Glossaries = Mapping[tuple[str, str, str], Glossary]
 """Glossaries by name, source and target language."""
-Read = Callable[[bytes, str, str], Document]
-"""Function that parses a document, and gets its source language, which is "" if it is not known, and the target
-language."""
+Read = Callable[[bytes], Document]
+"""Function that parses a document."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +63,6 @@ class Translated(Generic[T]):
     words: list[dict[str, Any]]
     detected: Detected | None
     report: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Terms:
-    """Glossary of a request. name: name of the glossary, or "". glossaries: see `Glossaries`."""
-
-    name: str
-    glossaries: Glossaries
-
-    def of(self, path: tuple[str, ...]) -> Glossary | None:
-        """Return the glossary for a language path. Raises ApiError if the glossary that the request names has no terms
-        for these languages."""
-        if self.name and (self.name, path[0], path[-1]) not in self.glossaries:
-            raise ApiError(400, f"{self.name[:40]} is not a glossary from {path[0]} to {path[-1]}")
-        return self.glossaries[self.name, path[0], path[-1]] if self.name else None
 
 
 async def _run(function: Callable[[], T], characters: int, quick: bool = True) -> T:
@@ -172,8 +156,8 @@ class Service:
             lambda: [(mark + text.removeprefix(mark)).encode("utf-8", "replace") for text in texts], characters)
         options = RequestOptions(1 + (min(max(0, alternatives), MAX_ALTERNATIVES) if format == "text" else 0),
                                  confidence, document=format != "text")
-        terms = _Terms(glossary, self.models.glossaries if glossaries is None else glossaries)
-        translated = await self._translate(contents, source, target, format, options, client, terms, name, read=read)
+        translated = await self._translate(contents, source, target, format, options, client, glossary, glossaries,
+                                           name, read=read)
         return await _run(lambda: [
             Translated([text.decode().removeprefix(mark) for text in one.versions], one.path, one.words, one.detected,
                        one.report) for one in translated], characters)
@@ -192,12 +176,11 @@ class Service:
         """
         if format == "tmx" and source.lower() == AUTO:
             raise invalid("the source language of a .tmx file cannot be detected. Name it in the request")
-        terms = _Terms(glossary, self.models.glossaries if glossaries is None else glossaries)
-        return (await self._translate([contents], source, target, format, RequestOptions(document=True), client, terms,
-                                      name, check))[0]
+        return (await self._translate([contents], source, target, format, RequestOptions(document=True), client,
+                                      glossary, glossaries, name, check))[0]
 
     async def _translate(self, contents: Sequence[bytes], source: str, target: str, format: str,
-                         options: RequestOptions, client: str, terms: _Terms, name: str,
+                         options: RequestOptions, client: str, glossary: str, glossaries: Glossaries | None, name: str,
                          check: Callable[[str], None] = lambda text: None, read: Read | None = None,
                          ) -> list[Translated[bytes]]:
         arrival = time.monotonic()
@@ -211,7 +194,7 @@ class Service:
             if read is None:
                 parsed = [parse(one, format, name, *languages) for one in contents]
             with naming(name):
-                parsed = [read(one, *languages) for one in contents] if read else parsed
+                parsed = [read(one) for one in contents] if read else parsed
                 documents = [DividedDocument(one) for one in parsed]
             for document in documents:
                 check(document.content)
@@ -225,7 +208,7 @@ class Service:
             detected = await in_thread(lambda: [one or self._detect(document.content)[0] for one, document in zip(
                 detected, documents, strict=True)], large=len(documents) > 10)
         paths = [fixed or self.path(one.language if one else source, target) for one in detected]
-        chosen = {path: replace(options, glossary=terms.of(path)) for path in paths}
+        chosen = {path: replace(options, glossary=self._terms(path, glossary, glossaries)) for path in paths}
 
         def sentences_by_path() -> tuple[list[list[Source]], dict[tuple[str, ...], list[Source]]]:
             """Return the sentences of each text, with their contexts, and the distinct sentences of each path."""
@@ -252,6 +235,14 @@ class Service:
             raise invalid(str(error)) from None
         self.metrics.count_faults(sum((Counter(one.report.get("faults")) for one in results), Counter()))
         return results
+
+    def _terms(self, path: tuple[str, ...], name: str, glossaries: Glossaries | None) -> Glossary | None:
+        """Return the glossary of a request for a language path; None if it names none. Raises ApiError if the glossary
+        that it names has no terms for these languages."""
+        terms = (self.models.glossaries if glossaries is None else glossaries).get((name, path[0], path[-1]))
+        if name and terms is None:
+            raise ApiError(400, f"{name[:40]} is not a glossary from {path[0]} to {path[-1]}")
+        return terms
 
     def _align(self, path: tuple[str, ...], arrival: float, client: str, pairs: Sequence[tuple[str, str]],
                ) -> Sequence[np.ndarray | None]:

@@ -51,6 +51,18 @@ def lock_file(descriptor: int, shared: bool = False) -> None:
     fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
+def lock_if_free(descriptor: int, shared: bool = False) -> bool:
+    """Lock an open file as `lock_file` does. Return False if another process holds a conflicting lock, but True if the
+    file cannot be locked."""
+    try:
+        lock_file(descriptor, shared)
+    except BlockingIOError:
+        return False
+    except OSError:                                                             # a file system without locks, Windows
+        pass
+    return True
+
+
 @contextmanager
 def lock_run(run: Path) -> Iterator[str]:
     """Lock a run directory during the block. If the process is killed, the system releases the lock.
@@ -109,11 +121,8 @@ def require_lockable(run: Path) -> None:
     except OSError as error:
         raise cannot_save(run / LOCK, error) from error
     try:
-        with contextlib.suppress(OSError):                                      # a file system without locks
-            try:
-                lock_file(descriptor, shared=True)
-            except BlockingIOError:
-                raise _in_use(run, descriptor) from None
+        if not lock_if_free(descriptor, shared=True):
+            raise _in_use(run, descriptor)
     finally:
         os.close(descriptor)
 

@@ -28,7 +28,7 @@ from seq2seq.files import (
     open_decompressed,
 )
 from seq2seq.storage.atomic import open_without_links
-from seq2seq.storage.locks import lock_file
+from seq2seq.storage.locks import lock_if_free
 
 Result = TypeVar("Result")
 
@@ -259,7 +259,8 @@ def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
         raise UserError(f"{path} cannot be written: {missing} another file.") from error
     with file:
         if not special:
-            _lock(file, part)
+            if not lock_if_free(file.fileno()):
+                raise UserError(f"another process is writing {part}. Wait until it ends, or choose another --output.")
             if part.stat().st_size and not overwrite:
                 raise UserError(f"{part} contains the unfinished output of an earlier run. Delete it to start again.")
             file.truncate(0)
@@ -278,16 +279,6 @@ def writing(path: Path | None, overwrite: bool = False) -> Iterator[Output]:
                 else:
                     part.unlink()
             raise
-
-
-def _lock(file: BinaryIO, part: Path) -> None:
-    """Lock a file for this process. Raises UserError if another process holds the lock."""
-    try:
-        lock_file(file.fileno())
-    except BlockingIOError:
-        raise UserError(f"another process is writing {part}. Wait until it ends, or choose another --output.") from None
-    except OSError:
-        pass                                                        # a network file system without locks, or Windows
 
 
 def map_lines(lines: Iterable[Line], function: Callable[[Iterator[str]], Iterator[Result]],

@@ -15,6 +15,7 @@ from random_models import ENGLISH, GERMAN, recipe_text, save_random_model, train
 
 from seq2seq import Translator, TranslatorPool, translate_document
 from seq2seq.cli import main
+from seq2seq.documents import divided_document
 from seq2seq.documents.translate_document import protected
 from seq2seq.errors import UserError
 from seq2seq.translation import text_io
@@ -85,6 +86,13 @@ def test_the_name_tells_the_format_and_all_but_the_text_stays(run, model, tmp_pa
     assert page.count(b"<b>") == page.count(b"</b>") == page.count(b"<br>") == 1 and page.count(b"{name}") == 2
     assert b"Katze" not in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.en.html", "page.html"]
+
+
+def test_a_document_of_too_many_sentences_is_refused_with_its_name_and_line(run, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(divided_document, "MAX_SENTENCES", 1)
+    (tmp_path / "a.md").write_text("ein Hund\n\neine Katze\n")
+    code, out, err = run(model, tmp_path / "a.md")
+    assert (code, out) == (2, b"") and f"{tmp_path / 'a.md'}:3: the document has more than 1 sentences" in err
 
 
 def saved(document) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy import RECIPE, write_corpus
+from toy import train_toy
 
 from seq2seq.cli import main
 from seq2seq.documents.adherence import report_columns
@@ -174,9 +174,7 @@ def test_ngrams_are_counted_in_translations_and_references():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    write_corpus(folder)
-    (folder / "recipe.yaml").write_text(RECIPE)
-    train(load_recipe(folder / "recipe.yaml"), folder / "run")
+    train_toy(folder)
     train(load_recipe(folder / "recipe.yaml", ["seed=2", "training.max_steps=5"]), folder / "other")
     return folder
 

@@ -4,6 +4,7 @@ import threading
 import time
 from contextlib import contextmanager
 
+from seq2seq.documents.glossary import Glossary
 from seq2seq.serve.app import create_app
 from seq2seq.serve.directions import Directions
 from seq2seq.serve.scheduler import estimate_tokens
@@ -24,7 +25,7 @@ class EchoModels:
 
     def __init__(self, directions=DIRECTIONS):
         self.directions = Directions(directions)
-        self.batches, self.glossaries = [], {("terms", "de", "en"): None}
+        self.batches, self.glossaries = [], {("terms", "de", "en"): Glossary([], "de", "en")}
         self.gate = threading.Event()
         self.gate.set()
 

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+from itertools import product
 
 import pytest
 import requests
@@ -232,12 +233,11 @@ def test_malformed_json_is_an_error(echo, body):
 ASKED = b'{"q": "Gr\xc3\xbc\xc3\x9fe", "source": "de", "target": "en"}'
 
 
-@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=UTF-8", "text/plain", ""])
-@pytest.mark.parametrize("body", [ASKED, b"\xef\xbb\xbf" + ASKED, b"\xef\xbb\xbf \n" + ASKED,
-                                  b"\xef\xbb\xbfq=Gr%C3%BC%C3%9Fe&source=de&target=en"])
+@pytest.mark.parametrize(("kind", "body"), [
+    *product(["application/json", "application/json; charset=UTF-8", "text/plain", ""],
+             [ASKED, b"\xef\xbb\xbf" + ASKED, b"\xef\xbb\xbf \n" + ASKED]),
+    *product(["text/plain", ""], [b"\xef\xbb\xbfq=Gr%C3%BC%C3%9Fe&source=de&target=en"])])
 def test_a_body_may_begin_with_a_byte_order_mark(echo, kind, body):
-    if kind == "application/json" and b"q=" in body or "UTF-8" in kind and b"q=" in body:
-        return
     answer = requests.post(f"{echo}/translate", data=body, headers={"Content-Type": kind}, timeout=20)
     assert answer.json() == {"translatedText": "en(Grüße)"}
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from toy import FOUR_STEPS, RECIPE, write_corpus
+from toy import FOUR_STEPS, RECIPE, train_toy
 
 from seq2seq.cli import main
 from seq2seq.data.corpus import Counts, read_corpus, read_pairs, require_readable, text_checksums
@@ -155,9 +155,7 @@ def test_a_run_its_average_and_a_copy_of_its_bundle_read_their_text_elsewhere(ma
 
 
 def test_a_test_set_that_has_changed_since_is_an_error_that_names_it(work, tmp_path, capfd):
-    write_corpus(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    train(load_recipe("recipe.yaml", FOUR_STEPS), tmp_path / "run")
+    train_toy(tmp_path, FOUR_STEPS)
     assert main(["evaluate", "run", *CPU]) == 0
     Path("valid.de").write_text(Path("valid.de").read_text().replace("rot", "blau"))
     assert main(["evaluate", "run", *CPU]) == 2
@@ -167,9 +165,7 @@ def test_a_test_set_that_has_changed_since_is_an_error_that_names_it(work, tmp_p
 
 
 def test_a_test_set_that_is_added_to_a_finished_run_is_read(work, tmp_path):
-    write_corpus(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    train(load_recipe("recipe.yaml", FOUR_STEPS), tmp_path / "run")
+    train_toy(tmp_path, FOUR_STEPS)
     (tmp_path / "more").mkdir()
     for side in ("en", "de"):
         shutil.copy(f"train.{side}", tmp_path / "more" / f"other.{side}")

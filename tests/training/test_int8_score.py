@@ -5,7 +5,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from toy import RECIPE, write_corpus
+from toy import train_toy
 from trainings import final_weights, press_ctrl_c, same
 
 from seq2seq.devices import cpu_flags
@@ -31,9 +31,7 @@ STEPS = "training.max_steps=160", "training.validate_every=160"
 def trained(tmp_path_factory):
     """Directory of a run that has learnt enough for a BLEU above 0, and which no test changes."""
     folder = tmp_path_factory.mktemp("trained")
-    write_corpus(folder)
-    (folder / "recipe.yaml").write_text(RECIPE)
-    train(load_recipe(folder / "recipe.yaml", STEPS), folder / "run")
+    train_toy(folder, STEPS)
     assert bundle_metadata(folder / "run" / "best")["int8"]["bleu"] > 1
     return folder
 

@@ -4,7 +4,7 @@ student with it."""
 import shutil
 
 import pytest
-from toy import RECIPE, write_corpus
+from toy import RECIPE, train_toy
 from trainings import same
 
 from seq2seq.check import check_recipe
@@ -29,9 +29,7 @@ PAIRS = "train: [{source: train.en, target: train.de}]"
 def folder(tmp_path_factory):
     """Text, a recipe with two teachers, and its finished run."""
     folder = tmp_path_factory.mktemp("teachers")
-    write_corpus(folder)
-    (folder / "recipe.yaml").write_text(DISTILLED)
-    train(load_recipe(folder / "recipe.yaml"), folder / "run")
+    train_toy(folder, recipe=DISTILLED)
     return folder
 
 
