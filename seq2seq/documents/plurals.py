@@ -19,7 +19,8 @@ CATEGORIES = ("zero", "one", "two", "few", "many", "other")
 _SCRIPTS = {"Latn": "latin", "Cyrl": "cyrillic", "Arab": "arabic", "Deva": "devanagari"}
 MAX_FORMS = 10
 """Maximum number of plural forms of a message of gettext."""
-_NUMBERS = {"zero": 0, "one": 1, "two": 2}
+NUMBERS = {"zero": 0, "one": 1, "two": 2}
+"""Numbers after which categories are named."""
 # Rules of gettext's manual that differ from Babel's, which come from CLDR: those have a form for millions in Romance
 # languages and for the dual in Hebrew, and begin with the form for 0 in Latvian.
 _GETTEXT = {
@@ -54,13 +55,12 @@ def plural_categories(language: str, ordinal: bool = False) -> tuple[str, ...]:
     return tuple(one for one in CATEGORIES if one == "other" or rule and one in rule.tags)
 
 
-def only_number(category: str, language: str) -> int | None:
-    """Return the number that `category` has if the language uses it for no other integer; None if it is used for more.
-
-    In English, `one` has the number 1 alone; in Russian, it also has 21 and others, in French also 0.
-    """
-    rule, number = plural_rule(language), _NUMBERS.get(category)
-    return number if rule and [one for one in range(300) if rule(one) == category] == [number] else None
+@cache
+def has_further_numbers(category: str, language: str, ordinal: bool = False) -> bool:
+    """Return True if a language uses a category of NUMBERS for further integers, too, as Russian uses `one` for 21, and
+    French for 0. ordinal: see `plural_rule`."""
+    rule = plural_rule(language, ordinal)
+    return rule is not None and any(rule(one) == category for one in range(300) if one != NUMBERS[category])
 
 
 def plural_sources(texts: Mapping[str, str], language: str) -> dict[str, str]:
@@ -76,7 +76,7 @@ def plural_sources(texts: Mapping[str, str], language: str) -> dict[str, str]:
     """
     wanted = [one for one in CATEGORIES if one in plural_categories(language) or one == "zero" and one in texts]
     sources = {one: one if one in texts else "other" for one in wanted}
-    if sources.get("one") == "one" and plural_rule(language) and only_number("one", language) is None \
+    if sources.get("one") == "one" and has_further_numbers("one", language) \
             and _PLACEHOLDERS.counts(texts["one"]) != _PLACEHOLDERS.counts(texts["other"]):
         sources["one"] = "other"
     return sources
