@@ -67,7 +67,7 @@ class AndroidDocument:
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or has no <resources>."""
-        self._xml = xml = XmlFile(data, "resources")
+        self._xml = xml = XmlFile(data, "resources", _role)
         self.blocks: list[Block] = []
         self._strings: list[_String] = []
         self._plurals: list[_Plurals] = []
@@ -98,7 +98,7 @@ class AndroidDocument:
         if cdata is not None:
             block = _html(xml.tokens[cdata], decoder)
         else:
-            block = xml.content(element, _role, lambda token: decoder.decode(token.text), keeps_lines=True)
+            block = xml.content(element, lambda token: decoder.decode(token.text), keeps_lines=True)
         quoted = decoder.quotes == 2 and texts[0].lstrip().startswith('"') and texts[-1].rstrip().endswith('"')
         before, block, after = trim(block)
         string = _String(element, quoted, cdata, before, after)
@@ -164,7 +164,7 @@ class AndroidDocument:
             raw = xml.text[begin:end]
             begin, end = begin + len(_CDATA), begin + raw.rindex(_CDATA_END)
         else:
-            begin, end = xml.span(string.element + 1, xml.ends[string.element] - 1)
+            begin, end = xml.inside(string.element)
         raw = xml.text[begin:end]
         return begin + len(raw) - len(raw.lstrip()), begin + len(raw.rstrip()), text
 

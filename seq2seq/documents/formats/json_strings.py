@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
 from seq2seq.documents.json_tree import read_json
 from seq2seq.documents.plurals import plural_sources
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
 from seq2seq.files import read_any_json
 
 _TEXT_KEYS = {"message": "chrome", "defaultMessage": "vue", "string": "vue"}
@@ -105,8 +105,7 @@ class JsonDocument:
         added: dict[int, list[tuple[str, str]]] = {}                            # keys and texts after a block
         for index, (span, new, block) in enumerate(zip(self._strings, translations, self.blocks, strict=True)):
             if new != block:
-                before, _, after = trim(Block(read_any_json(self._text[slice(*span)])))
-                texts[index] = before + new.text + after
+                texts[index] = with_margins(read_any_json(self._text[slice(*span)]), new.text)
         for forms in self._plurals:
             if texts.keys().isdisjoint(forms.values()):
                 continue

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from seq2seq.documents.block import IN_STRINGS, Block
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
 from seq2seq.documents.spans import is_message, trim
-from seq2seq.documents.xml_tokens import XmlToken
-from seq2seq.documents.xml_units import Role, XmlFile
+from seq2seq.documents.xml_units import XmlFile
 
 _RULE_TYPE, _VALUE_TYPE, _PLURAL = "NSStringFormatSpecTypeKey", "NSStringFormatValueTypeKey", "NSStringPluralRuleType"
 
@@ -66,10 +65,10 @@ class StringsDictDocument:
         return []
 
     def _text(self, element: int) -> str:
-        return self._xml.content(element, _role).text.strip()
+        return self._xml.content(element).text.strip()
 
     def _add(self, element: int) -> bool:
-        block = trim(self._xml.content(element, _role, keeps_lines=True))[1]
+        block = trim(self._xml.content(element, keeps_lines=True))[1]
         if not is_message(block.text):
             return False
         self.blocks.append(replace(block, syntax=("dates", "printf", *IN_STRINGS)))
@@ -80,9 +79,9 @@ class StringsDictDocument:
         """See `Document.render`."""
         xml = self._xml
         edits: dict[int, tuple[int, int, str]] = {}
-        for index, (new, block) in enumerate(zip(translations, self.blocks, strict=True)):
+        for index, (element, new, block) in enumerate(zip(self._strings, translations, self.blocks, strict=True)):
             if new != block:
-                edits[index] = (*self._inside(self._strings[index]), self._content(index, new))
+                edits[index] = (*xml.inside(element), xml.translated(element, new))
         inserted: list[tuple[int, int, str]] = []
         for rule in self._rules:
             if not any(index in edits for index in rule.blocks.values()):
@@ -98,21 +97,10 @@ class StringsDictDocument:
             place = xml.span(key, key)[0]
             for category, source in sources.items():
                 index = rule.blocks.get(source, rule.blocks["other"])
-                content = self._content(index, translations[index])
+                content = xml.translated(self._strings[index], translations[index])
                 if category not in rule.elements:
                     inserted.append((place, place, f"<key>{category}</key>{xml.margin(other)}<string>{content}</string>"
                                      f"{xml.margin(key)}"))
                 elif source != category and category in rule.blocks:
-                    edits[rule.blocks[category]] = (*self._inside(rule.elements[category][1]), content)
+                    edits[rule.blocks[category]] = (*xml.inside(rule.elements[category][1]), content)
         return xml.encode([*edits.values(), *inserted])
-
-    def _inside(self, element: int) -> tuple[int, int]:
-        return self._xml.span(element + 1, self._xml.ends[element] - 1)
-
-    def _content(self, index: int, new: Block) -> str:
-        before, _, after = trim(self._xml.content(self._strings[index], _role))
-        return self._xml.escape(before) + new.serialize(self._xml.escape) + self._xml.escape(after)
-
-
-def _role(token: XmlToken) -> tuple[Role, str]:
-    return "whole", ""

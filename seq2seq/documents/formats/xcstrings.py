@@ -15,7 +15,7 @@ from typing import Any
 from seq2seq.documents.block import IN_STRINGS, Block, DocumentError, require_count
 from seq2seq.documents.json_tree import JsonNode, parse_json_tree
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
 from seq2seq.files import read_any_json
 from seq2seq.languages import canonical
 
@@ -102,8 +102,7 @@ class XcstringsDocument:
             unit = value["stringUnit"]
             text = unit.get("value")
             if isinstance(text, int):
-                before, _, after = trim(Block(self._texts[text]))
-                text = before + translations[text].text + after
+                text = with_margins(self._texts[text], translations[text].text)
             written = dict(sorted((unit | {"state": "needs_review", "value": text}).items()))
             value = value | {"stringUnit": written}
         plural = value.get("plural")

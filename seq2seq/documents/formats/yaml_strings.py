@@ -19,7 +19,7 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
 from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
 from seq2seq.languages import LANGUAGE_NAMES, main_language
 
 MAX_CHARACTERS = 1_000_000
@@ -169,8 +169,7 @@ class YamlDocument:
 
     def _flow_scalar(self, node: ScalarNode, new: str) -> str:
         """Return the translation of a scalar on one line, in the style of the scalar if the text can have it."""
-        before, _, after = trim(Block(node.value))
-        text = before + new + after
+        text = with_margins(node.value, new)
         is_printable = not _UNPRINTABLE.search(text)
         if not node.style and is_printable and _PLAIN.fullmatch(text) and not (
                 id(node) in self._in_flow and _FLOW_MARKS.search(text)):
