@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
 from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
-from seq2seq.documents.plurals import CATEGORIES, plural_sources
+from seq2seq.documents.plurals import CATEGORIES, Plural
 from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
 from seq2seq.languages import LANGUAGE_NAMES, main_language
 
@@ -34,14 +33,6 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 # one of _FLOW_MARKS.
 _PLAIN = re.compile(r"(?!(?i:y|yes|n|no|on|off|true|false|null)\Z)[^\W\d_](?:[^:#]|:(?=\S)|(?<=\S)#)*+(?<!\s)")
 _FLOW_MARKS = re.compile(r"[,\[\]{}]|:(?!\w)")
-
-
-@dataclass(slots=True)
-class _Plural:
-    """Plural: key and value of each category, and index of the block of those that are text."""
-
-    entries: dict[str, tuple[Node, ScalarNode]]
-    blocks: dict[str, int]
 
 
 class YamlDocument:
@@ -62,7 +53,7 @@ class YamlDocument:
         self.target_languages: set[str] = set()
         self.blocks: list[Block] = []
         self._values: list[ScalarNode] = []                                     # value of each block
-        self._plurals: list[_Plural] = []
+        self._plurals: list[Plural[tuple[Node, ScalarNode]]] = []              # key and value of each entry
         self._in_flow: set[int] = set()                                         # nodes in brackets or braces
         seen: set[int] = set()                                                  # an alias is its node once more
         todo: list[tuple[str, Node]] = [("", root) for root in reversed(roots)]
@@ -97,13 +88,13 @@ class YamlDocument:
         if len(entries) < len(node.value) or "other" not in entries or (
                 len(entries) == 1 and "%{count}" not in entries["other"][1].value):
             return False
-        blocks = {}
+        plural = Plural(entries)
         for category, (_, value) in entries.items():
             seen.add(id(value))
             if self._add(value):
-                blocks[category] = len(self.blocks) - 1
-        if "other" in blocks:
-            self._plurals.append(_Plural(entries, blocks))
+                plural.blocks[category] = len(self.blocks) - 1
+        if "other" in plural.blocks:
+            self._plurals.append(plural)
         return True
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
@@ -112,19 +103,17 @@ class YamlDocument:
             self._values, translations, self.blocks, strict=True)) if new != block}
         others: list[tuple[int, int, str]] = []
         for plural in self._plurals:
-            if any(index in edits for index in plural.blocks.values()):
-                self._fill(plural, translations, target_language, edits, others)
+            if sources := plural.sources(self.blocks, translations, target_language):
+                self._fill(plural, sources, translations, edits, others)
         if edits and self._language is not None:
             begin, end = self._span(self._language)
             quote = '"' if not _PLAIN.fullmatch(target_language) else self._language.style or ""
             others.append((begin, end, f"{quote}{target_language}{quote}"))
         return replace_spans(self._text, [*edits.values(), *others]).encode(self._encoding)
 
-    def _fill(self, plural: _Plural, translations: Sequence[Block], target_language: str,
+    def _fill(self, plural: Plural[tuple[Node, ScalarNode]], sources: Mapping[str, str], translations: Sequence[Block],
               edits: dict[int, tuple[int, int, str]], others: list[tuple[int, int, str]]) -> None:
-        """Add the edits that give a plural the categories of the target language."""
-        sources = plural_sources({category: self.blocks[index].text for category, index in plural.blocks.items()},
-                                 target_language)
+        """Add the edits that give a plural the categories of the target language. sources: see `Plural.sources`."""
         for category in [one for one in plural.entries if one not in sources]:
             if span := self._entry(plural, category):
                 edits.pop(plural.blocks.get(category, -1), None)
@@ -141,7 +130,7 @@ class YamlDocument:
             elif source != category and category in plural.blocks:
                 edits[plural.blocks[category]] = self._edit(plural.entries[category][1], translations[index].text)
 
-    def _entry(self, plural: _Plural, category: str) -> tuple[int, int] | None:
+    def _entry(self, plural: Plural[tuple[Node, ScalarNode]], category: str) -> tuple[int, int] | None:
         """Return the span of an entry with the separator after it; None if a comment follows or no entry follows."""
         names = list(plural.entries)
         following = names[names.index(category) + 1:]
