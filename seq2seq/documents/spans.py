@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from seq2seq.data.line_splitting import Span
-from seq2seq.documents.block import MAX_LINES, Block, decode, require_count
+from seq2seq.documents.block import MAX_LINES, Block, decode, is_translatable, require_count
 from seq2seq.documents.data_values import is_data
 
 
@@ -52,7 +52,7 @@ def with_margins(source: str, translation: str) -> str:
 
 def is_text(text: str) -> bool:
     """Return True if a string has a letter and no surrogate without its pair, which could not be encoded."""
-    return any(map(str.isalpha, text)) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))
+    return is_translatable(text) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))
 
 
 def is_message(text: str, key: str = "") -> bool:

@@ -139,7 +139,7 @@ class XmlFile:
 
     def escape(self, text: str) -> str:
         """Escape a text. Line feeds become the line ends of the document."""
-        return escape_xml(text).replace("\r", "&#13;").replace("\n", self._line_end)
+        return escape_xml(text, self._line_end)
 
     def filled(self, element: int, content: str, **attributes: str) -> tuple[int, int, str]:
         """Return the edit (see `replace_spans`) that gives an element new contents and attributes."""

@@ -93,9 +93,9 @@ class XliffDocument:
                 segments.append(index)
                 index = self._xml.ends[index]
             index += 1
+        keeps_lines = "preserve" in (self._xml.tokens[one].attributes.get("xml:space", preserved and "preserve")
+                                     for one in (holder, found["source"]))
         for element in segments or [unit.copied]:
-            keeps_lines = "preserve" in (self._xml.tokens[one].attributes.get("xml:space", preserved and "preserve")
-                                         for one in (holder, found["source"]))
             _, block, _ = trim(self._xml.content(element, keeps_lines=keeps_lines))
             if is_text(block.text):
                 unit.pieces.append((element, len(self.blocks)))

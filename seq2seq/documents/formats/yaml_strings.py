@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
-from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
+from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError, require_count
 from seq2seq.documents.plurals import CATEGORIES, Plural
 from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
 from seq2seq.languages import LANGUAGE_NAMES, main_language
@@ -42,9 +42,8 @@ class YamlDocument:
         """Raises DocumentError: the document is not YAML, too large, nested too deeply, or has texts in several
         languages."""
         self._text, self._encoding = decode_text(data)
-        if len(self._text) > MAX_CHARACTERS:
-            raise DocumentError(f"the document has {len(self._text):,} characters; {MAX_CHARACTERS:,} are the maximum "
-                                "of YAML. Divide it.")
+        require_count(len(self._text), MAX_CHARACTERS, "characters")
+        self._line_end = "\r\n" if "\r\n" in self._text else "\n"
         self._begin = int(self._text.startswith("\ufeff"))
         roots = _compose(self._text[self._begin:])
         self._ascii = "\\u" in self._text and self._text[self._begin:].isascii()
@@ -138,10 +137,6 @@ class YamlDocument:
         begin, end = self._span(key)[0], self._begin + value.end_mark.index
         after = self._span(plural.entries[following[0]][0])[0] if following else -1
         return (begin, after) if following and not self._text[end:after].strip(" ,\r\n") else None
-
-    @property
-    def _line_end(self) -> str:
-        return "\r\n" if "\r\n" in self._text else "\n"
 
     def _span(self, node: Node) -> tuple[int, int]:
         """Return the span of a scalar without its anchor and tag."""
