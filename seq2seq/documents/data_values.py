@@ -64,7 +64,7 @@ _WORDS = {
     "symbol": r":[a-z_]\w*+:?|@[:.]\S++",
     "encoded data": r"(?=[^\d]*+\d++[^\d]++\d)(?=[^A-Z]*+[A-Z])(?=[^a-z]*+[a-z])[A-Za-z0-9+/]{16,}+={0,2}"
                     r"|(?=[^\dA-Z+/]*+[\dA-Z+/])[A-Za-z0-9+/]{10,}+={1,2}",
-    "regular expression": r"\^\S*+(?<=\$)|(?=[!-~]*(?:\\[dwsDWSbB](?![a-z])|\(\?[:=!<]"
+    "regular expression": r"\^\S*+(?<=\$)|(?=[!-~]*(?:\\[dwsDWSbB](?![a-z]|[A-Z]{2})|\(\?[:=!<]"
                           r"|\[\^?\w{0,9}(?:a-z|A-Z|0-9|a-f)))[!-~]++",
 }
 _WORD = re.compile("|".join(f"(?:{pattern})" for pattern in _WORDS.values()), re.ASCII)

@@ -1,5 +1,5 @@
-"""What formats share about inline tags: elements of HTML, the part of a text to translate, and the tags of a block in
-its translation."""
+"""Inline tags, as formats share them: elements of HTML, the part of a text to translate, and the tags of a block in its
+translation."""
 
 from __future__ import annotations
 

@@ -38,6 +38,13 @@ class JsonNode:
         return node
 
 
+def margin_before(text: str, place: int) -> str:
+    """Return the line end and the indentation before a place; the spaces before it if it is not at the beginning of a
+    line."""
+    match = re.compile(r"(?:\r?\n)?[ \t]*+\Z").search(text, max(0, place - 200), place)
+    return match[0] if match else ""
+
+
 def read_json(text: str) -> Any:
     """Return the value of a JSON document. A byte order mark is left out.
 

@@ -18,7 +18,14 @@ from itertools import chain, pairwise
 
 from seq2seq.documents.block import DocumentError
 from seq2seq.documents.placeholders import Placeholders
-from seq2seq.documents.plurals import gettext_rule, plural_categories, plural_rule, singular_forms
+from seq2seq.documents.plurals import (
+    NUMBERS,
+    gettext_rule,
+    has_further_numbers,
+    plural_categories,
+    plural_rule,
+    singular_forms,
+)
 from seq2seq.documents.spans import blanked
 from seq2seq.documents.syntaxes import find_markup
 
@@ -28,7 +35,6 @@ _MAX_RESULTS = 2_000
 """Maximum number of sentences of a translated message: Arabic has six categories for each plural."""
 _MAX_DEPTH = 12
 """Maximum number of arguments with branches that are inside of each other, or that follow each other."""
-_NUMBERS = {"zero": 0, "one": 1, "two": 2}
 _PLURALS = ("plural", "selectordinal")
 _START = re.compile(r"\{\s*+[\w.$-]++\s*+,\s*+(?:plural|selectordinal|select|choice)\s*+,")
 _MESSAGE_FORMAT_2 = re.compile(r"\s*+\.(?:input|local|match)\b[^{}]*+[{$]")
@@ -333,7 +339,7 @@ def _rendered(tree: _Sentence | _Choice, parent: _Argument | None, translations:
     if isinstance(tree, _Sentence):
         return _escaped(translations[tree.index], tree.kept, parent, doubled)
     argument = tree.argument
-    branches = [(key, branch) for key, branch in tree.branches]
+    branches = list(tree.branches)
     if argument.kind in _PLURALS:
         branches = _with_categories(branches, argument, language)
     separator = "|" if argument.kind == "choice" else ""
@@ -350,20 +356,19 @@ def _with_categories(branches: list[tuple[str, _Sentence | _Choice]], argument: 
     A branch without its number, such as "a dog" for `one`, is shown for this number alone: if the category has further
     numbers in the target language, as `one` has 21 in Russian, the branch gets the key `=1`.
     """
-    rule = plural_rule(language, argument.kind == "selectordinal")
+    ordinal = argument.kind == "selectordinal"
     by_key = {key.strip(): (key, branch) for key, branch in branches}
     named = {key: branch for key, branch in by_key.items() if key[0] != "="}
-    if rule is None or not named:
+    if plural_rule(language, ordinal) is None or not named:
         return branches
     default = named.get("other", list(named.values())[-1])
     exact = [branch for key, branch in by_key.items() if key[0] == "="]
     found = []
-    for category in plural_categories(language, argument.kind == "selectordinal"):
+    for category in plural_categories(language, ordinal):
         raw, branch = named.get(category, (_like(default[0], category), default[1]))
-        number = _NUMBERS.get(category)
-        if category in named and number is not None and _loses_number(branch, default[1], argument) \
-                and any(rule(one) == category for one in range(300) if one != number):
-            key = f"={number + int(argument.offset or 0)}"
+        if category in named and category in NUMBERS and _loses_number(branch, default[1], argument) \
+                and has_further_numbers(category, language, ordinal):
+            key = f"={NUMBERS[category] + int(argument.offset or 0)}"
             if key not in by_key:
                 exact.append((_like(raw, key), branch))
             branch = default[1]

@@ -1,25 +1,32 @@
-"""Plural categories of languages, from CLDR (https://cldr.unicode.org/index/cldr-spec/plural-rules)."""
+"""Plural forms: categories of languages from CLDR, and plurals of documents that have an entry for each category.
+
+CLDR: https://cldr.unicode.org/index/cldr-spec/plural-rules. Forms of gettext: see `gettext_rule`."""
 
 from __future__ import annotations
 
 import gettext
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from typing import Generic, TypeVar
 
 from babel import Locale, UnknownLocaleError
 from babel.core import get_global
 from babel.messages.plurals import PLURALS
 from babel.plural import PluralRule
 
+from seq2seq.documents.block import Block
 from seq2seq.documents.placeholders import Placeholders
 from seq2seq.languages import canonical, main_language
 
+Entry = TypeVar("Entry")
 CATEGORIES = ("zero", "one", "two", "few", "many", "other")
 """Plural categories of CLDR, in its order."""
 _SCRIPTS = {"Latn": "latin", "Cyrl": "cyrillic", "Arab": "arabic", "Deva": "devanagari"}
 MAX_FORMS = 10
 """Maximum number of plural forms of a message of gettext."""
-_NUMBERS = {"zero": 0, "one": 1, "two": 2}
+NUMBERS = {"zero": 0, "one": 1, "two": 2}
+"""Numbers after which categories are named."""
 # Rules of gettext's manual that differ from Babel's, which come from CLDR: those have a form for millions in Romance
 # languages and for the dual in Hebrew, and begin with the form for 0 in Latvian.
 _GETTEXT = {
@@ -54,13 +61,12 @@ def plural_categories(language: str, ordinal: bool = False) -> tuple[str, ...]:
     return tuple(one for one in CATEGORIES if one == "other" or rule and one in rule.tags)
 
 
-def only_number(category: str, language: str) -> int | None:
-    """Return the number that `category` has if the language uses it for no other integer; None if it is used for more.
-
-    In English, `one` has the number 1 alone; in Russian, it also has 21 and others, in French also 0.
-    """
-    rule, number = plural_rule(language), _NUMBERS.get(category)
-    return number if rule and [one for one in range(300) if rule(one) == category] == [number] else None
+@cache
+def has_further_numbers(category: str, language: str, ordinal: bool = False) -> bool:
+    """Return True if a language uses a category of NUMBERS for further integers, too, as Russian uses `one` for 21, and
+    French for 0. ordinal: see `plural_rule`."""
+    rule = plural_rule(language, ordinal)
+    return rule is not None and any(rule(one) == category for one in range(300) if one != NUMBERS[category])
 
 
 def plural_sources(texts: Mapping[str, str], language: str) -> dict[str, str]:
@@ -76,10 +82,28 @@ def plural_sources(texts: Mapping[str, str], language: str) -> dict[str, str]:
     """
     wanted = [one for one in CATEGORIES if one in plural_categories(language) or one == "zero" and one in texts]
     sources = {one: one if one in texts else "other" for one in wanted}
-    if sources.get("one") == "one" and plural_rule(language) and only_number("one", language) is None \
+    if sources.get("one") == "one" and has_further_numbers("one", language) \
             and _PLACEHOLDERS.counts(texts["one"]) != _PLACEHOLDERS.counts(texts["other"]):
         sources["one"] = "other"
     return sources
+
+
+@dataclass(slots=True)
+class Plural(Generic[Entry]):
+    """Plural of a document with an entry for each category. blocks: index of the block of each entry with a text."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    blocks: dict[str, int] = field(default_factory=dict)
+
+    def sources(self, blocks: Sequence[Block], translations: Sequence[Block], language: str) -> dict[str, str]:
+        """Return the categories of the translation (see `plural_sources`); none if the plural does not change.
+
+        blocks, translations: all blocks of the document, and their translations. language: target language.
+        """
+        if all(translations[index] == blocks[index] for index in self.blocks.values()):
+            return {}
+        return plural_sources({category: blocks[index].serialize(str) for category, index in self.blocks.items()},
+                              language)
 
 
 def gettext_rule(language: str) -> str:

@@ -65,7 +65,7 @@ _OTHERS = """
 .sdlxliff .mxliff .mqxliff .txlf .ttx .xlz .mqxlz .sdlppx .tbx .sdltm .svg .xsl .xslt .xsd .rdf .rss .atom .kml .gpx
 .wsdl .js .mjs .cjs .jsx .tsx .vue .svelte .astro .php .phtml .py .rb .erb .haml .slim .java .kt .kts .swift .go .dart
 .scala .cpp .cc .hpp .h .c .css .scss .less .sql .pug .jade .hbs .handlebars .mustache .liquid .ejs .twig .j2 .jinja
-.jinja2 .tmpl .gohtml .tpl .cshtml .razor .aspx .jsp .vb .bat .ps1 .graphql .proto .fluent .appstream .appdata
+.jinja2 .tmpl .gohtml .tpl .cshtml .razor .aspx .jsp .vb .bat .ps1 .graphql .proto .fluent .appdata
 .metainfo .jsonld .geojson .webmanifest .har .otp .ots .odm .xltx .restext
 """
 _OTHER_SUFFIXES = frozenset(_OTHERS.split())

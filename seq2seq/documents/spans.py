@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from seq2seq.data.line_splitting import Span
-from seq2seq.documents.block import MAX_LINES, Block, decode, require_count
+from seq2seq.documents.block import MAX_LINES, Block, decode, is_translatable, require_count
 from seq2seq.documents.data_values import is_data
 
 
@@ -44,9 +44,15 @@ def trim(block: Block) -> tuple[str, Block, str]:
     return text[:begin], replace(block, text=text[begin:end], tags=moved), text[end:]
 
 
+def with_margins(source: str, translation: str) -> str:
+    """Return a translation with the leading and trailing white space of its source text, which `trim` removed."""
+    before, _, after = trim(Block(source))
+    return before + translation + after
+
+
 def is_text(text: str) -> bool:
     """Return True if a string has a letter and no surrogate without its pair, which could not be encoded."""
-    return any(map(str.isalpha, text)) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))
+    return is_translatable(text) and (text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text))
 
 
 def is_message(text: str, key: str = "") -> bool:

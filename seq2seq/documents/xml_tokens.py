@@ -18,7 +18,7 @@ from seq2seq.documents.block import MAX_DEPTH, MAX_TAGS, DocumentError, decode, 
 XmlKind = Literal["open", "close", "alone", "text", "comment", "other"]
 _DECLARED = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
 _NO_ATTRIBUTES: Mapping[str, str] = {}
-_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,6 @@ def xml_tokens(text: str, is_fragment: bool = False) -> list[XmlToken]:
     return tokens
 
 
-def escape_xml(text: str) -> str:
-    """Escape &, < and > for character data. Characters that XML does not allow are removed."""
-    return re.sub("[&<>]", lambda match: _ESCAPES[match[0]], FORBIDDEN.sub("", text))
+def escape_xml(text: str, line_end: str = "\n") -> str:
+    """Escape &, <, > and carriage returns. Line feeds become `line_end`. Characters that XML forbids are removed."""
+    return re.sub("[&<>\r]", lambda match: _ESCAPES[match[0]], FORBIDDEN.sub("", text)).replace("\n", line_end)

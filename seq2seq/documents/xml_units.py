@@ -9,7 +9,7 @@ from typing import Literal
 
 from seq2seq.data.tmx import MARKUP_ELEMENTS, separates_words
 from seq2seq.documents.block import Block, DocumentError, Tag, TagKind, require_block_size
-from seq2seq.documents.spans import replace_spans
+from seq2seq.documents.spans import replace_spans, trim
 from seq2seq.documents.xml_tokens import XmlToken, decode_xml, escape_xml, xml_tokens
 
 Role = Literal["element", "whole", "open", "close", "break"]
@@ -26,8 +26,13 @@ class XmlFile:
     ends: index of the last token of each element.
     """
 
-    def __init__(self, data: bytes, root: str = "") -> None:
-        """Raises DocumentError: the document is not well-formed XML, or its root element is not `root`, if given."""
+    def __init__(self, data: bytes, root: str = "", roles: Roles = lambda token: ("whole", "")) -> None:
+        """roles: roles of the inline elements in `content`.
+
+        Raises:
+            DocumentError: the document is not well-formed XML, or its root element is not `root`, if given.
+        """
+        self._roles = roles
         self.text, self._encoding = decode_xml(data)
         self.tokens = xml_tokens(self.text)
         self._begins = list(accumulate((len(token.raw) for token in self.tokens), initial=0))
@@ -61,6 +66,10 @@ class XmlFile:
         """Return the span of characters from the token `first` up to and including the token `last`."""
         return self._begins[first], self._begins[last + 1]
 
+    def inside(self, element: int) -> tuple[int, int]:
+        """Return the span of the contents of an element that is not empty."""
+        return self.span(element + 1, self.ends[element] - 1)
+
     def raw(self, first: int, last: int) -> str:
         """Return the text of the tokens from `first` up to and including `last`."""
         begin, end = self.span(first, last)
@@ -76,10 +85,10 @@ class XmlFile:
         token = self.tokens[index - 1]
         return token.raw if token.kind == "text" and token.raw.isspace() else ""
 
-    def content(self, element: int, roles: Roles, decode: Callable[[XmlToken], str] | None = None,
+    def content(self, element: int, decode: Callable[[XmlToken], str] = lambda token: token.text,
                 keeps_lines: bool = False) -> Block:
-        """Return the contents of an element as a block. decode: function that returns the text of a token; None: the
-        token's `text` is used. keeps_lines: see `Block`."""
+        """Return the contents of an element as a block. decode: function that returns the text of a token.
+        keeps_lines: see `Block`."""
         parts: list[str] = []
         tags: list[tuple[int, str, TagKind, str]] = []
         pairs: dict[int, int] = {}
@@ -90,14 +99,14 @@ class XmlFile:
             token = self.tokens[index]
             if token.kind == "text":
                 require_block_size(length + len(token.text), f"line {self.tokens[element].line}")
-                parts.append(decode(token) if decode else token.text)
+                parts.append(decode(token))
                 length += len(parts[-1])
                 index += 1
                 continue
             kind: Role = "element" if token.kind in ("open", "close") else "whole"
             name, last = "", index
             if index in self.ends:
-                kind, name = roles(token)
+                kind, name = self._roles(token)
                 last = self.ends[index] if kind != "element" else index
                 if kind == "whole" and token.local_name in MARKUP_ELEMENTS and separates_words(
                         "".join(one.text for one in self.tokens[index:last]), token.attributes.get("type", "")):
@@ -121,9 +130,16 @@ class XmlFile:
             for number, (position, raw, kind, _) in enumerate(tags)),
             place=f"line {self.tokens[element].line}", keeps_lines=keeps_lines)
 
+    def translated(self, element: int, new: Block, escape: Callable[[str], str] | None = None) -> str:
+        """Return the source of a translated block, with the white space around the contents of its element, which
+        `trim` removed. escape: function that escapes a text; None: the method `escape`."""
+        escape = escape or self.escape
+        before, _, after = trim(self.content(element))
+        return escape(before) + new.serialize(escape) + escape(after)
+
     def escape(self, text: str) -> str:
         """Escape a text. Line feeds become the line ends of the document."""
-        return escape_xml(text).replace("\r", "&#13;").replace("\n", self._line_end)
+        return escape_xml(text, self._line_end)
 
     def filled(self, element: int, content: str, **attributes: str) -> tuple[int, int, str]:
         """Return the edit (see `replace_spans`) that gives an element new contents and attributes."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from seq2seq.documents.block import IN_STRINGS, Block, TagKind, pair_tags
 from seq2seq.documents.inline import VOID, element_name
-from seq2seq.documents.plurals import plural_sources
+from seq2seq.documents.plurals import Plural
 from seq2seq.documents.spans import is_message, join_surrogates, trim
 from seq2seq.documents.xml_tokens import XmlToken
 from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
@@ -33,14 +33,6 @@ class _String:
     cdata: int | None
     before: str = ""
     after: str = ""
-
-
-@dataclass(slots=True)
-class _Plurals:
-    """<plurals>: its items by quantity, and the indices of the blocks of those that are text."""
-
-    items: dict[str, int] = field(default_factory=dict)
-    blocks: dict[str, int] = field(default_factory=dict)
 
 
 class _Decoder:
@@ -67,24 +59,24 @@ class AndroidDocument:
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or has no <resources>."""
-        self._xml = xml = XmlFile(data, "resources")
+        self._xml = xml = XmlFile(data, "resources", _role)
         self.blocks: list[Block] = []
         self._strings: list[_String] = []
-        self._plurals: list[_Plurals] = []
+        self._plurals: list[Plural[int]] = []                                   # items of each <plurals>
         for element in xml.children(xml.root, "string", "string-array", "plurals", "item"):
             token = xml.tokens[element]
             if token.name == "item" and token.attributes.get("type") != "string":
                 continue
             if token.attributes.get("translatable") != "false":
                 inner = [element] if token.name in ("string", "item") else list(xml.children(element, "item"))
-                plurals = _Plurals()
+                plural = Plural[int]()
                 for one in inner:
                     quantity = xml.tokens[one].attributes.get("quantity", "")
-                    plurals.items[quantity] = one
+                    plural.entries[quantity] = one
                     if self._add(one):
-                        plurals.blocks[quantity] = len(self.blocks) - 1
-                if token.name == "plurals" and "other" in plurals.blocks:
-                    self._plurals.append(plurals)
+                        plural.blocks[quantity] = len(self.blocks) - 1
+                if token.name == "plurals" and "other" in plural.blocks:
+                    self._plurals.append(plural)
 
     def _add(self, element: int) -> bool:
         xml = self._xml
@@ -98,7 +90,7 @@ class AndroidDocument:
         if cdata is not None:
             block = _html(xml.tokens[cdata], decoder)
         else:
-            block = xml.content(element, _role, lambda token: decoder.decode(token.text), keeps_lines=True)
+            block = xml.content(element, lambda token: decoder.decode(token.text), keeps_lines=True)
         quoted = decoder.quotes == 2 and texts[0].lstrip().startswith('"') and texts[-1].rstrip().endswith('"')
         before, block, after = trim(block)
         string = _String(element, quoted, cdata, before, after)
@@ -119,28 +111,27 @@ class AndroidDocument:
         edits = {index: self._replaced(string, new) for index, (string, new, block)
                  in enumerate(zip(self._strings, translations, self.blocks, strict=True)) if new != block}
         added: list[tuple[int, int, str]] = []
-        for plurals in self._plurals:
-            if not any(index in edits for index in plurals.blocks.values()):
+        for plural in self._plurals:
+            sources = plural.sources(self.blocks, translations, target_language)
+            if not sources:
                 continue
-            texts = {quantity: self.blocks[index].serialize(str) for quantity, index in plurals.blocks.items()}
-            sources = plural_sources(texts, target_language)
-            for quantity, item in plurals.items.items():
+            for quantity, item in plural.entries.items():
                 if quantity not in sources:                                     # the target language lacks it
-                    edits.pop(plurals.blocks.get(quantity, -1), None)
+                    edits.pop(plural.blocks.get(quantity, -1), None)
                     begin, end = xml.span(item, xml.ends[item])
                     added.append((begin - len(xml.margin(item)), end, ""))
-            other = plurals.items["other"]
+            other = plural.entries["other"]
             place, end = xml.span(other, xml.ends[other])
-            low, high, text = edits.get(plurals.blocks["other"], (end, end, ""))
+            low, high, text = edits.get(plural.blocks["other"], (end, end, ""))
             tag = xml.tokens[other].raw
             rest = xml.text[place + len(tag):low] + text + xml.text[high:end]
             for quantity, source in sources.items():
                 copy = with_attribute(tag, "quantity", quantity) + rest
-                if quantity not in plurals.items:
+                if quantity not in plural.entries:
                     added.append((place, place, copy + xml.margin(other)))
-                elif source != quantity and quantity in plurals.blocks:
-                    edits[plurals.blocks[quantity]] = (*xml.span(plurals.items[quantity],
-                                                                 xml.ends[plurals.items[quantity]]), copy)
+                elif source != quantity and quantity in plural.blocks:
+                    item = plural.entries[quantity]
+                    edits[plural.blocks[quantity]] = (*xml.span(item, xml.ends[item]), copy)
         return xml.encode([*edits.values(), *added])
 
     def _replaced(self, string: _String, new: Block) -> tuple[int, int, str]:
@@ -164,7 +155,7 @@ class AndroidDocument:
             raw = xml.text[begin:end]
             begin, end = begin + len(_CDATA), begin + raw.rindex(_CDATA_END)
         else:
-            begin, end = xml.span(string.element + 1, xml.ends[string.element] - 1)
+            begin, end = xml.inside(string.element)
         raw = xml.text[begin:end]
         return begin + len(raw) - len(raw.lstrip()), begin + len(raw.rstrip()), text
 

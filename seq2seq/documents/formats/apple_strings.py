@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from seq2seq.documents.block import IN_STRINGS, Block, DocumentError
-from seq2seq.documents.spans import decode_text, is_message, join_surrogates, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, join_surrogates, replace_spans, trim, with_margins
 
 _STRING = r"\"(?:[^\"\\]|\\[\s\S])*+\"|'(?:[^'\\]|\\[\s\S])*+'|[\w.$:/-]++"
 _SPACE = r"(?:\s++|//[^\n\r]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+"
@@ -57,9 +57,8 @@ class AppleStringsDocument:
         for (begin, end, is_key), new, block in zip(self._values, translations, self.blocks, strict=True):
             if new != block:
                 old = self._text[begin:end]
-                before, _, after = trim(Block(_unescape(old)))
                 quote = old[0] if old[0] in "\"'" else '"'
-                text = "".join(self._escaped(one, quote) for one in before + new.text + after)
+                text = "".join(self._escaped(one, quote) for one in with_margins(_unescape(old), new.text))
                 edits.append((begin, end, f"{old} = " * is_key + f"{quote}{text}{quote}"))
         return replace_spans(self._text, edits).encode(self._encoding)
 

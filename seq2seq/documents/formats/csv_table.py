@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
 from seq2seq.languages import canonical, code_for, main_language
 
 _SOURCE = {"source", "sourcetext", "sourcestring", "original", "originaltext", "msgid"}
@@ -116,8 +116,7 @@ class CsvDocument:
         for cells, new, block in zip(self._cells, translations, self.blocks, strict=True):
             if new == block or self._text_of(cells, column):
                 continue
-            before, _, after = trim(Block(self._value(cells[self._source])))
-            text = before + new.text + after
+            text = with_margins(self._value(cells[self._source]), new.text)
             begin, end = cells[column] if column < len(cells) else (cells[-1][1], cells[-1][1])
             if self._text[begin:end].startswith('"') or any(one in text for one in f'"\r\n{self._separator}'):
                 text = '"' + text.replace('"', '""') + '"'

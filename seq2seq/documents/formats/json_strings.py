@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
-from seq2seq.documents.json_tree import read_json
-from seq2seq.documents.plurals import plural_sources
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
+from seq2seq.documents.json_tree import margin_before, read_json
+from seq2seq.documents.plurals import Plural
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
 from seq2seq.files import read_any_json
 
 _TEXT_KEYS = {"message": "chrome", "defaultMessage": "vue", "string": "vue"}
@@ -35,14 +35,14 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]')
 class _Level:
     """Object or array. kept: True if its strings must not change. key_follows: True if the next string is a key.
     value_kept: True if the value of the last key must not change. key: span of the last key, or of the key of an array.
-    plurals: index of the block of each plural category, by the beginning of its key."""
+    plurals: plurals by the beginning of their keys."""
 
     is_object: bool
     kept: bool
     key_follows: bool
     value_kept: bool
     key: tuple[int, int] = (0, 0)
-    plurals: dict[str, dict[str, int]] = field(default_factory=dict)
+    plurals: dict[str, Plural[tuple[int, int]]] = field(default_factory=dict)
 
 
 class JsonDocument:
@@ -61,8 +61,7 @@ class JsonDocument:
         self._locale: tuple[int, int] | None = None                             # span of the locale of ARB
         self.blocks: list[Block] = []
         self._strings: list[tuple[int, int]] = []                               # span of each block
-        self._plurals: list[dict[str, int]] = []                                # index of the block of each category
-        self._keys: dict[int, tuple[int, int]] = {}                             # spans of their keys
+        self._plurals: list[Plural[tuple[int, int]]] = []                       # span of the key of each entry
         self._scan()
 
     def _scan(self) -> None:
@@ -76,11 +75,14 @@ class JsonDocument:
                 if len(levels) > MAX_DEPTH:
                     raise DocumentError(f"line {line}: values are nested more than {MAX_DEPTH:,} deep. Simplify it.")
             elif token in "}]":
-                self._plurals += [one for one in levels.pop().plurals.values() if len(one) > 1 and "other" in one]
+                self._plurals += [one for one in levels.pop().plurals.values()
+                                  if len(one.blocks) > 1 and "other" in one.blocks]
             elif token == ",":
                 level.key_follows = level.is_object
             elif token != ":" and level.key_follows:
                 level.key_follows, level.key = False, match.span()
+                if plural := _PLURAL.fullmatch(token):
+                    level.plurals.setdefault(plural[1], Plural()).entries[plural[2]] = level.key
                 level.value_kept = level.kept or token.startswith('"@') or (
                     bool(self._text_key) and len(levels) == 3 and token != f'"{self._text_key}"')
             elif token != ":" and level.value_kept:
@@ -95,39 +97,28 @@ class JsonDocument:
                         text, place=f"line {line}", keeps_lines=True, access_keys="&",
                         syntax=(_TEXT_KEYS.get(self._text_key, "vue"), *IN_STRINGS)))[1])
                     self._strings.append(match.span())
-                    if level.is_object and (plural := _PLURAL.fullmatch(self._text[slice(*level.key)])):
-                        level.plurals.setdefault(plural[1], {})[plural[2]] = len(self.blocks) - 1
-                        self._keys[len(self.blocks) - 1] = level.key
+                    if level.is_object and (found := _PLURAL.fullmatch(self._text, *level.key)):
+                        level.plurals[found[1]].blocks[found[2]] = len(self.blocks) - 1
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
         """See `Document.render`. New non-ASCII characters are escaped if the document has only escaped ones."""
-        texts: dict[int, str] = {}                                              # those that change
-        added: dict[int, list[tuple[str, str]]] = {}                            # keys and texts after a block
-        for index, (span, new, block) in enumerate(zip(self._strings, translations, self.blocks, strict=True)):
-            if new != block:
-                before, _, after = trim(Block(read_any_json(self._text[slice(*span)])))
-                texts[index] = before + new.text + after
-        for forms in self._plurals:
-            if texts.keys().isdisjoint(forms.values()):
-                continue
-            new_texts = {category: texts.get(index, self.blocks[index].text) for category, index in forms.items()}
-            for category, source in plural_sources(
-                    {name: self.blocks[index].text for name, index in forms.items()}, target_language).items():
-                if category in forms:
-                    texts[forms[category]] = new_texts[source]
-                else:
-                    key = self._text[slice(*self._keys[forms["other"]])]
-                    added.setdefault(forms["other"], []).append(
-                        (key.removesuffix('other"') + category + '"', new_texts[source]))
-        edits = [(*self._locale, self._string(target_language.replace("-", "_")))] if self._locale and texts else []
-        for index, text in texts.items():
-            begin, end = self._strings[index]
-            edits.append((begin, end, self._string(text)))
-            for key, text in added.get(index, ()):
-                first, last = self._keys[index]
-                margin = self._text[len(self._text[:first].rstrip()):first]
-                edits.append((end, end, f",{margin}{key}{self._text[last:begin]}{self._string(text)}"))
-        return replace_spans(self._text, edits).encode(self._encoding)
+        edits = {index: (*span, self._translated(index, new)) for index, (span, new, block) in enumerate(zip(
+            self._strings, translations, self.blocks, strict=True)) if new != block}
+        added = [(*self._locale, self._string(target_language.replace("-", "_")))] if self._locale and edits else []
+        for plural in self._plurals:
+            for category, source in plural.sources(self.blocks, translations, target_language).items():
+                text = self._translated(plural.blocks[source], translations[plural.blocks[source]])
+                if category not in plural.entries:
+                    (first, last), (begin, end) = plural.entries["other"], self._strings[plural.blocks["other"]]
+                    key = self._text[first:last].removesuffix('other"') + f'{category}"'
+                    added.append((end, end, f",{margin_before(self._text, first)}{key}{self._text[last:begin]}{text}"))
+                elif source != category and category in plural.blocks:
+                    edits[plural.blocks[category]] = (*self._strings[plural.blocks[category]], text)
+        return replace_spans(self._text, [*edits.values(), *added]).encode(self._encoding)
+
+    def _translated(self, index: int, new: Block) -> str:
+        """Return the string of a translated block, with the white space around the text. index: of the block."""
+        return self._string(with_margins(read_any_json(self._text[slice(*self._strings[index])]), new.text))
 
     def _string(self, text: str) -> str:
         return json.dumps(text, ensure_ascii=self._ensure_ascii)

@@ -170,7 +170,7 @@ class PoDocument:
             if any(translations[index] != self.blocks[index] for index in message.blocks.values()):
                 edits += self._filled(message, translations, rule, forms)
         if not edits:
-            return replace_spans(self._text, []).encode(self._encoding)
+            return self._text.encode(self._encoding)
         if not any(message.find("msgid_plural") for message in self._messages) and not self._field("Plural-Forms"):
             wanted.pop("Plural-Forms", None)
         encoding, content = self._encoding, self._value_of("Content-Type")

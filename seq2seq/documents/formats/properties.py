@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from seq2seq.documents.block import Block, DocumentError
-from seq2seq.documents.spans import decode_text, is_message, join_surrogates, replace_spans, trim, wrap
+from seq2seq.documents.spans import decode_text, is_message, join_surrogates, replace_spans, trim, with_margins, wrap
 
 _SPACE = r"(?:[ \t\f]|\\(?:\r\n|\r|\n)[ \t\f]*+)*+"
 _LINE = re.compile(r"[ \t\f]*+(?:[#!][^\r\n]*+|(?P<key>(?:[^\\ \t\f=:\r\n]|\\(?:\r\n|[\s\S]|\Z))*+)"
@@ -59,8 +59,7 @@ class PropertiesDocument:
             if new != block:
                 old = self._text[begin:end]
                 text, doubled = _read(_unescape(old, 0))
-                before, _, after = trim(Block(text))
-                text = before + new.text + after
+                text = with_margins(text, new.text)
                 edits.append((begin, end, self._value(text.replace("'", "''") if doubled else text,
                                                       _CONTINUATION.search(old))))
         return replace_spans(self._text, edits).encode(self._encoding)

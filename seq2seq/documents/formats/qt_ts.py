@@ -11,8 +11,7 @@ from dataclasses import replace
 from seq2seq.documents.block import Block
 from seq2seq.documents.plurals import gettext_rule
 from seq2seq.documents.spans import is_text, trim
-from seq2seq.documents.xml_tokens import XmlToken
-from seq2seq.documents.xml_units import Role, XmlFile, with_attribute
+from seq2seq.documents.xml_units import XmlFile, with_attribute
 from seq2seq.languages import is_same_language
 
 
@@ -43,10 +42,10 @@ class TsDocument:
         if self._xml.tokens[translation].attributes.get("type") != "unfinished" \
                 or not all(map(self._xml.is_empty, forms or [translation])) \
                 or any(not numerus or self._xml.tokens[form].local_name != "numerusform" for form in forms):
-            if any(is_text(self._xml.content(form, _role).text) for form in forms or [translation]):
+            if any(is_text(self._xml.content(form).text) for form in forms or [translation]):
                 self.target_languages.add(self._xml.tokens[self._xml.root].attributes.get("language", ""))
             return
-        _, block, _ = trim(self._xml.content(found["source"], _role, keeps_lines=True))
+        _, block, _ = trim(self._xml.content(found["source"], keeps_lines=True))
         if is_text(block.text):
             self.blocks.append(replace(block, access_keys="&"))
             self._messages.append((found["source"], translation, numerus))
@@ -64,8 +63,7 @@ class TsDocument:
                                                                    strict=True):
             if new == block:
                 continue
-            before, _, after = trim(xml.content(source, _role))
-            text = self._escape(before) + new.serialize(self._escape) + self._escape(after)
+            text = xml.translated(source, new, self._escape)
             forms = list(xml.children(translation))
             if forms and len(forms) == count:
                 edits += [xml.filled(form, text) for form in forms]
@@ -80,7 +78,3 @@ class TsDocument:
     def _escape(self, text: str) -> str:
         """Escape a text as Qt's lupdate does."""
         return self._xml.escape(text).replace('"', "&quot;").replace("'", "&apos;")
-
-
-def _role(token: XmlToken) -> tuple[Role, str]:
-    return "whole", ""                                                          # <byte value="x1b"/>

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from seq2seq.documents.block import Block
 from seq2seq.documents.spans import is_message, trim
-from seq2seq.documents.xml_tokens import XmlToken
-from seq2seq.documents.xml_units import Role, XmlFile
+from seq2seq.documents.xml_units import XmlFile
 
 # Properties of Windows Forms whose values are no text. Only in the resources of a form, which have names with >>, such
 # a name cannot be that of a message.
@@ -39,7 +38,7 @@ class ResxDocument:
             value = next(xml.children(element, "value"), None)
             if kept or value is None or xml.tokens[value].kind != "open":
                 continue
-            block = trim(xml.content(value, _role, keeps_lines=True))[1]
+            block = trim(xml.content(value, keeps_lines=True))[1]
             if is_message(block.text):
                 self.blocks.append(replace(block, access_keys="&"))
                 self._values.append(value)
@@ -49,11 +48,5 @@ class ResxDocument:
         xml, edits = self._xml, []
         for value, new, block in zip(self._values, translations, self.blocks, strict=True):
             if new != block:
-                before, _, after = trim(xml.content(value, _role))
-                content = xml.escape(before) + new.serialize(xml.escape) + xml.escape(after)
-                edits.append((*xml.span(value + 1, xml.ends[value] - 1), content))
+                edits.append((*xml.inside(value), xml.translated(value, new)))
         return xml.encode(edits)
-
-
-def _role(token: XmlToken) -> tuple[Role, str]:
-    return "whole", ""

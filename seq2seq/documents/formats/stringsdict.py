@@ -7,23 +7,14 @@ https://developer.apple.com/documentation/xcode/localizing-strings-that-contain-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from seq2seq.documents.block import IN_STRINGS, Block
-from seq2seq.documents.plurals import CATEGORIES, plural_sources
+from seq2seq.documents.plurals import CATEGORIES, Plural
 from seq2seq.documents.spans import is_message, trim
-from seq2seq.documents.xml_tokens import XmlToken
-from seq2seq.documents.xml_units import Role, XmlFile
+from seq2seq.documents.xml_units import XmlFile
 
 _RULE_TYPE, _VALUE_TYPE, _PLURAL = "NSStringFormatSpecTypeKey", "NSStringFormatValueTypeKey", "NSStringPluralRuleType"
-
-
-@dataclass(slots=True)
-class _Rule:
-    """Plural rule: indices of <key> and <string> by category, and of the blocks of those that are text."""
-
-    elements: dict[str, tuple[int, int]] = field(default_factory=dict)
-    blocks: dict[str, int] = field(default_factory=dict)
 
 
 class StringsDictDocument:
@@ -34,7 +25,7 @@ class StringsDictDocument:
         self._xml = XmlFile(data, "plist")
         self.blocks: list[Block] = []
         self._strings: list[int] = []                                           # index of the <string> of each block
-        self._rules: list[_Rule] = []
+        self._rules: list[Plural[tuple[int, int]]] = []                         # <key> and <string> of each entry
         todo = list(self._xml.children(self._xml.root))[::-1]
         while todo:
             element = todo.pop()
@@ -57,8 +48,8 @@ class StringsDictDocument:
                 entries[self._text(key)] = key, child
         if _RULE_TYPE not in entries or self._text(entries[_RULE_TYPE][1]) != _PLURAL:
             return [value for name, (_, value) in entries.items() if name not in (_RULE_TYPE, _VALUE_TYPE)]
-        rule = _Rule({name: entries[name] for name in entries if name in CATEGORIES})
-        for category, (_, value) in rule.elements.items():
+        rule = Plural({name: entries[name] for name in entries if name in CATEGORIES})
+        for category, (_, value) in rule.entries.items():
             if self._add(value):
                 rule.blocks[category] = len(self.blocks) - 1
         if "other" in rule.blocks:
@@ -66,10 +57,10 @@ class StringsDictDocument:
         return []
 
     def _text(self, element: int) -> str:
-        return self._xml.content(element, _role).text.strip()
+        return self._xml.content(element).text.strip()
 
     def _add(self, element: int) -> bool:
-        block = trim(self._xml.content(element, _role, keeps_lines=True))[1]
+        block = trim(self._xml.content(element, keeps_lines=True))[1]
         if not is_message(block.text):
             return False
         self.blocks.append(replace(block, syntax=("dates", "printf", *IN_STRINGS)))
@@ -80,39 +71,27 @@ class StringsDictDocument:
         """See `Document.render`."""
         xml = self._xml
         edits: dict[int, tuple[int, int, str]] = {}
-        for index, (new, block) in enumerate(zip(translations, self.blocks, strict=True)):
+        for index, (element, new, block) in enumerate(zip(self._strings, translations, self.blocks, strict=True)):
             if new != block:
-                edits[index] = (*self._inside(self._strings[index]), self._content(index, new))
+                edits[index] = (*xml.inside(element), xml.translated(element, new))
         inserted: list[tuple[int, int, str]] = []
         for rule in self._rules:
-            if not any(index in edits for index in rule.blocks.values()):
+            sources = rule.sources(self.blocks, translations, target_language)
+            if not sources:
                 continue
-            texts = {category: self.blocks[index].text for category, index in rule.blocks.items()}
-            sources = plural_sources(texts, target_language)
-            for category, (key, value) in rule.elements.items():
+            for category, (key, value) in rule.entries.items():
                 if category not in sources:                                     # the target language lacks it
                     edits.pop(rule.blocks.get(category, -1), None)
                     begin, end = xml.span(key, xml.ends[value])
                     inserted.append((begin - len(xml.margin(key)), end, ""))
-            key, other = rule.elements["other"]
+            key, other = rule.entries["other"]
             place = xml.span(key, key)[0]
             for category, source in sources.items():
-                index = rule.blocks.get(source, rule.blocks["other"])
-                content = self._content(index, translations[index])
-                if category not in rule.elements:
+                index = rule.blocks[source]
+                content = xml.translated(self._strings[index], translations[index])
+                if category not in rule.entries:
                     inserted.append((place, place, f"<key>{category}</key>{xml.margin(other)}<string>{content}</string>"
                                      f"{xml.margin(key)}"))
                 elif source != category and category in rule.blocks:
-                    edits[rule.blocks[category]] = (*self._inside(rule.elements[category][1]), content)
+                    edits[rule.blocks[category]] = (*xml.inside(rule.entries[category][1]), content)
         return xml.encode([*edits.values(), *inserted])
-
-    def _inside(self, element: int) -> tuple[int, int]:
-        return self._xml.span(element + 1, self._xml.ends[element] - 1)
-
-    def _content(self, index: int, new: Block) -> str:
-        before, _, after = trim(self._xml.content(self._strings[index], _role))
-        return self._xml.escape(before) + new.serialize(self._xml.escape) + self._xml.escape(after)
-
-
-def _role(token: XmlToken) -> tuple[Role, str]:
-    return "whole", ""

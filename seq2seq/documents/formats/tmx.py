@@ -29,7 +29,7 @@ class TmxDocument:
         Raises:
             DocumentError: the document is not well-formed, not TMX, or has no text in the source language.
         """
-        self._xml = XmlFile(data, "tmx")
+        self._xml = XmlFile(data, "tmx", _role)
         self.blocks: list[Block] = []
         self._units: list[tuple[int, int, int]] = []                            # tu, tuv, seg of each block
         languages = sorted({_language(token) for token in self._xml.tokens if token.local_name == "tuv"
@@ -44,7 +44,7 @@ class TmxDocument:
             segment = next(self._xml.children(variant, "seg"), None) if variant is not None else None
             if variant is None or segment is None:
                 continue
-            _, block, _ = trim(self._xml.content(segment, _role))
+            _, block, _ = trim(self._xml.content(segment))
             if is_text(block.text):
                 self.blocks.append(block)
                 self._units.append((unit, variant, segment))
@@ -61,15 +61,14 @@ class TmxDocument:
         for (unit, variant, segment), new, block in zip(self._units, translations, self.blocks, strict=True):
             if new == block or self._variant(unit, target_language) is not None:
                 continue
-            before, _, after = trim(xml.content(segment, _role))
-            text = xml.escape(before) + new.serialize(xml.escape) + xml.escape(after)
             end = xml.ends[variant]
             attribute = "xml:lang" if "xml:lang" in xml.tokens[variant].attributes else "lang"
             name = xml.tokens[variant].name
             opening = with_attribute(f"<{name}>", attribute, target_language)
             place = xml.span(variant, end)[1]
             edits.append((place, place, f"{xml.margin(variant)}{opening}{xml.margin(segment)}{xml.tokens[segment].raw}"
-                          f"{text}{xml.tokens[xml.ends[segment]].raw}{xml.margin(end)}</{name}>"))
+                          f"{xml.translated(segment, new)}{xml.tokens[xml.ends[segment]].raw}{xml.margin(end)}"
+                          f"</{name}>"))
         return xml.encode(edits)
 
 

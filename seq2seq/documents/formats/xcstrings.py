@@ -7,15 +7,14 @@ https://developer.apple.com/documentation/xcode/localizing-and-varying-text-with
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from seq2seq.documents.block import IN_STRINGS, Block, DocumentError, require_count
-from seq2seq.documents.json_tree import JsonNode, parse_json_tree
+from seq2seq.documents.json_tree import JsonNode, margin_before, parse_json_tree
 from seq2seq.documents.plurals import CATEGORIES, plural_sources
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
 from seq2seq.files import read_any_json
 from seq2seq.languages import canonical
 
@@ -25,8 +24,8 @@ MAX_STRINGS = 200_000
 
 @dataclass(slots=True)
 class _String:
-    """String of the catalogue. localization: that of the source language, with an index of `blocks` or a text that is
-    not translated in place of each value. blocks: indices of its blocks."""
+    """String of the catalogue. localization: that of the source language. In place of each text to translate, it has
+    the index of the block, and the text. blocks: indices of its blocks."""
 
     node: JsonNode
     localization: dict[str, Any]
@@ -48,7 +47,6 @@ class XcstringsDocument:
         self.source_languages, self.target_languages = {source}, set[str]()
         self._colon = " : " if '" : ' in self._text else ": "                      # Xcode writes the first one
         self.blocks: list[Block] = []
-        self._texts: list[str] = []                                             # text of each block with its margins
         self._strings: list[_String] = []
         self._codes = {code for node in strings.members.values() if (found := node.find("localizations"))
                        for code in found.members}
@@ -65,10 +63,9 @@ class XcstringsDocument:
                 text = unit.get("value")
                 if isinstance(text, str) and is_message(text):
                     string.blocks.append(len(self.blocks))
-                    unit["value"] = len(self.blocks)
+                    unit["value"] = len(self.blocks), text                      # a tuple, which JSON does not have
                     self.blocks.append(trim(Block(text, place=f"line {(found or node).line}", keeps_lines=True,
                                                   syntax=("dates", "printf", *IN_STRINGS)))[1])
-                    self._texts.append(text)
             if string.blocks:
                 self._strings.append(string)
 
@@ -101,15 +98,13 @@ class XcstringsDocument:
         if "stringUnit" in value and isinstance(value["stringUnit"], dict):
             unit = value["stringUnit"]
             text = unit.get("value")
-            if isinstance(text, int):
-                before, _, after = trim(Block(self._texts[text]))
-                text = before + translations[text].text + after
+            if isinstance(text, tuple):
+                text = with_margins(text[1], translations[text[0]].text)
             written = dict(sorted((unit | {"state": "needs_review", "value": text}).items()))
             value = value | {"stringUnit": written}
         plural = value.get("plural")
         if isinstance(plural, dict) and "other" in plural and {*plural} <= {*CATEGORIES}:
-            texts = {category: " ".join(str(self._texts[unit["value"]] if isinstance(unit.get("value"), int) else
-                                            unit.get("value")) for unit in _units(one))
+            texts = {category: " ".join(str(unit.get("value")) for unit in _units(one))
                      for category, one in plural.items()}
             value = value | {"plural": {category: plural[one] for category, one
                                         in sorted(plural_sources(texts, language).items())}}
@@ -126,12 +121,12 @@ class XcstringsDocument:
         following = next((one for name, one in parent.members.items() if name > key), None)
         if following is not None:
             begin = following.key_begin
-            return begin, begin, f"{self._key(key)}{self._written(content, begin)},{self._margin(begin)}"
+            return begin, begin, f"{self._key(key)}{self._written(content, begin)},{margin_before(self._text, begin)}"
         if parent.members:
             last = [*parent.members.values()][-1]
-            margin = self._margin(last.key_begin)
+            margin = margin_before(self._text, last.key_begin)
             return last.end, last.end, f",{margin}{self._key(key)}{self._written(content, last.key_begin)}"
-        margin = self._margin(parent.key_begin)
+        margin = margin_before(self._text, parent.key_begin)
         inner, margin = (f"{margin}  ", margin) if "\n" in margin else ("", "")
         written = self._key(key) + self._json(content, inner)
         return parent.begin, parent.end, f"{{{inner}{written}{margin}}}"
@@ -139,14 +134,9 @@ class XcstringsDocument:
     def _key(self, key: str) -> str:
         return json.dumps(key, ensure_ascii=False) + self._colon
 
-    def _margin(self, place: int) -> str:
-        """Return the line end and the indentation before a place; " " or "" if it is not at the beginning of a line."""
-        match = re.compile(r"(?:\r?\n)?[ \t]*+\Z").search(self._text, max(0, place - 200), place)
-        return match[0] if match else ""
-
     def _written(self, value: Any, place: int) -> str:
         """Return the JSON of a member of an object, whose key stands at a place."""
-        return self._json(value, self._margin(place))
+        return self._json(value, margin_before(self._text, place))
 
     def _json(self, value: Any, margin: str) -> str:
         is_indented = "\n" in margin

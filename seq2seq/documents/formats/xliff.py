@@ -41,7 +41,7 @@ class XliffDocument:
 
     def __init__(self, data: bytes) -> None:
         """Raises DocumentError: the document is not well-formed, or not XLIFF 1 or 2."""
-        self._xml = XmlFile(data, "xliff")
+        self._xml = XmlFile(data, "xliff", self._role)
         version = self._xml.tokens[self._xml.root].attributes.get("version", "")
         self._version = version[:1]
         if self._version not in _TO_TRANSLATE:
@@ -81,7 +81,7 @@ class XliffDocument:
         has_target = unit.target is not None and not self._xml.is_empty(unit.target)
         if state in _FINAL or self._xml.tokens[holder].attributes.get("approved") == "yes" or (
                 has_target and state not in _TO_TRANSLATE[self._version]):
-            if unit.target is not None and is_text(self._xml.content(unit.target, self._role).text):
+            if unit.target is not None and is_text(self._xml.content(unit.target).text):
                 self.target_languages.add(self._language(unit.target, file, target=True))
             return
         end = self._xml.ends[unit.copied]
@@ -93,10 +93,10 @@ class XliffDocument:
                 segments.append(index)
                 index = self._xml.ends[index]
             index += 1
+        keeps_lines = "preserve" in (self._xml.tokens[one].attributes.get("xml:space", preserved and "preserve")
+                                     for one in (holder, found["source"]))
         for element in segments or [unit.copied]:
-            keeps_lines = "preserve" in (self._xml.tokens[one].attributes.get("xml:space", preserved and "preserve")
-                                         for one in (holder, found["source"]))
-            _, block, _ = trim(self._xml.content(element, self._role, keeps_lines=keeps_lines))
+            _, block, _ = trim(self._xml.content(element, keeps_lines=keeps_lines))
             if is_text(block.text):
                 unit.pieces.append((element, len(self.blocks)))
                 self.blocks.append(replace(block, access_keys="&_~"))
@@ -143,13 +143,11 @@ class XliffDocument:
     def _fill(self, unit: _Unit, translations: Sequence[Block], language: str) -> list[tuple[int, int, str]]:
         """Return the edits that write the target of a unit, and its state."""
         xml = self._xml
-        begin, end = xml.span(unit.copied + 1, xml.ends[unit.copied] - 1)
+        begin, end = xml.inside(unit.copied)
         inner = []
         for element, index in unit.pieces:
-            before, _, after = trim(xml.content(element, self._role))
-            first, last = xml.span(element + 1, xml.ends[element] - 1)
-            new = xml.escape(before) + translations[index].serialize(xml.escape) + xml.escape(after)
-            inner.append((first - begin, last - begin, new))
+            first, last = xml.inside(element)
+            inner.append((first - begin, last - begin, xml.translated(element, translations[index])))
         content = replace_spans(xml.text[begin:end], inner)
         edits = []
         if self._version == "2":

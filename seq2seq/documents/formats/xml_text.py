@@ -52,7 +52,7 @@ class XmlTextDocument(RunDocument):
         if all(token.raw.startswith(_CDATA) for token in run if token.text.strip()):
             return block.serialize(lambda text: text and _CDATA + text.replace(
                 _CDATA_END, f"]]{_CDATA_END}{_CDATA}>").replace("\n", self._line_end) + _CDATA_END)
-        return block.serialize(lambda text: escape_xml(text).replace("\r", "&#13;").replace("\n", self._line_end))
+        return block.serialize(lambda text: escape_xml(text, self._line_end))
 
 
 def _classified(tokens: Sequence[XmlToken], options: XmlOptions) -> Iterator[Token]:

@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
-from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError
-from seq2seq.documents.plurals import CATEGORIES, plural_sources
-from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim
+from seq2seq.documents.block import IN_STRINGS, MAX_DEPTH, Block, DocumentError, require_count
+from seq2seq.documents.plurals import CATEGORIES, Plural
+from seq2seq.documents.spans import decode_text, is_message, replace_spans, trim, with_margins
 from seq2seq.languages import LANGUAGE_NAMES, main_language
 
 MAX_CHARACTERS = 1_000_000
@@ -36,14 +35,6 @@ _PLAIN = re.compile(r"(?!(?i:y|yes|n|no|on|off|true|false|null)\Z)[^\W\d_](?:[^:
 _FLOW_MARKS = re.compile(r"[,\[\]{}]|:(?!\w)")
 
 
-@dataclass(slots=True)
-class _Plural:
-    """Plural: key and value of each category, and index of the block of those that are text."""
-
-    entries: dict[str, tuple[Node, ScalarNode]]
-    blocks: dict[str, int]
-
-
 class YamlDocument:
     """YAML, with the interfaces `Document` and `NamesLanguages`."""
 
@@ -51,9 +42,8 @@ class YamlDocument:
         """Raises DocumentError: the document is not YAML, too large, nested too deeply, or has texts in several
         languages."""
         self._text, self._encoding = decode_text(data)
-        if len(self._text) > MAX_CHARACTERS:
-            raise DocumentError(f"the document has {len(self._text):,} characters; {MAX_CHARACTERS:,} are the maximum "
-                                "of YAML. Divide it.")
+        require_count(len(self._text), MAX_CHARACTERS, "characters")
+        self._line_end = "\r\n" if "\r\n" in self._text else "\n"
         self._begin = int(self._text.startswith("\ufeff"))
         roots = _compose(self._text[self._begin:])
         self._ascii = "\\u" in self._text and self._text[self._begin:].isascii()
@@ -62,7 +52,7 @@ class YamlDocument:
         self.target_languages: set[str] = set()
         self.blocks: list[Block] = []
         self._values: list[ScalarNode] = []                                     # value of each block
-        self._plurals: list[_Plural] = []
+        self._plurals: list[Plural[tuple[Node, ScalarNode]]] = []              # key and value of each entry
         self._in_flow: set[int] = set()                                         # nodes in brackets or braces
         seen: set[int] = set()                                                  # an alias is its node once more
         todo: list[tuple[str, Node]] = [("", root) for root in reversed(roots)]
@@ -97,13 +87,13 @@ class YamlDocument:
         if len(entries) < len(node.value) or "other" not in entries or (
                 len(entries) == 1 and "%{count}" not in entries["other"][1].value):
             return False
-        blocks = {}
+        plural = Plural(entries)
         for category, (_, value) in entries.items():
             seen.add(id(value))
             if self._add(value):
-                blocks[category] = len(self.blocks) - 1
-        if "other" in blocks:
-            self._plurals.append(_Plural(entries, blocks))
+                plural.blocks[category] = len(self.blocks) - 1
+        if "other" in plural.blocks:
+            self._plurals.append(plural)
         return True
 
     def render(self, translations: Sequence[Block], target_language: str) -> bytes:
@@ -112,19 +102,17 @@ class YamlDocument:
             self._values, translations, self.blocks, strict=True)) if new != block}
         others: list[tuple[int, int, str]] = []
         for plural in self._plurals:
-            if any(index in edits for index in plural.blocks.values()):
-                self._fill(plural, translations, target_language, edits, others)
+            if sources := plural.sources(self.blocks, translations, target_language):
+                self._fill(plural, sources, translations, edits, others)
         if edits and self._language is not None:
             begin, end = self._span(self._language)
             quote = '"' if not _PLAIN.fullmatch(target_language) else self._language.style or ""
             others.append((begin, end, f"{quote}{target_language}{quote}"))
         return replace_spans(self._text, [*edits.values(), *others]).encode(self._encoding)
 
-    def _fill(self, plural: _Plural, translations: Sequence[Block], target_language: str,
+    def _fill(self, plural: Plural[tuple[Node, ScalarNode]], sources: Mapping[str, str], translations: Sequence[Block],
               edits: dict[int, tuple[int, int, str]], others: list[tuple[int, int, str]]) -> None:
-        """Add the edits that give a plural the categories of the target language."""
-        sources = plural_sources({category: self.blocks[index].text for category, index in plural.blocks.items()},
-                                 target_language)
+        """Add the edits that give a plural the categories of the target language. sources: see `Plural.sources`."""
         for category in [one for one in plural.entries if one not in sources]:
             if span := self._entry(plural, category):
                 edits.pop(plural.blocks.get(category, -1), None)
@@ -141,7 +129,7 @@ class YamlDocument:
             elif source != category and category in plural.blocks:
                 edits[plural.blocks[category]] = self._edit(plural.entries[category][1], translations[index].text)
 
-    def _entry(self, plural: _Plural, category: str) -> tuple[int, int] | None:
+    def _entry(self, plural: Plural[tuple[Node, ScalarNode]], category: str) -> tuple[int, int] | None:
         """Return the span of an entry with the separator after it; None if a comment follows or no entry follows."""
         names = list(plural.entries)
         following = names[names.index(category) + 1:]
@@ -149,10 +137,6 @@ class YamlDocument:
         begin, end = self._span(key)[0], self._begin + value.end_mark.index
         after = self._span(plural.entries[following[0]][0])[0] if following else -1
         return (begin, after) if following and not self._text[end:after].strip(" ,\r\n") else None
-
-    @property
-    def _line_end(self) -> str:
-        return "\r\n" if "\r\n" in self._text else "\n"
 
     def _span(self, node: Node) -> tuple[int, int]:
         """Return the span of a scalar without its anchor and tag."""
@@ -169,8 +153,7 @@ class YamlDocument:
 
     def _flow_scalar(self, node: ScalarNode, new: str) -> str:
         """Return the translation of a scalar on one line, in the style of the scalar if the text can have it."""
-        before, _, after = trim(Block(node.value))
-        text = before + new + after
+        text = with_margins(node.value, new)
         is_printable = not _UNPRINTABLE.search(text)
         if not node.style and is_printable and _PLAIN.fullmatch(text) and not (
                 id(node) in self._in_flow and _FLOW_MARKS.search(text)):

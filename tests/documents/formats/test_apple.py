@@ -116,6 +116,13 @@ def test_variations_and_substitutions_of_a_catalogue_get_the_categories_of_the_t
         "Tap": {"variations": {"device": {"mac": {"variations": expected}, "other": unit("TAP IT", "needs_review")}}}}
 
 
+def test_a_value_that_is_no_string_stays():
+    plural = {"plural": {"one": unit(0), "other": unit("%d dogs")}}
+    _, result = translated({"Dogs": {"localizations": {"en": {"variations": plural}}}})
+    assert result["Dogs"]["localizations"]["de"] == {"variations": {"plural": {
+        "one": unit(0, "needs_review"), "other": unit("%D DOGS", "needs_review")}}}
+
+
 @pytest.mark.parametrize(("string", "found"), [
     ({}, True), ({"localizations": {}}, True), ({"localizations": {"fr": unit("x")}}, True),
     ({"shouldTranslate": False}, False), ({"shouldTranslate": True}, True),

@@ -1,6 +1,7 @@
 """JSON: strings that are text are translated; keys, other strings and the layout stay."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
@@ -72,6 +73,15 @@ def test_plural_forms_of_i18next_become_those_of_the_target_language(language, e
     source = '{"dog_one": "A dog", "dog_other": "{{count}} dogs", "sign_one": "One sign", "x": ["A"]}'
     result = upper(JsonDocument(source.encode()), language).decode().replace("{{COUNT}}", "{{count}}")
     assert result == f'{{{expected}, "sign_one": "ONE SIGN", "x": ["A"]}}'
+
+
+@pytest.mark.parametrize("one", ["1", '"1"'])
+def test_an_entry_that_is_no_text_belongs_to_the_plural(one):
+    source = f'{{"dog_zero": " no\\/dogs ", "dog_one": {one}, "dog_other": "{{{{count}}}} dogs"}}'
+    document = JsonDocument(source.encode())
+    zero, other = document.blocks
+    result = document.render([zero, replace(other, text="{{count}} HUNDE")], "ru").decode()
+    assert result == source.replace("dogs\"}", 'HUNDE", "dog_few": "{{count}} HUNDE", "dog_many": "{{count}} HUNDE"}')
 
 
 def test_strings_of_a_list_have_no_key():
