@@ -119,9 +119,9 @@ def test_there_are_no_circular_imports():
     assert not remaining, f"in circles, or importing from them: {sorted('.'.join(parts) for parts in remaining)}"
 
 
-def test_the_readme_lists_the_chapters_in_reading_order():
-    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"^- `(\w+)/`", readme, re.MULTILINE) == CHAPTERS
+def test_the_page_about_the_code_lists_the_chapters_in_reading_order():
+    page = (PACKAGE.parent / "docs/code.md").read_text(encoding="utf-8")
+    assert re.findall(r"^- `(\w+)/`", page, re.MULTILINE) == CHAPTERS
 
 
 def test_search_imports_only_the_interface_of_models():

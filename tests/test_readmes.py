@@ -1,9 +1,13 @@
-"""The Chinese README says the same as the English one: commands, figures, links and chapters are compared."""
+"""The Chinese README says the same as the English one: commands, figures and links are compared. Both are short. The
+files beside them name the version of the package."""
 
 import re
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
+
+import seq2seq
 
 ROOT = Path(__file__).parents[1]
 ENGLISH, CHINESE = (ROOT / name for name in ("README.md", "README.zh-CN.md"))
@@ -29,13 +33,22 @@ def links(text):
 
 
 def names(text):
-    """Return the headings' levels, the names of the chapters, and the code in the text."""
+    """Return the headings' levels, and the code in the text."""
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     levels = [len(found) for found in re.findall(r"^(#+) ", prose, flags=re.MULTILINE)]
-    chapters = re.findall(r"^- `([^`]+)`", prose, flags=re.MULTILINE)
-    return levels, chapters, sorted(re.findall(r"`([^`]+)`", prose))
+    return levels, sorted(re.findall(r"`([^`]+)`", prose))
 
 
 @pytest.mark.parametrize("part", [commands, figures, links, names])
 def test_both_readmes_have_the_same(part):
     assert part(CHINESE.read_text(encoding="utf-8")) == part(ENGLISH.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("readme", [ENGLISH, CHINESE])
+def test_a_readme_has_at_most_a_hundred_lines(readme):
+    assert len(readme.read_text(encoding="utf-8").splitlines()) <= 100
+
+
+def test_the_citation_and_the_changelog_name_the_version():
+    assert YAML(typ="safe").load(ROOT / "CITATION.cff")["version"] == seq2seq.__version__
+    assert seq2seq.__version__ in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
