@@ -128,7 +128,7 @@ def command_reference():
         for kind in ("argument", "option"):
             rows = [_parameter_row(each, context) for each in parameters if each.param_type_name == kind]
             if rows:
-                text.append("\n".join([f"| {kind} | | default |", "|---|---|---|", *rows]))
+                text.append("\n".join([f"| {kind} | meaning | default |", "|---|---|---|", *rows]))
         lines = [line.replace(r"\[", "[") for line in (command.epilog or "").split("\n\n")[1:]]
         text += [f"```\n{line}\n```" if shlex.split(line)[:1] != ["Run"] else line for line in lines]
     return "\n\n".join(text).replace("```\n\n```\n", "") + "\n"
