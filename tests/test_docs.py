@@ -51,10 +51,10 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
 
 def command_lines(text):
     """Yield the words of each command of seq2seq in the code of a page, without redirections and comments."""
-    code = [found["text"] for found in FENCE.finditer(text) if found["language"] in ("", "bash", "sh", "console", "ini")]
+    code = [found["text"] for found in FENCE.finditer(text) if found["language"] in ("", "bash", "sh", "ini")]
     code += re.findall(r"(?:^(?: {4,}|\t).*\n)+", FENCE.sub("", text), re.MULTILINE)
     for line in "\n".join(code).replace("\\\n", " ").splitlines():
-        found = re.match(r"\s*(?:\$ |\w+=)?(?:\S*/)?(?:seq2seq|(?:torchrun|srun|\S*python\S*) .*-m seq2seq)(?= )(.*)", line)
+        found = re.match(r"\s*(?:\w+=)?(?:\S*/)?(?:seq2seq|(?:torchrun|srun|python) .*-m seq2seq)(?= )(.*)", line)
         if found and "…" not in line:
             yield re.split(r" [<>|] ?| 2> | && |; ", f"{found[1]} ".split("  #")[0])[0]
 

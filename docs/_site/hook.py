@@ -1,14 +1,12 @@
 """Hooks of MkDocs: `mkdocs.yml` names this file.
 
-The sources of the site are read like the repository, so that the same relative links work in both: the page docs/using.md
-has the source path `docs/using.md`, and the pages and files outside of docs/ to which pages link have theirs. The
-addresses of the pages of docs/ are without `docs/`.
+The sources of the site have their paths in the repository, so that the same relative links work in both. Pages from
+outside of docs/, and the text of files to which pages link, become pages, too. Addresses of the site lack `docs/`.
 """
 
 import ast
 import html
 import re
-import shlex
 import textwrap
 from pathlib import Path
 
@@ -85,7 +83,7 @@ def _linked_files(source, markdown):
 def _file_page(path):
     """Return a page with the text of a file."""
     text = path.read_text(encoding="utf-8")
-    language = {".py": "python", ".yaml": "yaml", ".json": "json", ".yml": "yaml", ".cpp": "cpp"}.get(path.suffix, "text")
+    language = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}.get(path.suffix, "text")
     fence = "`" * (3 + max(map(len, re.findall("`+", text)), default=0))
     return f"# {path.name}\n\n{fence}{language}\n{text}\n{fence}\n"
 
@@ -109,7 +107,7 @@ def edges_as_table(diagram):
     for name, target in re.findall(r"^\s*(\w+) --> (\w+)$", diagram, re.MULTILINE):
         targets.setdefault(name, []).append(f"`{target}`")
     rows = [f"| `{name}` | {', '.join(found)} |" for name, found in targets.items()]
-    return "\n".join(["| from | to |", "|---|---|", *rows])
+    return "\n".join(["| chapter | imports |", "|---|---|", *rows])
 
 
 def command_reference():
@@ -130,7 +128,7 @@ def command_reference():
             if rows:
                 text.append("\n".join([f"| {kind} | meaning | default |", "|---|---|---|", *rows]))
         lines = [line.replace(r"\[", "[") for line in (command.epilog or "").split("\n\n")[1:]]
-        text += [f"```\n{line}\n```" if shlex.split(line)[:1] != ["Run"] else line for line in lines]
+        text += [_escaped(line) if re.match("[A-Z]", line) else f"```\n{line}\n```" for line in lines]
     return "\n\n".join(text).replace("```\n\n```\n", "") + "\n"
 
 
@@ -140,8 +138,12 @@ def _parameter_row(parameter, context):
         names = f"`{parameter.metavar}`"
     elif parameter.metavar:
         names += f" `{parameter.metavar}`"
-    default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.get_default(context)
-    shown = parameter.show_default and default not in (None, False, ()) and not callable(default)
+    default = parameter.get_default(context)
+    if isinstance(parameter.show_default, str):
+        default = parameter.show_default
+    elif default is True and parameter.secondary_opts:
+        default = parameter.opts[0]
+    shown = parameter.show_default and default not in (None, False, ())
     return f"| {names} | {_escaped(parameter.help or '')} | {_escaped(str(default)) if shown else ''} |"
 
 
@@ -153,5 +155,7 @@ def python_reference():
     """Return a page with the docstrings of all public names."""
     import seq2seq
 
-    names = "\n\n".join(f"::: seq2seq.{seq2seq._MODULES[name]}.{name}" for name in seq2seq.__all__)
+    keys = "\n    options: {members: []}"                                      # the reference of recipes has their keys
+    names = "\n\n".join(f"::: seq2seq.{seq2seq._MODULES[name]}.{name}{keys * (name in ('DecodingOptions', 'Recipe'))}"
+                        for name in seq2seq.__all__)
     return f"# Python\n\nThe public names of `seq2seq`, imported by `from seq2seq import …`.\n\n{names}\n"
