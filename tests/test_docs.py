@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted(path for pattern in ("*.md", "docs/**/*.md", "recipes/**/*.md", "benchmarks/*.md", "deploy/**/*.md")
                for path in ROOT.glob(pattern) if "data" not in path.parts)
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-FENCE = re.compile(r"^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^ *```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?!\w+:)([^)\s]+)\)|<img[^>]* src=\"(?!\w+:)([^\"]+)\"")
 # The name of a function or class, and its file: the site shows its source there.
 CODE = re.compile(r"^\[`([\w.]+)` in `[^`]+`\]\(([^)]+\.py)\)$", re.MULTILINE)
@@ -51,10 +51,10 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
 
 def command_lines(text):
     """Yield the words of each command of seq2seq in the code of a page, without redirections and comments."""
-    code = [found["text"] for found in FENCE.finditer(text) if found["language"] in ("", "bash", "sh", "ini")]
+    code = [found["text"] for found in FENCE.finditer(text) if found["language"] in ("", "bash", "console", "ini")]
     code += re.findall(r"(?:^(?: {4,}|\t).*\n)+", FENCE.sub("", text), re.MULTILINE)
     for line in "\n".join(code).replace("\\\n", " ").splitlines():
-        found = re.match(r"\s*(?:\w+=)?(?:\S*/)?(?:seq2seq|(?:torchrun|srun|python) .*-m seq2seq)(?= )(.*)", line)
+        found = re.match(r"\s*(?:\$ |\w+=)?(?:\S*/)?(?:seq2seq|(?:torchrun|srun|python) .*-m seq2seq)(?= )(.*)", line)
         if found and "…" not in line:
             yield re.split(r" [<>|] ?| 2> | && |; ", f"{found[1]} ".split("  #")[0])[0]
 

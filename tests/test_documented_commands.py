@@ -59,7 +59,7 @@ def shell(tmp_path_factory):
     programs.mkdir()
     (programs / "seq2seq").write_text(f'#!/bin/sh\nexec {sys.executable} -m seq2seq "$@"\n')
     (programs / "seq2seq").chmod(0o755)
-    subprocess.run([sys.executable, ROOT / "recipes/phrasebook/generate.py", base / "text", "--pairs", "3000"],
+    subprocess.run([sys.executable, ROOT / "recipes/phrasebook/generate.py", base / "text"],
                    check=True, capture_output=True)
     text = {name: (base / "text" / name).read_text(encoding="utf-8").splitlines()
             for name in ("train.zh", "train.en", "valid.zh", "valid.en", "test.zh", "test.en")}
