@@ -12,11 +12,13 @@ from pathlib import Path
 
 import latex2mathml.converter
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[2]
 # Pages outside of docs/.
 PAGES = ("recipes/*.md", "recipes/*/*.md", "benchmarks/*.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+# Files that are copied; of other files to which pages link, the site has a page with the text.
+COPIED = (".png", ".svg", ".ipynb")
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 # A paragraph that is only a link to a function or class: on the site, its source follows.
 CODE = re.compile(r"^\[`([\w.]+)` in `[^`]+`\]\(([^)]+\.py)\)$", re.MULTILINE)
@@ -30,7 +32,7 @@ def on_files(files, config):
     site = Files([])
     for file in files:
         if file.src_dir == config.docs_dir:
-            if file.src_uri.startswith("_site/") and file.src_uri.endswith(".py"):
+            if file.src_uri.endswith(".py"):
                 continue
             # These properties follow from the source path, and are computed once.
             assert file.dest_uri and file.url and file.abs_src_path and file.name
@@ -44,11 +46,13 @@ def on_files(files, config):
     for page in list(site.documentation_pages()):
         for path in _linked_files(page.src_uri, page.content_string):
             name = path.relative_to(ROOT).as_posix()
-            if path.suffix == ".png":
-                if name not in site.src_uris:
-                    site.append(_from_repository(config, name))
-            elif f"{name}.md" not in site.src_uris:
-                site.append(File.generated(config, f"{name}.md", content=_file_page(path)))
+            if name in site.src_uris or f"{name}.md" in site.src_uris:
+                continue
+            if path.suffix in COPIED:
+                site.append(_from_repository(config, name))
+            else:
+                site.append(File.generated(config, f"{name}.md", content=_file_page(path),
+                                           inclusion=InclusionLevel.NOT_IN_NAV))
     return site
 
 
@@ -58,7 +62,8 @@ def on_page_markdown(markdown, page, config, files):
     markdown = CODE.sub(lambda found: f"{found[0]}\n\n```python\n{source_of(directory / found[2], found[1])}\n```",
                         markdown)
     markdown = MERMAID.sub(lambda found: edges_as_table(found[1]), markdown)
-    linked = {path for path in _linked_files(page.file.src_uri, markdown) if path.suffix != ".png"}
+    linked = {path for path in _linked_files(page.file.src_uri, markdown)
+              if f"{path.relative_to(ROOT).as_posix()}.md" in files.src_uris}
     return LINK.sub(lambda found: found[0] + ".md" * ((directory / found[1]).resolve() in linked), markdown)
 
 
@@ -85,7 +90,7 @@ def _file_page(path):
     text = path.read_text(encoding="utf-8")
     language = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}.get(path.suffix, "text")
     fence = "`" * (3 + max(map(len, re.findall("`+", text)), default=0))
-    return f"# {path.name}\n\n{fence}{language}\n{text}\n{fence}\n"
+    return f"---\nsearch: {{exclude: true}}\n---\n\n# {path.name}\n\n{fence}{language}\n{text}\n{fence}\n"
 
 
 def source_of(path, name):
