@@ -22,6 +22,7 @@ PAGES = sorted(path for pattern in ("*.md", "docs/**/*.md", "recipes/**/*.md", "
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 FENCE = re.compile(r"^ *```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?!\w+:)([^)\s]+)\)|<img[^>]* src=\"(?!\w+:)([^\"]+)\"")
+COMMAND = re.compile(r"\s*(?:\$ |\w+=)?(?:\S*/)?(?:seq2seq|(?:torchrun|srun|python) .*-m seq2seq)(?= +-*[a-z]) +(.*)")
 # The name of a function or class, and its file: the site shows its source there.
 CODE = re.compile(r"^\[`([\w.]+)` in `[^`]+`\]\(([^)]+\.py)\)$", re.MULTILINE)
 
@@ -49,21 +50,27 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
         assert not anchor or anchor in anchors(path), f"{target}: no such heading"
 
 
+@pytest.fixture(scope="module")
+def group():
+    """The command line, which is parsed, but runs nothing."""
+    group = typer.main.get_command(cli.application([]))
+    for command in group.commands.values():
+        command.callback = lambda **values: None
+    return group
+
+
 def command_lines(text):
     """Yield the words of each command of seq2seq in the code of a page, without redirections and comments."""
     code = [found["text"] for found in FENCE.finditer(text) if found["language"] in ("", "bash", "console", "ini")]
     code += re.findall(r"(?:^(?: {4,}|\t).*\n)+", FENCE.sub("", text), re.MULTILINE)
     for line in "\n".join(code).replace("\\\n", " ").splitlines():
-        found = re.match(r"\s*(?:\$ |\w+=)?(?:\S*/)?(?:seq2seq|(?:torchrun|srun|python) .*-m seq2seq)(?= )(.*)", line)
+        found = COMMAND.match(line)
         if found and "…" not in line:
             yield re.split(r" [<>|] ?| 2> | && |; ", f"{found[1]} ".split("  #")[0])[0]
 
 
 @every_page
-def test_every_command_has_the_arguments_and_options_of_the_command_line(page, capsys):
-    group = typer.main.get_command(cli.application([]))
-    for command in group.commands.values():
-        command.callback = lambda **values: None                                # parses the command line, runs nothing
+def test_every_command_has_the_arguments_and_options_of_the_command_line(page, group, capsys):
     for line in command_lines(page.read_text(encoding="utf-8")):
         try:
             group.main(args=[word for word in shlex.split(line, comments=True) if word != "..."], standalone_mode=False)
