@@ -69,8 +69,14 @@ def on_page_markdown(markdown, page, config, files):
 
 def on_page_content(content, page, config, files):
     """Turn formulas into MathML, which browsers show without a script."""
-    return FORMULA.sub(lambda found: latex2mathml.converter.convert(
-        html.unescape(found[3]).strip(), display="inline" if found[2] == "(" else "block"), content)
+    return FORMULA.sub(lambda found: _formula(html.unescape(found[3]).strip(), block=found[2] == "["), content)
+
+
+def _formula(text, block):
+    formula = latex2mathml.converter.convert(text, display="block" if block else "inline")
+    if "\\" in formula:                                                         # an unknown command stays as it is
+        raise PluginError(f"a formula has an unknown command: {text}")
+    return formula
 
 
 def _from_repository(config, name):
