@@ -23,6 +23,7 @@ LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 # A paragraph that is only a link to a function or class: on the site, its source follows.
 CODE = re.compile(r"^\[`([\w.]+)` in `[^`]+`\]\(([^)]+\.py)\)$", re.MULTILINE)
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CELL = re.compile("<td.*?</td>", re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -68,7 +69,8 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(content, page, config, files):
-    """Turn formulas into MathML, which browsers show without a script."""
+    """Turn formulas into MathML, which browsers show without a script, and `\\|` in the code of a table into a bar."""
+    content = CELL.sub(lambda found: found[0].replace(r"\|", "|"), content)
     return FORMULA.sub(lambda found: _formula(html.unescape(found[3]).strip(), block=found[2] == "["), content)
 
 
