@@ -44,7 +44,8 @@ def on_files(files, config):
             site.append(_from_repository(config, path.relative_to(ROOT).as_posix()))
     for name, content in {"commands": command_reference(), "python": python_reference()}.items():
         site.append(File.generated(config, f"reference/{name}.md", content=content))
-    for page in list(site.documentation_pages()):
+    pages = list(site.documentation_pages())
+    for page in pages:                                                          # those of files are appended
         for path in _linked_files(page.src_uri, page.content_string):
             name = path.relative_to(ROOT).as_posix()
             if name in site.src_uris or f"{name}.md" in site.src_uris:
@@ -52,8 +53,9 @@ def on_files(files, config):
             if path.suffix in COPIED:
                 site.append(_from_repository(config, name))
             else:
-                site.append(File.generated(config, f"{name}.md", content=_file_page(path),
-                                           inclusion=InclusionLevel.NOT_IN_NAV))
+                pages.append(File.generated(config, f"{name}.md", content=_file_page(path),
+                                            inclusion=InclusionLevel.NOT_IN_NAV))
+                site.append(pages[-1])
     return site
 
 
@@ -65,7 +67,8 @@ def on_page_markdown(markdown, page, config, files):
     markdown = MERMAID.sub(lambda found: edges_as_table(found[1]), markdown)
     linked = {path for path in _linked_files(page.file.src_uri, markdown)
               if f"{path.relative_to(ROOT).as_posix()}.md" in files.src_uris}
-    return LINK.sub(lambda found: found[0] + ".md" * ((directory / found[1]).resolve() in linked), markdown)
+    return LINK.sub(lambda found: found[0].rstrip("/") + ".md" if (directory / found[1]).resolve() in linked
+                    else found[0], markdown)
 
 
 def on_page_content(content, page, config, files):
@@ -86,15 +89,18 @@ def _from_repository(config, name):
 
 
 def _linked_files(source, markdown):
-    """Yield the files of the repository, other than pages, to which a page links."""
+    """Yield the files and folders of the repository, other than pages, to which a page links."""
     for target in LINK.findall(markdown):
         path = (ROOT / source).parent.joinpath(target).resolve()
-        if path.is_file() and path.suffix != ".md" and path.is_relative_to(ROOT):
+        if path.exists() and path.suffix != ".md" and path.is_relative_to(ROOT) and path != ROOT:
             yield path
 
 
 def _file_page(path):
-    """Return a page with the text of a file."""
+    """Return a page with the text of a file, or with the files in a folder."""
+    if path.is_dir():
+        names = sorted(each.name for each in path.iterdir() if each.name[0] not in "._" and each.name != "data")
+        return f"# {path.name}\n\n" + "\n".join(f"- [{name}]({path.name}/{name})" for name in names)
     text = path.read_text(encoding="utf-8")
     language = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}.get(path.suffix, "text")
     fence = "`" * (3 + max(map(len, re.findall("`+", text)), default=0))
