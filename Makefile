@@ -7,7 +7,7 @@ READY := .venv/.ready
 # The tests start some hundred processes. Without cached bytecode, each of them would compile the package again.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-all test-gpu check bench bench-gpu
+.PHONY: help setup demo test test-all test-gpu check docs bench bench-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-gpu: $(READY) ## run the tests for a GPU; without one they are skipped
 check: $(READY) ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(READY) ## build the site in build/site, and check its links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # The decoding benchmark needs trained weights, because translations of random weights do not end. It uses the run of
 # recipes/multi30k/de_en.yaml if it exists.

@@ -84,8 +84,8 @@ class Translation:
 class Translator:
     """Model with its tokenizers, ready to translate.
 
-    >>> translator = Translator.load("runs/multi30k_de_en")
-    >>> translator.translate(["Ein Hund läuft."])[0][0].text
+        translator = Translator.load("runs/multi30k_de_en")
+        translator.translate(["Ein Hund läuft."])[0][0].text
 
     directions: directions of the model, with the one of lines that name no language. decoding: default decoding
     options; a call can override them. max_pieces: maximum number of source pieces of a part;

@@ -1,0 +1,121 @@
+"""Commands of the how-to pages: they run, one after another, on a small text and with few steps."""
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FEW_STEPS = ("training.max_steps=6", "training.validate_every=2", "training.warmup_steps=1", "training.log_every=1",
+             "training.batch_tokens=256", "model.base=tiny", "decoding.max_length=20")
+LANGUAGE_MODEL = """
+name: english
+languages: {target: en}
+data: {train: [{text: train.en}], valid: {text: valid.en}}
+tokenizer: {taken_from: runs/mine}
+model: {type: language_model, d_model: 32, decoder_layers: 1, num_heads: 2, feed_forward: 64}
+training: {batch_tokens: 256, learning_rate: 1e-3, warmup_steps: 1, schedule: linear, max_steps: 2}
+"""
+TMX = ('<tmx version="1.4"><header srclang="sw" datatype="plaintext" segtype="sentence" adminlang="en" o-tmf="x" '
+       'creationtool="x" creationtoolversion="1"/><body>{}</body></tmx>')
+UNIT = '<tu><tuv xml:lang="sw"><seg>{}</seg></tuv><tuv xml:lang="en"><seg>{}</seg></tuv></tu>'
+
+
+def code(page, language=""):
+    """Return the code blocks of a page of the documentation."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "docs" / page).read_text(encoding="utf-8"),
+                        re.MULTILINE | re.DOTALL)
+    return [text for name, text in blocks if name == language]
+
+
+
+class Shell:
+    """A directory in which commands of the documentation run."""
+
+    def __init__(self, directory, programs):
+        self.directory, self.programs = directory, programs
+
+    def run(self, block):
+        """Run the commands of seq2seq in a code block, trainings with few steps."""
+        lines = [line for line in block.splitlines() if line.startswith("seq2seq ")]
+        for line in lines:
+            command = line.partition("  #")[0].rstrip()
+            if command.split()[1] in ("train", "adapt", "check"):
+                command += "".join(f" --set {setting}" for setting in FEW_STEPS)
+            done = subprocess.run(command, shell=True, cwd=self.directory, capture_output=True, text=True, env={
+                **os.environ, "PATH": f"{self.programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)})
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+        return lines
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    """A function that makes a directory with text, and optionally with trained models."""
+    base = tmp_path_factory.mktemp("documented")
+    programs = base / "programs"
+    programs.mkdir()
+    (programs / "seq2seq").write_text(f'#!/bin/sh\nexec {sys.executable} -m seq2seq "$@"\n')
+    (programs / "seq2seq").chmod(0o755)
+    subprocess.run([sys.executable, ROOT / "recipes/phrasebook/generate.py", base / "text"],
+                   check=True, capture_output=True)
+    text = {name: (base / "text" / name).read_text(encoding="utf-8").splitlines()
+            for name in ("train.zh", "train.en", "valid.zh", "valid.en", "test.zh", "test.en")}
+    files = {"train": ("train", 3000), "valid": ("valid", 50), "news": ("test", 20), "manuals": ("valid", 300)}
+    models = base / "models"
+
+    def directory(name, with_models=False):
+        place = base / name
+        if with_models:
+            shutil.copytree(models, place)
+        else:
+            place.mkdir()
+        for file, (source, count) in files.items():
+            for ours, theirs in (("zh", "sw"), ("zh", "de"), ("en", "en")):
+                (place / f"{file}.{theirs}").write_text("\n".join(text[f"{source}.{ours}"][:count]) + "\n")
+        pairs = list(zip(text["valid.zh"], text["valid.en"], strict=True))[:300]
+        (place / "news.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs[:200]))
+        (place / "memory.tmx").write_text(TMX.format("".join(UNIT.format(*pair) for pair in pairs)))
+        for letter in ("letter.sw", "letter.de"):
+            (place / letter).write_text("\n".join(text["test.zh"][:3]) + "\n")
+        (place / "corpus.de.gz").write_bytes(gzip.compress("\n".join(text["test.zh"][:9]).encode()))
+        (place / "page.html").write_text(f"<p>{text['test.zh'][0]}</p>")
+        (place / "starts.en").write_text("I\n\nWe\n")
+        (place / "phrases.en").write_text("\nred\n\n")
+        (place / "news.mt").write_text("\n".join(text["test.en"][:20]) + "\n")
+        (place / "mine.yaml").write_text(code("training.md", "yaml")[0])
+        (place / "recipe.yaml").write_text(code("training.md", "yaml")[0])
+        return Shell(place, programs)
+
+    trained = directory("models")
+    trained.run("seq2seq train mine.yaml")
+    (models / "english.yaml").write_text(LANGUAGE_MODEL)
+    subprocess.run([programs / "seq2seq", "train", "english.yaml"], cwd=models, check=True, capture_output=True,
+                   env={**os.environ, "PYTHONPATH": str(ROOT)})
+    for name in ("second", "other", "de_en"):
+        shutil.copytree(models / "runs/mine", models / "runs" / name)
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["training", "translating", "evaluating", "adapting", "publishing"])
+def test_the_commands_of_a_how_to_page_run(page, shell):
+    ran = []
+    for number, block in enumerate(code(f"{page}.md")):
+        if "seq2seq " in block:                                                 # a page of training has several models
+            ran += shell(f"{page}{number}", with_models=page != "training").run(block)
+    assert len(ran) >= {"training": 9, "translating": 13, "evaluating": 8, "adapting": 3, "publishing": 1}[page]
+
+
+@pytest.mark.slow
+def test_the_python_of_the_how_to_page_runs(shell):
+    place = shell("python", with_models=True).directory
+    shutil.copytree(place / "runs/mine", place / "runs/multi30k_de_en")
+    done = subprocess.run([sys.executable, "-c", "\n".join(code("python.md", "python"))], cwd=place, text=True,
+                          capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2
