@@ -66,7 +66,7 @@ def create_app(service: Service, limits: Limits | None = None, settings: Setting
     routes = [
         *api.routes(),
         *DeepLApi(api).routes(),
-        *documentation_routes(),
+        *documentation_routes(service),
         *page_routes(),
     ]
     return Starlette(
@@ -197,7 +197,8 @@ class _Guard:
                             value[:20]) > self.settings.max_request_bytes:
                         raise self._too_large()
                 gzip = decompressor(scope["headers"])
-                checks_key = self.limits.keys and (scope["method"] == "POST" or is_deepl(path))
+                checks_key = self.limits.keys and (scope["method"] == "POST" or is_deepl(path) or
+                                                   path == "/glossaries")
                 if checks_key and (key := key_in_head(scope)):
                     scope[CLIENT] = holder = await self.limits.identify(key, address)
                 await self.app(scope, receiving, sending)

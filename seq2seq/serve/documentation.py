@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shlex
 from typing import Any
 
 from starlette.requests import Request
@@ -10,8 +11,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from seq2seq import __version__
+from seq2seq.languages import language_name
 from seq2seq.serve.deepl import TAG_LISTS
-from seq2seq.serve.service import TEXT_FORMATS
+from seq2seq.serve.directions import Directions
+from seq2seq.serve.service import TEXT_FORMATS, Service
 
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 _TEXTS = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
@@ -22,7 +25,11 @@ _ERRORS = {400: "The request is invalid.", 403: "The API key is wrong or missing
            429: "Too many requests, or too many waiting sentences.", 500: "The server has a bug."}
 
 Parameter = tuple[str, dict[str, Any], bool, str]
-_GLOSSARY: Parameter = ("glossary", {"type": "string"}, False, "Name of a glossary on the server.")
+_GLOSSARY: Parameter = ("glossary", {"type": "string"}, False, "Name of a glossary on the server, or identifier of one "
+                        "of the client's.")
+EXAMPLE_ADDRESS, EXAMPLE_SOURCE, EXAMPLE_TARGET = "http://127.0.0.1:5000", "de", "en"
+"""Address and language codes in the examples below, which a server replaces by its own."""
+SAMPLE_TEXTS = {"de": "ein Hund läuft", "en": "A dog runs.", "zh-Hans": "一只狗在跑。"}
 # For each endpoint: method, path, description, parameters (name, schema, required, description), example response.
 _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
     ("post", "/translate", "Translate a text or a list of texts.", [
@@ -41,7 +48,8 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
         ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data. The file's name "
          "decides the format."), _SOURCE, _TARGET, _GLOSSARY, _KEY],
      {"translatedFileUrl": "http://127.0.0.1:5000/download_file/NAME"}),
-    ("get", "/glossaries", "List the glossaries with their source and target languages.", [],
+    ("get", "/glossaries", "List the glossaries with their source and target languages: those of the server, and those "
+     "of the client, with the identifier that a request names.", [],
      [{"name": "products", "source": "de", "target": "en"}]),
     ("post", "/suggest", "Suggest a better translation, if the server accepts suggestions.", [
         ("q", _TEXT, True, "The text."), ("s", _TEXT, True, "The suggested translation."), _SOURCE, _TARGET, _KEY],
@@ -85,10 +93,30 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
 ]
 
 
-def specification() -> dict[str, Any]:
-    """Return the description of the interface in OpenAPI 3.0."""
+def _of_server(example: Any, address: str, direction: tuple[str, str]) -> Any:
+    """Return an example with the address and the languages of a server."""
+    if isinstance(example, dict):
+        return {key: _of_server(value, address, direction) for key, value in example.items()}
+    if isinstance(example, list):
+        return [_of_server(value, address, direction) for value in example]
+    source, target = direction
+    replaced = {EXAMPLE_SOURCE: source, EXAMPLE_SOURCE.upper(): source.upper(), EXAMPLE_TARGET: target,
+                language_name(EXAMPLE_SOURCE): language_name(source), "A dog runs.": SAMPLE_TEXTS.get(target, "…"),
+                "The dog runs.": "The dog runs." if target == EXAMPLE_TARGET else "…",
+                "A": "A" if target == EXAMPLE_TARGET else "…"}
+    if isinstance(example, str):
+        return replaced.get(example, example.replace(EXAMPLE_ADDRESS, address))
+    return example
+
+
+def specification(address: str, directions: Directions) -> dict[str, Any]:
+    """Return the description of the interface in OpenAPI 3.0.
+
+    address: address of the server, as its clients see it.
+    """
     paths: dict[str, Any] = {}
     for method, path, description, parameters, example in _ENDPOINTS:
+        example = _of_server(example, address, directions.direct[0])
         content = {"text/plain": {}} if example is None else {"application/json": {"example": example}}
         operation: dict[str, Any] = {
             "summary": description, "operationId": path.strip("/").replace("/", "_"),
@@ -103,23 +131,35 @@ def specification() -> dict[str, Any]:
                 "description": text, "content": {"application/json": {"example": {"error": text}}}}
                 for status, text in _ERRORS.items()}
         paths[path] = {method: operation}
-    return {"openapi": "3.0.3", "paths": paths,
+    return {"openapi": "3.0.3", "servers": [{"url": address}], "paths": paths,
             "info": {"title": "seq2seq", "version": __version__,
                      "description": "Machine translation. Parameters can be sent as JSON, as a form or in the query "
                                     "string. Errors are answered as {\"error\": \"…\"}."}}
 
 
-def page() -> str:
-    """Return the description of the interface as a web page, which loads nothing from other hosts."""
-    sections = []
+def page(address: str, directions: Directions) -> str:
+    """Return the description of the interface as a web page, which loads nothing from other hosts. For the arguments,
+    see `specification`."""
+    source, target = directions.direct[0]
+    languages = "".join(
+        f"<tr><td><code>{html.escape(code)}</code></td><td>{html.escape(language_name(code))}</td><td>"
+        f"{' '.join(f'<code>{html.escape(each)}</code>' for each in directions.targets(code) if each != code)}</td></tr>"
+        for code in directions.languages)
+    sections = [f'<section><h2>Languages of this server</h2><table><tr><th scope="col">code</th><th scope="col">'
+                f'language</th><th scope="col">translated into</th></tr>{languages}</table></section>']
     for method, path, description, parameters, example in _ENDPOINTS:
-        rows = "".join(f"<tr><td><code>{name}</code></td><td>{'required' if required else ''}</td>"
+        example = _of_server(example, address, (source, target))
+        rows = "".join(f"<tr><td><code>{name}</code></td><td>{'required' if required else 'optional'}</td>"
                        f"<td>{html.escape(text)}</td></tr>" for name, _, required, text in parameters)
-        table = f"<table><tr><th>parameter</th><th></th><th></th></tr>{rows}</table>" if rows else ""
-        shown = "" if example is None else f"<pre>{html.escape(_formatted(example))}</pre>"
+        table = f"<table><tr><th scope=\"col\">parameter</th><th scope=\"col\">use</th>"
+                 f"<th scope=\"col\">meaning</th></tr>{rows}</table>" if rows else ""
+        shown = "" if example is None else f"<pre tabindex=\"0\">{html.escape(_formatted(example))}</pre>"
         sections.append(f'<section><h2><code>{method.upper()} {path}</code></h2><p>{html.escape(description)}</p>'
                         f"{table}{shown}</section>")
-    return _PAGE.replace("SECTIONS", "\n".join(sections)).replace("VERSION", html.escape(__version__))
+    command = (f"curl -d q='{SAMPLE_TEXTS.get(source, 'TEXT')}' -d source={source} -d target={target} "
+               f"{shlex.quote(address)}/translate")
+    return _PAGE.replace("COMMAND", html.escape(command)).replace("VERSION", html.escape(__version__)).replace(
+        "SECTIONS", "\n".join(sections))
 
 
 def _formatted(example: Any) -> str:
@@ -141,20 +181,23 @@ h2 { font-size: 1.1rem; margin-top: 2rem }
 <h1>Interface of this translation server</h1>
 <p>Parameters can be sent as JSON, as a form or in the query string. Errors are answered as
 <code>{"error": "…"}</code>. <a href="spec">OpenAPI</a>. seq2seq VERSION</p>
-<pre>curl -d q="ein Hund läuft" -d source=de -d target=en http://127.0.0.1:5000/translate</pre>
+<pre tabindex="0">COMMAND</pre>
 SECTIONS
 </main></body></html>
 """
 
 
-def documentation_routes() -> list[Route]:
+def documentation_routes(service: Service) -> list[Route]:
     """Return the routes of `/spec` and `/docs`."""
 
+    def address(request: Request) -> str:
+        return str(request.base_url).rstrip("/")
+
     async def spec(request: Request) -> Response:
-        return JSONResponse(specification())
+        return JSONResponse(specification(address(request), service.directions))
 
     async def docs(request: Request) -> Response:
-        return HTMLResponse(page(), headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"
+        return HTMLResponse(page(address(request), service.directions), headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"
                                              })
 
     return [Route("/spec", spec, methods=["GET"]), Route("/docs", docs, methods=["GET"])]
