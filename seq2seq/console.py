@@ -50,8 +50,8 @@ def escape_control_characters(text: str) -> str:
 
 
 def print_text(text: str, style: str = "", console: Console | None = None) -> None:
-    """Print text. On a terminal, lines are broken between words, never inside a word or a path. A file or a pipe gets the
-    lines as they are.
+    """Print text. On a terminal, lines are broken between words, never inside a word or a path. A file or a pipe gets
+    the lines as they are.
 
     console: console to print on; None: standard error.
     """

@@ -17,6 +17,7 @@ from seq2seq.errors import UserError
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
+    from seq2seq.tokenizers.source import Source
 
 
 class Paired(StrEnum):
@@ -198,14 +199,14 @@ def _try(model: Path, settings: Sequence[str], source: Path | None, references: 
     chosen = metric[0].value if metric else next(
         (name for name in (recipe.training.best_metric, *recipe.measures) if name in METRICS), METRICS[0])
     if source is not None:
-        sources, *streams = [read_texts(path) for path in (source, *references)]
-        require_as_many_lines([str(path) for path in (source, *references)], *map(len, (sources, *streams)))
-        translator = load_translator(model, *loading, language)
-        target = translator.languages.target
+        texts, *streams = [read_texts(path) for path in (source, *references)]
+        require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
+        sources: Sequence[str | Source] = texts
+        target = recipe.into(language).languages.target
     else:
         sources, reference, target = decoding_trials.validation_set(bundle, language)
         streams = [reference]
-        translator = load_translator(model, *loading, language)
+    translator = load_translator(model, *loading, language)
     found = decoding_trials.compare_options(translator, sources, streams, target, trials, chosen, **test)
     if format is TextOrJson.json:
         print_json({"metric": chosen, "pairs": len(sources), "precision": translator.precision,

@@ -1,5 +1,5 @@
-"""Comparison of values of the `decoding` section: translations with each of them, their scores, and whether these differ
-significantly from those of the present values."""
+"""Comparison of values of the `decoding` section: translations with each of them, their scores, and whether these
+differ significantly from those of the present values."""
 
 from __future__ import annotations
 

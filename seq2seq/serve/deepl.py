@@ -19,7 +19,6 @@ from starlette.routing import Route
 from seq2seq.documents.block import Block, Document
 from seq2seq.documents.formats.html import HtmlDocument
 from seq2seq.documents.formats.xml_text import SplitSentences, XmlOptions, XmlTextDocument
-from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.languages import language_name
 from seq2seq.serve.api import (

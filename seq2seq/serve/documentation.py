@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -141,25 +142,30 @@ def page(address: str, directions: Directions) -> str:
     """Return the description of the interface as a web page, which loads nothing from other hosts. For the arguments,
     see `specification`."""
     source, target = directions.direct[0]
-    languages = "".join(
-        f"<tr><td><code>{html.escape(code)}</code></td><td>{html.escape(language_name(code))}</td><td>"
-        f"{' '.join(f'<code>{html.escape(each)}</code>' for each in directions.targets(code) if each != code)}</td></tr>"
-        for code in directions.languages)
-    sections = [f'<section><h2>Languages of this server</h2><table><tr><th scope="col">code</th><th scope="col">'
-                f'language</th><th scope="col">translated into</th></tr>{languages}</table></section>']
+    languages = [(f"<code>{code}</code>", html.escape(language_name(code)),
+                  " ".join(f"<code>{each}</code>" for each in directions.targets(code) if each != code))
+                 for code in map(html.escape, directions.languages)]
+    sections = [f"<section><h2>Languages of this server</h2>"
+                f"{_table(['code', 'language', 'translated into'], languages)}</section>"]
     for method, path, description, parameters, example in _ENDPOINTS:
         example = _of_server(example, address, (source, target))
-        rows = "".join(f"<tr><td><code>{name}</code></td><td>{'required' if required else 'optional'}</td>"
-                       f"<td>{html.escape(text)}</td></tr>" for name, _, required, text in parameters)
-        table = f"<table><tr><th scope=\"col\">parameter</th><th scope=\"col\">use</th>"
-                 f"<th scope=\"col\">meaning</th></tr>{rows}</table>" if rows else ""
-        shown = "" if example is None else f"<pre tabindex=\"0\">{html.escape(_formatted(example))}</pre>"
+        rows = [(f"<code>{name}</code>", "required" if required else "optional", html.escape(text))
+                for name, _, required, text in parameters]
+        table = _table(["parameter", "use", "meaning"], rows) if rows else ""
+        shown = "" if example is None else f'<pre tabindex="0">{html.escape(_formatted(example))}</pre>'
         sections.append(f'<section><h2><code>{method.upper()} {path}</code></h2><p>{html.escape(description)}</p>'
                         f"{table}{shown}</section>")
     command = (f"curl -d q='{SAMPLE_TEXTS.get(source, 'TEXT')}' -d source={source} -d target={target} "
                f"{shlex.quote(address)}/translate")
     return _PAGE.replace("COMMAND", html.escape(command)).replace("VERSION", html.escape(__version__)).replace(
         "SECTIONS", "\n".join(sections))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table. rows: cells as HTML."""
+    head = "".join(f'<th scope="col">{title}</th>' for title in header)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _formatted(example: Any) -> str:
@@ -173,8 +179,10 @@ _PAGE = """<!DOCTYPE html>
 <title>Interface of this translation server</title>
 <style>
 :root { color-scheme: light dark }
-body { font: 1rem/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem }
-pre { padding: .75rem; overflow-x: auto; background: #8882; border-radius: .25rem }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem;
+background: light-dark(#fff, #14181d); color: light-dark(#1b2733, #e6ebf0) }
+a { color: light-dark(#1f5f8b, #7fbde8) }
+pre { padding: .75rem; overflow-x: auto; background: light-dark(#eef1f4, #262d35); border-radius: .25rem }
 td, th { text-align: left; padding: .1rem 1rem .1rem 0; vertical-align: top }
 h2 { font-size: 1.1rem; margin-top: 2rem }
 </style></head><body><main>
@@ -197,7 +205,7 @@ def documentation_routes(service: Service) -> list[Route]:
         return JSONResponse(specification(address(request), service.directions))
 
     async def docs(request: Request) -> Response:
-        return HTMLResponse(page(address(request), service.directions), headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"
-                                             })
+        return HTMLResponse(page(address(request), service.directions), headers={
+            "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"})
 
     return [Route("/spec", spec, methods=["GET"]), Route("/docs", docs, methods=["GET"])]

@@ -527,5 +527,5 @@ def test_columns_are_as_wide_as_their_longest_word_and_share_the_rest():
 
     columns = [["corpus", "train train.de"], ["characters\n50", "67"], ["lines", "125, 1844, 2416"]]
     assert column_widths(columns, 0) == [8, 10, 5], "no word is broken, however narrow the terminal"
-    assert column_widths(columns, 27) == [9, 10, 8]
+    assert column_widths(columns, 27) == [8, 10, 9]
     assert column_widths(columns, 1000) == [14, 10, 15]

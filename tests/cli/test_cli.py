@@ -472,21 +472,19 @@ def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
     text = RECIPE.replace("root: data", "root: ../data")
     model = save_model(directory / "model", text=text)
     beam_size = parsed(text).decoding.beam_size
-    (directory / "data").mkdir(exist_ok=True)
-    valid = parsed(text).data.valid[0]
-    for path in valid.paths:
-        (directory / "data" / path).write_text("ein Hund läuft\nzwei Hunde\ndrei\n", encoding="utf-8")
+    write_tests(directory)                                                      # they are the validation set, too
     result = run("evaluate", model, "--try", f"decoding.beam_size=1,{beam_size}", "--try",
                  "decoding.length_penalty=0,1.0", "--metric", "chrf", "--format", "json")
     found = json.loads(result.out)
-    assert (found["metric"], found["pairs"]) == ("chrf", 3)
+    assert (found["metric"], found["pairs"]) == ("chrf", len(GERMAN))
     tried = [tuple(trial["decoding"].values()) for trial in found["trials"]]
     assert tried[0] == (beam_size, 1.0), "the present values come first"
     assert sorted(tried[1:]) == [(1, 0), (1, 1.0), (beam_size, 0)]
     assert found["trials"][0]["p_value"] is None and not any(trial["significant"] for trial in found["trials"])
     assert found["best"] == max(found["trials"], key=lambda trial: trial["value"])["decoding"]
     table = run("evaluate", model, "--try", "decoding.beam_size=1", "--metric", "chrf").out.decode()
-    assert table.startswith("3 pairs of the validation set") and "present value" in table and "chrF2" in table
+    assert table.startswith(f"{len(GERMAN)} pairs of the validation set")
+    assert "present value" in table and "chrF2" in table
 
 
 @pytest.mark.parametrize(("setting", "message"), [
