@@ -201,7 +201,7 @@ class _Formatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """Format with a JSON object per message, for programs. The fields of a request's line are those of REQUEST_FIELDS."""
+    """Format with a JSON object per message. That of an answered request also has its fields (REQUEST_FIELDS)."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a log message as a line of JSON."""
