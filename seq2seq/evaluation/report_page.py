@@ -124,7 +124,8 @@ def _scores(test: TestSet, systems: Sequence[System], others: Mapping[str, Seque
         translations, row = system.translations[test.name], [system.name]
         found = error_analysis.scores_with_intervals(translations, test.references, language, METRICS)
         for metric, score in found.items():
-            row.append(f"{score.value:.2f} (95 %: {score.mean:.2f} ± {score.half:.2f})")
+            row.append(f"{score.value:.2f} (95\N{NO-BREAK SPACE}%:\N{NO-BREAK SPACE}{score.mean:.2f}\N{NO-BREAK SPACE}±"
+                       f"\N{NO-BREAK SPACE}{score.half:.2f})")
             signatures[metric] = score.signature
         row += [f"{sum(values[number]) / len(values[number]):.4f}" for values in others.values()]
         if number:
