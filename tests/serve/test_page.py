@@ -149,6 +149,10 @@ class Stub:
         async def languages(request):
             return JSONResponse(listed)
 
+        async def glossaries(request):
+            return JSONResponse([{"name": "products", "source": "de", "target": "en"},
+                                 {"name": "mine", "id": "0A1B", "source": "de", "target": "en"}])
+
         async def settings(request):
             return JSONResponse(self.settings)
 
@@ -158,7 +162,7 @@ class Stub:
         app = Starlette(routes=[
             *page_routes(), Route("/translate", translate, methods=["POST"]),
             Route("/translate_file", translate_file, methods=["POST"]), Route("/download_file/{name}", download),
-            Route("/languages", languages),
+            Route("/languages", languages), Route("/glossaries", glossaries),
             Route("/frontend/settings", settings)])
         self.server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", self.port, log_level="error",
                                                     timeout_graceful_shutdown=1))
@@ -260,6 +264,23 @@ def test_typing_translates_once_and_shows_the_detected_language_and_loads_nothin
     loaded = page.js("return performance.getEntriesByType('resource').map(entry => entry.name)")
     assert loaded and all(name.startswith(page.stub.address) for name in loaded)
     assert console_errors(page.browser) == []
+
+
+@pytest.mark.slow
+def test_glossaries_are_offered_for_the_chosen_languages(page):
+    assert not page.one("glossary-field").is_displayed()
+    page.choose("source", "de")
+    page.choose("target", "en")
+    assert page.js("return [...document.querySelectorAll('#glossary option')].map(one => one.textContent)") == [
+        "none", "products", "mine"]
+    page.put("ein Hund")
+    page.shows("translation", "[en] ein Hund")
+    assert "glossary" not in page.stub.requests[-1]
+    page.choose("glossary", "0A1B")
+    until(lambda: page.stub.requests[-1].get("glossary") == "0A1B")
+    page.choose("target", "ar")
+    until(lambda: page.stub.requests[-1]["target"] == "ar")
+    assert "glossary" not in page.stub.requests[-1] and not page.one("glossary-field").is_displayed()
 
 
 @pytest.mark.slow
