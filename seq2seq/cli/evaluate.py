@@ -83,6 +83,9 @@ def evaluate(
 
     Every score comes with its signature: the settings that two scores must share to be comparable.
 
+    With --try, the values are compared with those of the recipe. Of twenty values, one is expected to differ
+    significantly by chance.
+
     Perplexity is exp of the mean negative log-probability. A model with perplexity 20 is on average as uncertain as if
     20 continuations were equally probable. Perplexity is computed per piece (subword of the model's vocabulary), per
     word and per character.

@@ -271,8 +271,8 @@ def test_glossaries_are_offered_for_the_chosen_languages(page):
     assert not page.one("glossary-field").is_displayed()
     page.choose("source", "de")
     page.choose("target", "en")
-    assert page.js("return [...document.querySelectorAll('#glossary option')].map(one => one.textContent)") == [
-        "none", "products", "mine"]
+    until(lambda: page.js("return [...document.querySelectorAll('#glossary option')].map(one => one.textContent)") == [
+        "none", "products", "mine"])
     page.put("ein Hund")
     page.shows("translation", "[en] ein Hund")
     assert "glossary" not in page.stub.requests[-1]

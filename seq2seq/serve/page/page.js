@@ -333,10 +333,10 @@ async function connect() {
   const wanted = store.get("source") ?? "auto";
   if (languages.some((one) => one.code === wanted)) byId("source").value = wanted;
   fillTargets(store.get("target") ?? settings.language?.target?.code);
-  await loadGlossaries();
   languageChanged();
   applyInterface();
   schedule(0);
+  loadGlossaries();
 }
 
 function setTheme(name) { document.documentElement.dataset.theme = name; }
