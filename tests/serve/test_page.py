@@ -471,7 +471,7 @@ def test_the_page_works_with_the_real_server_and_models(browser, tmp_path):
         page.one("confidence").click()
         page.put("Ein Hund läuft.\n" + ATTACK)
         page.shows("translation", models.translate(Group("de", "en"), ["Ein Hund läuft."])[0][0].text)
-        assert page.js("return document.querySelectorAll('#translation span').length") > 1
+        assert page.js("return document.querySelectorAll('#translation span').length")
         assert page.browser.find_elements("css selector", "#alternatives button")
         page.one("swap").click()
         until(lambda: page.js("return document.getElementById('target').value") == "de")
