@@ -49,17 +49,19 @@ def escape_control_characters(text: str) -> str:
                    else character for character in text)
 
 
+def wrapped(text: str, columns: int) -> str:
+    """Break lines that are too long for a terminal between words, never inside a word or a path."""
+    return "\n".join(textwrap.fill(line, columns, expand_tabs=False, replace_whitespace=False, break_long_words=False,
+                                   break_on_hyphens=False) for line in text.split("\n"))
+
+
 def print_text(text: str, style: str = "", console: Console | None = None) -> None:
-    """Print text. On a terminal, lines are broken between words, never inside a word or a path. A file or a pipe gets
-    the lines as they are.
+    """Print text. On a terminal, long lines are `wrapped`; a file or a pipe gets the lines as they are.
 
     console: console to print on; None: standard error.
     """
-    out, lines = console or _console, escape_control_characters(text).split("\n")
-    if out.is_terminal:
-        lines = [textwrap.fill(line, out.width, expand_tabs=False, replace_whitespace=False, break_long_words=False,
-                               break_on_hyphens=False) for line in lines]
-    out.print("\n".join(lines), style=style, markup=False, soft_wrap=True)
+    out, escaped = console or _console, escape_control_characters(text)
+    out.print(wrapped(escaped, out.width) if out.is_terminal else escaped, style=style, markup=False, soft_wrap=True)
 
 
 def print_message(message: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import load_translator, print_json, require_code, scores_as_text
+from seq2seq.cli.common import load_translator, print_json, print_table, require_code, scores_as_text
 from seq2seq.cli.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
@@ -172,7 +172,7 @@ def evaluate(
     if format is TextOrJson.json:
         print_json(as_values)
     else:
-        typer.echo(scores_as_text(by_test))
+        print_table(scores_as_text(by_test))
     if chosen_metrics or glossary:                  # with --metric or --glossary, scores are not checked or stored
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
@@ -216,7 +216,7 @@ def _try(model: Path, settings: Sequence[str], source: Path | None, references: 
                     "trials": [trial.to_dict() for trial in found],
                     "best": decoding_trials.best_of(found, chosen).options})
         return
-    typer.echo(f"{len(sources):,} pairs of {source or 'the validation set'}, {translator.precision} on "
+    print_table(f"{len(sources):,} pairs of {source or 'the validation set'}, {translator.precision} on "
                f"{translator.device}\n{decoding_trials.format_trials(found, chosen)}")
 
 
@@ -236,7 +236,7 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
         print_json(by_test.get("", by_test))
         return
     for name, comparison in comparisons.items():
-        typer.echo((f"{name}\n" if name else "") + format_comparison(comparison, str(system), str(baseline)))
+        print_table((f"{name}\n" if name else "") + format_comparison(comparison, str(system), str(baseline)))
 
 
 def _require_consistent_options(model: Path | None, source: Path | None, hypothesis: Path | None,
@@ -266,4 +266,4 @@ def print_scores(scores: dict[str, Score], format: TextOrJson) -> None:
     if format is TextOrJson.json:
         print_json(to_dict(scores))
     else:
-        typer.echo(format_scores(scores))
+        print_table(format_scores(scores))
