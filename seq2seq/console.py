@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 import unicodedata
 from collections import deque
@@ -29,7 +30,7 @@ BAR_COLUMNS = (8, 24)
 MIN_DESCRIPTION_COLUMNS = 8
 """The description is shown only if more than this number of columns is free for it and its separator."""
 
-_console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+_console = Console(stderr=True, highlight=False, emoji=False)
 
 
 class Advance(Protocol):
@@ -48,14 +49,29 @@ def escape_control_characters(text: str) -> str:
                    else character for character in text)
 
 
+def wrapped(text: str, columns: int) -> str:
+    """Break lines that are too long for a terminal between words, never inside a word or a path."""
+    return "\n".join(textwrap.fill(line, columns, expand_tabs=False, replace_whitespace=False, break_long_words=False,
+                                   break_on_hyphens=False) for line in text.split("\n"))
+
+
+def print_text(text: str, style: str = "", console: Console | None = None) -> None:
+    """Print text. On a terminal, long lines are `wrapped`; a file or a pipe gets the lines as they are.
+
+    console: console to print on; None: standard error.
+    """
+    out, escaped = console or _console, escape_control_characters(text)
+    out.print(wrapped(escaped, out.width) if out.is_terminal else escaped, style=style, markup=False, soft_wrap=True)
+
+
 def print_message(message: str) -> None:
     """Print a message on standard error, above the progress bar if there is one."""
-    _console.print(escape_control_characters(message), markup=False)
+    print_text(message)
 
 
 def warn(message: str) -> None:
     """Print a warning on standard error, above the progress bar if there is one."""
-    _console.print(f"warning: {escape_control_characters(message)}", markup=False, style="yellow")
+    print_text(f"warning: {message}", "yellow")
 
 
 @contextmanager

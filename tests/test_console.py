@@ -154,3 +154,18 @@ def test_the_rate_is_that_of_the_last_ten_minutes(clock):
                                                (5971, "1.7 h"), (360_000, "4.2 days")])
 def test_durations_are_in_the_unit_that_fits(seconds, text):
     assert console.format_duration(seconds) == text
+
+
+LONG_PATH = "/a" + "/directory" * 9 + "/file-name.txt"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_terminal_breaks_messages_between_words_and_a_pipe_does_not_break_them(monkeypatch, width):
+    message = f"{LONG_PATH} has 1,009 lines, and {LONG_PATH}.de has 1,013. Run the step that wrote them again [bold]."
+    lines = shown_on_terminal(monkeypatch, width, lambda: console.warn(message))
+    assert " ".join(lines).split() == ["warning:", *message.split()], "no word is broken"
+    assert all(len(line) <= width for line in lines if LONG_PATH not in line)
+    file = io.StringIO()
+    monkeypatch.setattr(console, "_console", Console(file=file, width=width, highlight=False))
+    console.print_message(message)
+    assert file.getvalue() == f"{message}\n"

@@ -6,7 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from seq2seq.check.results import PERCENTILES, CorpusReport, Finding, Report
-from seq2seq.console import escape_control_characters
+from seq2seq.console import escape_control_characters, print_text
+
+PIPE_COLUMNS = 100_000
+"""Width of a report that goes to a file or pipe: no line is broken."""
+
+
+def column_widths(columns: Sequence[Sequence[str]], available: int) -> list[int]:
+    """Return the widths of a table's columns. No word is broken, even if the table is too wide then. Columns that lack
+    most get what is left of the available width.
+
+    columns: the cells of each column. available: width for all columns together.
+    """
+    from rich.cells import cell_len
+
+    lines = [[line for cell in column for line in cell.split("\n")] for column in columns]
+    wanted = [max(map(cell_len, column)) for column in lines]
+    widths = [max(cell_len(word) for line in column for word in line.split(" ")) for column in lines]
+    while sum(widths) < min(available, sum(wanted)):
+        widths[max(range(len(widths)), key=lambda column: wanted[column] - widths[column])] += 1
+    return widths
 
 
 def show_report(report: Report) -> None:
@@ -14,27 +33,28 @@ def show_report(report: Report) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     out = Console(highlight=False)
     if not out.is_terminal:
-        out = Console(highlight=False, width=120)                               # a file or pipe has no width
-
-    # rich would parse brackets in file names or text as markup.
-    def plain(text: str) -> str:
-        return escape_control_characters(text).replace("[", r"\[")
+        out = Console(highlight=False, width=PIPE_COLUMNS)
 
     # The first `left` columns are aligned to the left.
     def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=any(columns))
-        for number, column in enumerate(columns):
-            table.add_column(column, justify="left" if number < left else "right", overflow="fold")
-        for row in rows:
-            table.add_row(*map(plain, row))
-        out.print(table)
+        cells = [[escape_control_characters(cell) for cell in column] for column in zip(columns, *rows, strict=True)]
+        gap = 2 if sum(column_widths(cells, 0)) + 2 * len(columns) < out.width else 1
+        widths = column_widths(cells, out.width - gap * len(columns) - 1)
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, show_header=any(columns),
+                      padding=(0, gap - 1, 0, 0))
+        for number, (column, width) in enumerate(zip(columns, widths, strict=True)):
+            table.add_column(column, justify="left" if number < left else "right", width=width)
+        for row in zip(*(column[1:] for column in cells), strict=True):
+            table.add_row(*map(Text, row))                                      # brackets in a text are no markup
+        Console(highlight=False, width=max(out.width, sum(widths) + gap * len(columns) + 1)).print(table)
 
     read = [corpus for corpus in report.corpora if not corpus.error]
     print_table(f"Corpora of {report.name}: percentiles of line lengths (100 is the longest line)",
-                ["corpus", "side", "pairs", "characters 50", "95", "99", "100", "words 50", "95", "99", "100"],
+                ["corpus", "side", "pairs", "characters\n50", "95", "99", "100", "words\n50", "95", "99", "100"],
                 [row for corpus in read for row in _length_rows(corpus)], left=2)
     training = [corpus for corpus in read if corpus.role == "train"]
     dropped = [[corpus.label, reason, f"{count:,}", f"{corpus.counts.examples[reason]:,}"]
@@ -57,13 +77,11 @@ def show_report(report: Report) -> None:
                     left=3)
     for corpus in read:
         if corpus.judgement and corpus.judgement.misaligned is None:
-            label = escape_control_characters(f"{corpus.role} {corpus.label}")
-            out.print(f"{label}: alignment was not checked. The check needs some 500 lines of training text, whose "
-                      "pairs must score higher than random pairs.", markup=False, soft_wrap=True)
+            print_text(f"{corpus.role} {corpus.label}: alignment was not checked. The check needs some 500 lines of "
+                       "training text, whose pairs must score higher than random pairs.", console=out)
     for corpus in read:
         if corpus.counts.repairs():
-            out.print(escape_control_characters(f"{corpus.role} {corpus.label}: {corpus.counts.summary()}"),
-                      markup=False, soft_wrap=True)
+            print_text(f"{corpus.role} {corpus.label}: {corpus.counts.summary()}", console=out)
     overlaps = [[f"{corpus.role} {corpus.label}", f"{corpus.pairs:,}", f"{corpus.in_train:,}",
                  str(corpus.in_train_example or "")] for corpus in read if corpus.in_train is not None]
     if training and overlaps:
@@ -73,9 +91,9 @@ def show_report(report: Report) -> None:
     print_table("Cost", ["", ""], list(_cost(report)), left=2)
     for corpus in report.corpora:
         if corpus.error:
-            out.print(escape_control_characters(f"not read: {corpus.role} {corpus.label}"), style="red", markup=False)
+            print_text(f"not read: {corpus.role} {corpus.label}", "red", out)
     for warning in report.warnings:
-        out.print(escape_control_characters(f"warning: {warning}"), style="yellow", markup=False, soft_wrap=True)
+        print_text(f"warning: {warning}", "yellow", out)
     if not report.warnings and not report.errors:
         out.print("No problems found.")
 

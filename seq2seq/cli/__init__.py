@@ -17,7 +17,7 @@ import errno
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -100,35 +100,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        application(words)(args=words, prog_name="seq2seq")
+        return application(words)(args=words, prog_name="seq2seq", standalone_mode=False) or 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        print(console.escape_control_characters(str(error)), file=sys.stderr)
+        console.print_text(str(error))
         return 2
     except Stopped as error:
         if str(error):
-            print(error, file=sys.stderr)
+            console.print_text(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except OutputClosed:
         return 141
     except Exception as error:
+        if hasattr(error, "format_message"):                            # raised by click, or by typer's copy of click
+            return _refuse_command_line(error)
         if isinstance(error, OSError) and error.errno in FILE_SYSTEM_ERRORS:
             message = (f"{error.filename or 'A file'}: {error.strerror}. Free disk space, check the permissions, or "
                        "choose a shorter name, and run the command again.")
-            print(console.escape_control_characters(message), file=sys.stderr)
+            console.print_text(message)
             return 2
         if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES_OF_SOME_COMMANDS:
-            print(f"This needs the package {error.name}, which is missing. To install it: pip install {error.name}",
-                  file=sys.stderr)
+            console.print_text(f"This needs the package {error.name}, which is missing. To install it: pip install "
+                               f"{error.name}")
             return 2
         if is_out_of_memory(error):
-            print(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model or smaller "
-                  "batches (training.batch_tokens, decoding.batch_tokens).", file=sys.stderr)
+            console.print_text(f"Out of memory ({type(error).__name__}). Saved files are intact. Use a smaller model "
+                               "or smaller batches (training.batch_tokens, decoding.batch_tokens).")
             return 2
         traceback.print_exc()
-        print("\nThis is a bug in seq2seq. Please report it with the lines above.", file=sys.stderr)
+        console.print_text("\nThis is a bug in seq2seq. Please report it with the lines above.")
         return 1
-    return 0
+
+
+def _refuse_command_line(error: Any) -> int:
+    """Print an error of the command line, such as an unknown option, without the box that typer draws, which breaks
+    long paths. Returns the exit code."""
+    if message := error.format_message():                               # empty after the help of `seq2seq` alone
+        context = getattr(error, "ctx", None)
+        help_of = "" if context is None else f"\n{context.command_path} -h lists arguments and options."
+        console.print_text(f"{message.replace('Value error, ', '')}{help_of}")
+    return 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -204,6 +206,11 @@ def json_line(record: dict[str, Any]) -> str:
 def print_json(values: Any) -> None:
     """Print a report as JSON."""
     typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
+
+
+def print_table(text: str, nl: bool = True) -> None:
+    """Print a report as text. On a terminal, long lines are broken between words."""
+    typer.echo(console.wrapped(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text, nl=nl)
 
 
 def scores_as_text(by_test: dict[str, dict[str, Score]]) -> str:

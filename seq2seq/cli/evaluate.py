@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import load_translator, print_json, require_code, scores_as_text
+from seq2seq.cli.common import load_translator, print_json, print_table, require_code, scores_as_text
 from seq2seq.cli.options import FORMAT, Device, Metric, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.data.parallel_text import require_as_many_lines
 from seq2seq.errors import UserError
 
 if TYPE_CHECKING:
     from seq2seq.evaluation.scores import Score
+    from seq2seq.tokenizers.source import Source
 
 
 class Paired(StrEnum):
@@ -33,6 +34,7 @@ EXAMPLES = examples("seq2seq evaluate runs/multi30k_de_en",
                     "seq2seq evaluate model --baseline other_model --source test.de --reference test.en",
                     "seq2seq evaluate --hypothesis ours.en --baseline theirs.en --reference test.en",
                     "seq2seq evaluate model --source test.de --reference test.en --glossary terms.tsv",
+                    "seq2seq evaluate runs/multi30k_de_en --try decoding.length_penalty=0.6,1.0,1.4",
                     "seq2seq evaluate language_model --text test.en")
 
 
@@ -51,10 +53,13 @@ def evaluate(
         metavar="MODEL_OR_F", help="Another model, or translations of another system, to compare with. Reports whether "
         "the difference is statistically significant.", show_default=False)] = None,
     paired: Annotated[Paired | None, typer.Option(
-        help="With --baseline: the significance test.", show_default="bootstrap")] = None,
+        help="With --baseline or --try: the significance test.", show_default="bootstrap")] = None,
     samples: Annotated[int | None, typer.Option(
-        metavar="N", min=1, help="With --baseline: number of bootstrap samples or randomization trials.",
+        metavar="N", min=1, help="With --baseline or --try: number of bootstrap samples or randomization trials.",
         show_default="1,000 samples or 10,000 trials")] = None,
+    trials: Annotated[list[str] | None, typer.Option(
+        "--try", metavar="KEY=V,V", help="Values of a key of the recipe's section decoding, to compare on the "
+        "validation set, or on --source. Can be repeated; all combinations are compared.", show_default=False)] = None,
     text: Annotated[Path | None, typer.Option(
         metavar="F", help="Text, one sentence per line. The perplexity of a language model is computed on it.",
         show_default=False)] = None,
@@ -78,16 +83,23 @@ def evaluate(
 
     Every score comes with its signature: the settings that two scores must share to be comparable.
 
+    With --try, the values are compared with those of the recipe. Of twenty values, one is expected to differ
+    significantly by chance.
+
     Perplexity is exp of the mean negative log-probability. A model with perplexity 20 is on average as uncertain as if
     20 continuations were equally probable. Perplexity is computed per piece (subword of the model's vocabulary), per
     word and per character.
     """
     references = reference or []
     hypothesis = Path("/dev/stdin") if hypothesis == Path("-") else hypothesis
-    _require_consistent_options(model, source, hypothesis, references, text, language, baseline)
+    _require_consistent_options(model, source, hypothesis, references, text, language, baseline, bool(trials))
     require_code("--language", language)
-    if baseline is None and (paired or samples):
+    if baseline is None and not trials and (paired or samples):
         raise UserError("--paired and --samples compare two systems. Name the other system with --baseline.")
+    if trials and (model is None or baseline or text or glossary or metric and (len(metric) > 1 or
+                                                                                 Metric.exact in metric)):
+        raise UserError("--try compares translations of a MODEL by one metric: bleu, chrf or ter. Leave out "
+                        "--hypothesis, --baseline, --text and --glossary.")
     if glossary is not None and (model is None or baseline is not None or text is not None):
         raise UserError("--glossary is for the translations of a MODEL. Leave out --hypothesis, --baseline and --text.")
     if baseline is not None and (text is not None or metric and Metric.exact in metric):
@@ -100,10 +112,15 @@ def evaluate(
 
     chosen_metrics = tuple(dict.fromkeys(one.value for one in metric)) if metric else None
     metrics = chosen_metrics or scoring.METRICS
+    test = {"test": (paired or Paired.bootstrap).value, "samples": samples or 0}
+    loading = (device, precision, threads)
+    if trials:
+        assert model is not None, "--try was refused without a model"
+        _try(model, trials, source, references, language, metric, test, loading, format)
+        return
     if baseline is not None:
-        test = {"metrics": metrics, "test": (paired or Paired.bootstrap).value, "samples": samples or 0}
-        loading = (device, precision, threads)
-        _compare(hypothesis or model, baseline, source, references, language, test, loading, format)
+        _compare(hypothesis or model, baseline, source, references, language, {"metrics": metrics, **test}, loading,
+                 format)
         return
     if hypothesis is not None:
         print_scores(scoring.score_files(hypothesis, references, language or "en", metrics), format)
@@ -155,7 +172,7 @@ def evaluate(
     if format is TextOrJson.json:
         print_json(as_values)
     else:
-        typer.echo(scores_as_text(by_test))
+        print_table(scores_as_text(by_test))
     if chosen_metrics or glossary:                  # with --metric or --glossary, scores are not checked or stored
         return
     for warning in scoring.check_expected(by_test, recipe.expected):
@@ -166,6 +183,41 @@ def evaluate(
                 update_bundle_metadata(bundle, weights, test=as_values)
         except CheckpointError as error:                                        # a read-only model, for instance
             console.warn(f"the scores are not stored with the model: {error}")
+
+
+def _try(model: Path, settings: Sequence[str], source: Path | None, references: Sequence[Path], language: str | None,
+         metric: Sequence[Metric] | None, test: dict[str, Any], loading: tuple[str, Precision, int | None],
+         format: TextOrJson) -> None:
+    """Print the scores of values of the section `decoding`. For loading, see `_compare`."""
+    from seq2seq.data.corpus import read_texts
+    from seq2seq.evaluation import decoding_trials
+    from seq2seq.evaluation.scores import METRICS
+    from seq2seq.storage.checkpoints import resolve_model_path, stored_recipe
+
+    bundle = resolve_model_path(model)
+    recipe = stored_recipe(bundle)
+    trials = decoding_trials.combinations(settings, recipe.decoding)
+    if not (recipe.task.has_source and recipe.task.target_is_text):
+        raise UserError(f"--try compares translations; {model} does not translate.")
+    chosen = metric[0].value if metric else next(
+        (name for name in (recipe.training.best_metric, *recipe.measures) if name in METRICS), METRICS[0])
+    if source is not None:
+        texts, *streams = [read_texts(path) for path in (source, *references)]
+        require_as_many_lines([str(path) for path in (source, *references)], *map(len, (texts, *streams)))
+        sources: Sequence[str | Source] = texts
+        target = recipe.into(language).languages.target
+    else:
+        sources, reference, target = decoding_trials.validation_set(bundle, language)
+        streams = [reference]
+    translator = load_translator(model, *loading, language)
+    found = decoding_trials.compare_options(translator, sources, streams, target, trials, chosen, **test)
+    if format is TextOrJson.json:
+        print_json({"metric": chosen, "pairs": len(sources), "precision": translator.precision,
+                    "trials": [trial.to_dict() for trial in found],
+                    "best": decoding_trials.best_of(found, chosen).options})
+        return
+    print_table(f"{len(sources):,} pairs of {source or 'the validation set'}, {translator.precision} on "
+               f"{translator.device}\n{decoding_trials.format_trials(found, chosen)}")
 
 
 def _compare(system: Path | None, baseline: Path, source: Path | None, references: Sequence[Path],
@@ -184,12 +236,12 @@ def _compare(system: Path | None, baseline: Path, source: Path | None, reference
         print_json(by_test.get("", by_test))
         return
     for name, comparison in comparisons.items():
-        typer.echo((f"{name}\n" if name else "") + format_comparison(comparison, str(system), str(baseline)))
+        print_table((f"{name}\n" if name else "") + format_comparison(comparison, str(system), str(baseline)))
 
 
 def _require_consistent_options(model: Path | None, source: Path | None, hypothesis: Path | None,
                                 references: Sequence[Path], text: Path | None, language: str | None,
-                                baseline: Path | None) -> None:
+                                baseline: Path | None, trials: bool) -> None:
     """Raise UserError if the options name both a model and a file of translations, or neither; if they leave out a file
     that the evaluation needs; or if an option would have no effect."""
     if (model is None) == (hypothesis is None):
@@ -203,7 +255,7 @@ def _require_consistent_options(model: Path | None, source: Path | None, hypothe
         raise UserError("--text needs only a language model; leave the other files out.")
     if model is not None and (source is None) != (not references):
         raise UserError("--source and --reference must be given together; omit both to use the recipe's test sets.")
-    if model is not None and source is None and language is not None:
+    if model is not None and source is None and language is not None and not trials:
         raise UserError("--language is for --hypothesis and --source; the recipe has the languages of its test sets.")
 
 
@@ -214,4 +266,4 @@ def print_scores(scores: dict[str, Score], format: TextOrJson) -> None:
     if format is TextOrJson.json:
         print_json(to_dict(scores))
     else:
-        typer.echo(format_scores(scores))
+        print_table(format_scores(scores))

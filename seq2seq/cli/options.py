@@ -69,7 +69,8 @@ def _with_placeholders(parameters: list[Any], context: Any) -> list[Any]:
         if parameter.param_type_name == "argument":
             parameter.display_type = lambda ctx: ""
         elif parameter.metavar is None:
-            parameter.metavar = "" if parameter.is_flag else parameter.display_type(context).strip("<>")
+            placeholder = "" if parameter.is_flag else parameter.display_type(context).strip("<>")
+            parameter.metavar = placeholder.replace("|", " | ")                 # lines of the help break at spaces
     return parameters
 
 

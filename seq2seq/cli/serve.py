@@ -10,7 +10,7 @@ import typer
 
 from seq2seq import console
 from seq2seq.cli.common import precision_hint
-from seq2seq.cli.options import SEARCH, BeamSize, Device, Precision, PrecisionOption, Threads, examples
+from seq2seq.cli.options import SEARCH, BeamSize, Device, Precision, PrecisionOption, TextOrJson, Threads, examples
 from seq2seq.errors import UserError
 
 LIMITS = "Limits"
@@ -71,6 +71,8 @@ def serve(
         show_default="not accepted")] = None,
     log_text: Annotated[bool, typer.Option(
         "--log-text", help="Write texts and translations to the log.")] = False,
+    log_format: Annotated[TextOrJson, typer.Option(
+        help="Format of the log on standard error. json: an object per line.")] = TextOrJson.text,
     beam_size: BeamSize = None,
     safety_net: Annotated[bool | None, typer.Option(
         help="Retry faulty translations, such as loops.", show_default="the recipe's", rich_help_panel=SEARCH)] = None,
@@ -107,7 +109,7 @@ def serve(
         *lines, last = loaded.describe()
         for line in (*lines, f"{last}{precision_hint(precision, loaded.precisions)}"):
             console.print_message(line)
-        server.log_to_standard_error()
+        server.log_to_standard_error(log_format is TextOrJson.json)
         app = server.application(
             Service(loaded, batch_tokens, max_waiting, seconds_per_request, limits.charge), limits, settings)
         address, listening_port = listening.getsockname()[:2]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from seq2seq import console
-from seq2seq.cli.common import default_run, load_recipe, require_run_directory, scores_as_text
+from seq2seq.cli.common import default_run, load_recipe, print_table, require_run_directory, scores_as_text
 from seq2seq.cli.options import (
     Overrides,
     RecipeFile,
@@ -50,7 +50,7 @@ def train(
     scores = train_run(loaded, run, restart)
     if console.is_silent():                                                     # only the main rank prints the scores
         return
-    typer.echo(scores_as_text(scores), nl=bool(scores))
+    print_table(scores_as_text(scores), nl=bool(scores))
     name = shlex.quote(str(run))
     use = (f"translate with: seq2seq translate {name} FILE" if loaded.task.has_source else
            f"generate text with: seq2seq generate {name} --samples 5")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from seq2seq.data.corpus import read_pairs, require_readable
 from seq2seq.errors import CorpusError, UserError
@@ -52,29 +53,35 @@ def tests_of(recipe: Recipe) -> list[TestSet]:
     return found
 
 
-def recipe_with_tests(bundle: Path) -> Recipe:
+def recipe_with_tests(bundle: Path, use: Literal["test", "valid"] = "test") -> Recipe:
     """Return the recipe of a bundle, after checking that it has test sets, and that they can and may be read.
 
+    use: `valid` checks the validation sets instead.
     Raises:
         UserError: the recipe has no test sets, or their files do not exist on this machine, or `require_readable`
             refuses them.
     """
+    sets = {"test": "test sets", "valid": "validation sets"}[use]
+
+    def corpora(recipe: Recipe) -> list[Corpus]:
+        return [corpus for key, corpus in recipe.data.corpora_with_keys() if key[0] == use]
+
     bundle = bundle.absolute()
     recipe, *others = recipes_with_corpora(bundle)
     files = "files with --source and --reference" if recipe.task.has_source else "a file with --text"
-    if not recipe.data.test:
-        raise UserError(f"the recipe of {bundle} has no test sets. Name {files}.")
+    if not corpora(recipe):
+        raise UserError(f"the recipe of {bundle} has no {sets}. Name {files}.")
 
     def missing(recipe: Recipe) -> str:
-        paths = [path for corpus in recipe.resolve().data.test.values() for path in corpus.paths]
+        paths = [path for corpus in corpora(recipe.resolve()) for path in corpus.paths]
         return ", ".join(str(path) for path in paths if not path.is_file())
 
     if missing(recipe):
         listed = dict.fromkeys([missing(each) for each in (recipe, *others)])
-        raise CorpusError(f"the test sets in the recipe of {bundle} are missing: there is no file "
+        raise CorpusError(f"the {sets} in the recipe of {bundle} are missing: there is no file "
                           f"{', nor '.join(listed)}. Name {files}.")
     try:
-        for spec in recipe.data.test.values():
+        for spec in corpora(recipe):
             require_readable(recipe, spec)
     except CorpusError as error:
         raise CorpusError(f"{error} Name {files}.") from error

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
 
 from seq2seq import __version__
@@ -21,11 +22,30 @@ from seq2seq.evaluation.scores import TITLES
 from seq2seq.evaluation.significance import SIGNIFICANCE_LEVEL, compare
 from seq2seq.evaluation.systems import System
 from seq2seq.recipe import differences
+from seq2seq.recipe.recipe_differences import KEYS_WITHOUT_EFFECT
 from seq2seq.storage.run_directory import LOG_FILE, log_records
 from seq2seq.tokenizers.canonical_text import is_blank
 from seq2seq.translation.output_faults import FAULTS, faults
 
 METRICS = ("bleu", "chrf", "ter")
+
+SETTINGS_IN_SHORT = ("model.type", "model.d_model", "model.encoder_layers", "model.decoder_layers", "model.num_heads",
+                     "model.feed_forward", "model.dropout", "tokenizer.type", "tokenizer.vocab_size",
+                     "training.batch_tokens", "training.learning_rate", "training.max_steps", "decoding.beam_size",
+                     "decoding.length_penalty")
+"""Keys whose values describe a single system."""
+_SENTENCES = """
+<p class="note">In the translations, words that the reference lacks are marked. In the reference, words that the first
+translation lacks are marked. chrF is computed for each sentence.</p>
+<div id="controls">
+<label>test set<select id="test"></select></label>
+<label>order<select id="order"></select></label>
+<label>fault<select id="fault"></select></label>
+<label>search in all texts<input id="search" type="search"></label>
+<button id="before" type="button" aria-label="previous sentences">◀</button><span id="place" role="status"></span>
+<button id="after" type="button" aria-label="next sentences">▶</button>
+</div>
+<div class="wide" tabindex="0" role="region" aria-label="sentences"><table id="list"></table></div>"""
 
 Row = Sequence[str]
 Columns = Callable[[Sequence[str], Sequence[str]], Mapping[str, str]]
@@ -53,7 +73,8 @@ def page(systems: Sequence[System], tests: Sequence[TestSet], *, frequencies: Ma
         scores: additional scores by name: for each system, a number for each sentence. Requires a single test set.
     """
     by_test = {test.name: _lines_of(test, systems) for test in tests}
-    sections = [("Scores", [part for test in tests for part in _scores(test, systems, scores or {})])]
+    sections = [("Scores", [part for test in tests for part in _scores(test, systems, scores or {})]),
+                ("Sentences", [_SENTENCES])]
     sections += [("Learning curves", _curves(systems)),
                  ("Groups of sentences", [part for test in tests for part in _groups(
                      test, systems, by_test[test.name], frequencies)]),
@@ -63,7 +84,7 @@ def page(systems: Sequence[System], tests: Sequence[TestSet], *, frequencies: Ma
                  ("Confidence", [part for test in tests for part in _calibration(test, systems, by_test[test.name])]),
                  ("n-grams", [part for test in tests for part in _ngrams(test, systems)]),
                  ("Speed and size", _speed(systems, tests)), ("Data and cleaning", _data(systems)),
-                 ("Settings that differ", _settings(systems)), ("Files", _hashes(systems))]
+                 _settings(systems), ("Files", _hashes(systems))]
     names = [system.name for system in systems]
     body = [f'<section id="s{number}"><h2>{_escaped(title)}</h2>{"".join(parts)}</section>'
             for number, (title, parts) in enumerate(sections) if parts]
@@ -103,7 +124,8 @@ def _scores(test: TestSet, systems: Sequence[System], others: Mapping[str, Seque
         translations, row = system.translations[test.name], [system.name]
         found = error_analysis.scores_with_intervals(translations, test.references, language, METRICS)
         for metric, score in found.items():
-            row.append(f"{score.value:.2f} (95 %: {score.mean:.2f} ± {score.half:.2f})")
+            row.append(f"{score.value:.2f} (95\N{NO-BREAK SPACE}%:\N{NO-BREAK SPACE}{score.mean:.2f}\N{NO-BREAK SPACE}±"
+                       f"\N{NO-BREAK SPACE}{score.half:.2f})")
             signatures[metric] = score.signature
         row += [f"{sum(values[number]) / len(values[number]):.4f}" for values in others.values()]
         if number:
@@ -253,19 +275,24 @@ def _data(systems: Sequence[System]) -> list[str]:
     return [_table(["system", "corpus", "pairs", "kept", "dropped in cleaning"], rows)] if rows else []
 
 
-def _settings(systems: Sequence[System]) -> list[str]:
+def _settings(systems: Sequence[System]) -> tuple[str, list[str]]:
+    """Return the title and the table of settings: of several models, those that differ; of one, the most important."""
     models = [system for system in systems if system.recipe is not None]
     if len(models) < 2:
-        return []
+        rows = [[key, _value(attrgetter(key)(model.recipe))] for model in models for key in SETTINGS_IN_SHORT]
+        return "Settings", [_table(["key", models[0].name], rows)] if rows else []
     first = models[0]
     changed: dict[str, list[str]] = {}
     for number, system in enumerate(models[1:], 1):
         assert first.recipe is not None and system.recipe is not None
         for one in differences(first.recipe, system.recipe):
+            if one.key == "name" or one.key.rpartition(".")[2] in KEYS_WITHOUT_EFFECT:
+                continue
             row = changed.setdefault(one.key, [_value(one.old)] * len(models))
             row[number] = _value(one.new)
     rows = [[key, *values] for key, values in changed.items()]
-    return [_table(["key", *(system.name for system in models)], rows)] if rows else ["<p>The recipes are equal.</p>"]
+    return "Settings that differ", [_table(["key", *(system.name for system in models)], rows) if rows else
+                                    "<p>No setting differs.</p>"]
 
 
 def _value(value: Any) -> str:
@@ -298,9 +325,9 @@ def _table(header: Row, rows: Sequence[Row], raw_from: int | None = None) -> str
     def cell(index: int, value: str) -> str:
         return f"<td>{value if raw_from is not None and index >= raw_from else _escaped(value)}</td>"
 
-    head = "".join(f"<th>{_escaped(value)}</th>" for value in header)
+    head = "".join(f'<th scope="col">{_escaped(value)}</th>' for value in header)
     body = "".join(f"<tr>{''.join(cell(index, value) for index, value in enumerate(row))}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _bar(value: float) -> str:

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -19,9 +20,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from seq2seq.documents.glossary import Glossary
 from seq2seq.errors import UserError
 from seq2seq.languages import language_name
-from seq2seq.serve.deepl_glossaries import GlossaryStore
+from seq2seq.serve.deepl_glossaries import GlossaryStore, base_language
 from seq2seq.serve.errors import ApiError, SlowdownError, invalid
 from seq2seq.serve.files import (
     LIFETIME_SECONDS,
@@ -36,7 +38,7 @@ from seq2seq.serve.files import (
 )
 from seq2seq.serve.limits import Limits
 from seq2seq.serve.parameters import KEYS, LARGE_BYTES, THREAD_BYTES, flag, number, read_parameters, text, texts
-from seq2seq.serve.service import AUTO, Service, Translated
+from seq2seq.serve.service import AUTO, Glossaries, Service, Translated
 from seq2seq.serve.threads import in_thread
 
 logger = logging.getLogger("seq2seq.serve")
@@ -109,8 +111,10 @@ class Api:
         format = text(parameters, "format", "text")
         alternatives, confidence = number(parameters, "alternatives"), flag(parameters, "confidence")
         self.require_short(q)
+        glossary = text(parameters, "glossary", "")
         found = await unless_disconnected(request, self.service.translate(
-            q, source, target, format, alternatives, confidence, text(parameters, "glossary", ""), client))
+            q, source, target, format, alternatives, confidence, glossary, client,
+            await self.terms(glossary, client, source, target)))
         self.log_texts(q, found)
         fields: dict[str, list[Any]] = {"translatedText": [one.versions[0] for one in found]}
         if source.lower() == AUTO:
@@ -144,9 +148,11 @@ class Api:
         name, format, contents = uploaded_file(parameters)
         client = await self.admit(request, parameters)
         source, target = text(parameters, "source"), text(parameters, "target")
+        glossary = text(parameters, "glossary", "")
         found = await unless_disconnected(request, self.service.translate_document(
-            contents, format, safe_name(name), source, target, text(parameters, "glossary", ""),
-            lambda content: self.require_short([content]), client))
+            contents, format, safe_name(name), source, target, glossary,
+            lambda content: self.require_short([content]), client,
+            await self.terms(glossary, client, source, target)))
         key = self.store_file(name, found, client)
         url = str(request.url_for("download_file", name=key))
         return JSONResponse({"translatedFileUrl": url, **found.report}, headers=path_header([found]))
@@ -158,9 +164,33 @@ class Api:
         return self.files.add(translated_name(name, found.path[-1]), found.versions[0], client)
 
     async def glossaries(self, request: Request) -> Response:
-        """Answer GET /glossaries."""
-        return JSONResponse([{"name": name, "source": source, "target": target}
-                             for name, source, target in self.service.models.glossaries])
+        """Answer GET /glossaries: those of the server, then those of the client, with their identifiers."""
+        found = [{"name": name, "source": source, "target": target}
+                 for name, source, target in self.service.models.glossaries]
+        if self.settings.glossaries.accepts and (CLIENT in request.scope or not self.limits.key_required):
+            client = await self.identify(request, {})
+            for one in await in_thread(lambda: self.settings.glossaries.of(client), large=False):
+                found += [{"id": one.glossary_id, "name": one.name, "source": source, "target": target}
+                          for source, target in self.service.directions.direct
+                          if one.dictionary((base_language(source), base_language(target)))]
+        return JSONResponse(found)
+
+    async def terms(self, name: str, client: str, source: str, target: str) -> Glossaries | None:
+        """Return a client's glossary by its identifier, as a mapping by direction; None if the name is "" or that of a
+        glossary of the server, or if the server stores no glossaries."""
+        if not (name and self.settings.glossaries.accepts) or any(
+                name == other for other, *_ in self.service.models.glossaries):
+            return None
+        store, service = self.settings.glossaries, self.service
+        glossary = await in_thread(lambda: store.get(client, name), large=False)
+        sources = service.directions.sources if source.lower() == AUTO else [service.language(source)]
+        found: dict[tuple[str, str, str], Glossary] = {}
+        for one in sources:
+            direction = one, service.language(target)
+            dictionary = glossary.dictionary((base_language(direction[0]), base_language(direction[1])))
+            if direction in service.directions.direct and dictionary is not None:
+                found[name, *direction] = await in_thread(partial(store.terms, dictionary, direction), large=True)
+        return found
 
     async def download_file(self, request: Request) -> Response:
         """Answer GET /download_file/<name>, and delete the file afterwards."""

@@ -39,6 +39,8 @@ ANSWER_PIECE = 64 * 2**10
 """Size of the pieces in which an answer is sent, in bytes."""
 MAX_LOGGED = 64
 """Maximum number of characters of an address or method in the log."""
+REQUEST_FIELDS = "request"
+"""Attribute of a log record with the fields of an answered request."""
 UNKNOWN_ENDPOINT = "other"
 """Name under which the metrics count all requests whose path is not an endpoint."""
 FOLDER = Path(__file__).parent / "page"
@@ -66,7 +68,7 @@ def create_app(service: Service, limits: Limits | None = None, settings: Setting
     routes = [
         *api.routes(),
         *DeepLApi(api).routes(),
-        *documentation_routes(),
+        *documentation_routes(service),
         *page_routes(),
     ]
     return Starlette(
@@ -197,7 +199,8 @@ class _Guard:
                             value[:20]) > self.settings.max_request_bytes:
                         raise self._too_large()
                 gzip = decompressor(scope["headers"])
-                checks_key = self.limits.keys and (scope["method"] == "POST" or is_deepl(path))
+                checks_key = self.limits.keys and (scope["method"] == "POST" or is_deepl(path) or
+                                                   path == "/glossaries")
                 if checks_key and (key := key_in_head(scope)):
                     scope[CLIENT] = holder = await self.limits.identify(key, address)
                 await self.app(scope, receiving, sending)
@@ -216,8 +219,9 @@ class _Guard:
         endpoint = route.partition("/{")[0]
         self.service.metrics.count_request(endpoint, status, seconds)
         if endpoint not in ("/health", "/metrics"):
-            logger.info("%s %s %s %d %.0f ms", address[:MAX_LOGGED], scope["method"][:MAX_LOGGED], endpoint, status,
-                        1000 * seconds)
+            fields = {"client": address[:MAX_LOGGED], "method": scope["method"][:MAX_LOGGED], "endpoint": endpoint,
+                      "status": status, "milliseconds": round(1000 * seconds)}
+            logger.info("%s %s %s %d %d ms", *fields.values(), extra={REQUEST_FIELDS: fields})
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"Invalid request: the request is larger than {self.settings.max_request_bytes:,} bytes")

@@ -19,7 +19,6 @@ from starlette.routing import Route
 from seq2seq.documents.block import Block, Document
 from seq2seq.documents.formats.html import HtmlDocument
 from seq2seq.documents.formats.xml_text import SplitSentences, XmlOptions, XmlTextDocument
-from seq2seq.documents.glossary import Glossary
 from seq2seq.documents.spans import is_text, trim
 from seq2seq.languages import language_name
 from seq2seq.serve.api import (
@@ -289,19 +288,7 @@ class DeepLApi:
         several = [*filter(None, [text(parameters, "glossary_id", "")]), *names(parameters, "glossary_ids")]
         if len(several) > 1:
             raise invalid("only one glossary is supported")
-        if not several or any(name == several[0] for name, *_ in self.api.service.models.glossaries):
-            return "".join(several), None
-        service, (glossary_id,) = self.api.service, several
-        glossary = await in_thread(lambda: self.store.get(client, glossary_id), large=False)
-        sources = service.directions.sources if source.lower() == AUTO else [service.language(source)]
-        found: dict[tuple[str, str, str], Glossary] = {}
-        for one in sources:
-            direction = one, service.language(target)
-            dictionary = glossary.dictionary((base_language(direction[0]), base_language(direction[1])))
-            if direction in service.directions.direct and dictionary is not None:
-                found[glossary_id, *direction] = await in_thread(partial(self.store.terms, dictionary, direction),
-                                                                 large=True)
-        return glossary_id, found
+        return "".join(several), await self.api.terms("".join(several), client, source, target)
 
     # Documents
 

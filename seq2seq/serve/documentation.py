@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -10,8 +12,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from seq2seq import __version__
+from seq2seq.languages import language_name
 from seq2seq.serve.deepl import TAG_LISTS
-from seq2seq.serve.service import TEXT_FORMATS
+from seq2seq.serve.directions import Directions
+from seq2seq.serve.service import TEXT_FORMATS, Service
 
 _TEXT, _NUMBER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 _TEXTS = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
@@ -22,7 +26,11 @@ _ERRORS = {400: "The request is invalid.", 403: "The API key is wrong or missing
            429: "Too many requests, or too many waiting sentences.", 500: "The server has a bug."}
 
 Parameter = tuple[str, dict[str, Any], bool, str]
-_GLOSSARY: Parameter = ("glossary", {"type": "string"}, False, "Name of a glossary on the server.")
+_GLOSSARY: Parameter = ("glossary", {"type": "string"}, False, "Name of a glossary on the server, or identifier of one "
+                        "of the client's.")
+EXAMPLE_ADDRESS, EXAMPLE_SOURCE, EXAMPLE_TARGET = "http://127.0.0.1:5000", "de", "en"
+"""Address and language codes in the examples below, which a server replaces by its own."""
+SAMPLE_TEXTS = {"de": "ein Hund läuft", "en": "A dog runs.", "zh-Hans": "一只狗在跑。"}
 # For each endpoint: method, path, description, parameters (name, schema, required, description), example response.
 _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
     ("post", "/translate", "Translate a text or a list of texts.", [
@@ -41,7 +49,8 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
         ("file", {"type": "string", "format": "binary"}, True, "The file, as multipart/form-data. The file's name "
          "decides the format."), _SOURCE, _TARGET, _GLOSSARY, _KEY],
      {"translatedFileUrl": "http://127.0.0.1:5000/download_file/NAME"}),
-    ("get", "/glossaries", "List the glossaries with their source and target languages.", [],
+    ("get", "/glossaries", "List the glossaries with their source and target languages: those of the server, and those "
+     "of the client, with the identifier that a request names.", [],
      [{"name": "products", "source": "de", "target": "en"}]),
     ("post", "/suggest", "Suggest a better translation, if the server accepts suggestions.", [
         ("q", _TEXT, True, "The text."), ("s", _TEXT, True, "The suggested translation."), _SOURCE, _TARGET, _KEY],
@@ -85,10 +94,30 @@ _ENDPOINTS: list[tuple[str, str, str, list[Parameter], Any]] = [
 ]
 
 
-def specification() -> dict[str, Any]:
-    """Return the description of the interface in OpenAPI 3.0."""
+def _of_server(example: Any, address: str, direction: tuple[str, str]) -> Any:
+    """Return an example with the address and the languages of a server."""
+    if isinstance(example, dict):
+        return {key: _of_server(value, address, direction) for key, value in example.items()}
+    if isinstance(example, list):
+        return [_of_server(value, address, direction) for value in example]
+    source, target = direction
+    replaced = {EXAMPLE_SOURCE: source, EXAMPLE_SOURCE.upper(): source.upper(), EXAMPLE_TARGET: target,
+                language_name(EXAMPLE_SOURCE): language_name(source), "A dog runs.": SAMPLE_TEXTS.get(target, "…"),
+                "The dog runs.": "The dog runs." if target == EXAMPLE_TARGET else "…",
+                "A": "A" if target == EXAMPLE_TARGET else "…"}
+    if isinstance(example, str):
+        return replaced.get(example, example.replace(EXAMPLE_ADDRESS, address))
+    return example
+
+
+def specification(address: str, directions: Directions) -> dict[str, Any]:
+    """Return the description of the interface in OpenAPI 3.0.
+
+    address: address of the server, as its clients see it.
+    """
     paths: dict[str, Any] = {}
     for method, path, description, parameters, example in _ENDPOINTS:
+        example = _of_server(example, address, directions.direct[0])
         content = {"text/plain": {}} if example is None else {"application/json": {"example": example}}
         operation: dict[str, Any] = {
             "summary": description, "operationId": path.strip("/").replace("/", "_"),
@@ -103,23 +132,40 @@ def specification() -> dict[str, Any]:
                 "description": text, "content": {"application/json": {"example": {"error": text}}}}
                 for status, text in _ERRORS.items()}
         paths[path] = {method: operation}
-    return {"openapi": "3.0.3", "paths": paths,
+    return {"openapi": "3.0.3", "servers": [{"url": address}], "paths": paths,
             "info": {"title": "seq2seq", "version": __version__,
                      "description": "Machine translation. Parameters can be sent as JSON, as a form or in the query "
                                     "string. Errors are answered as {\"error\": \"…\"}."}}
 
 
-def page() -> str:
-    """Return the description of the interface as a web page, which loads nothing from other hosts."""
-    sections = []
+def page(address: str, directions: Directions) -> str:
+    """Return the description of the interface as a web page, which loads nothing from other hosts. For the arguments,
+    see `specification`."""
+    source, target = directions.direct[0]
+    languages = [(f"<code>{code}</code>", html.escape(language_name(code)),
+                  " ".join(f"<code>{each}</code>" for each in directions.targets(code) if each != code))
+                 for code in map(html.escape, directions.languages)]
+    sections = [f"<section><h2>Languages of this server</h2>"
+                f"{_table(['code', 'language', 'translated into'], languages)}</section>"]
     for method, path, description, parameters, example in _ENDPOINTS:
-        rows = "".join(f"<tr><td><code>{name}</code></td><td>{'required' if required else ''}</td>"
-                       f"<td>{html.escape(text)}</td></tr>" for name, _, required, text in parameters)
-        table = f"<table><tr><th>parameter</th><th></th><th></th></tr>{rows}</table>" if rows else ""
-        shown = "" if example is None else f"<pre>{html.escape(_formatted(example))}</pre>"
+        example = _of_server(example, address, (source, target))
+        rows = [(f"<code>{name}</code>", "required" if required else "optional", html.escape(text))
+                for name, _, required, text in parameters]
+        table = _table(["parameter", "use", "meaning"], rows) if rows else ""
+        shown = "" if example is None else f'<pre tabindex="0">{html.escape(_formatted(example))}</pre>'
         sections.append(f'<section><h2><code>{method.upper()} {path}</code></h2><p>{html.escape(description)}</p>'
                         f"{table}{shown}</section>")
-    return _PAGE.replace("SECTIONS", "\n".join(sections)).replace("VERSION", html.escape(__version__))
+    command = (f"curl -d q='{SAMPLE_TEXTS.get(source, 'TEXT')}' -d source={source} -d target={target} "
+               f"{shlex.quote(address)}/translate")
+    return _PAGE.replace("COMMAND", html.escape(command)).replace("VERSION", html.escape(__version__)).replace(
+        "SECTIONS", "\n".join(sections))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table. rows: cells as HTML."""
+    head = "".join(f'<th scope="col">{title}</th>' for title in header)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _formatted(example: Any) -> str:
@@ -133,28 +179,33 @@ _PAGE = """<!DOCTYPE html>
 <title>Interface of this translation server</title>
 <style>
 :root { color-scheme: light dark }
-body { font: 1rem/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem }
-pre { padding: .75rem; overflow-x: auto; background: #8882; border-radius: .25rem }
+body { font: 1rem/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem;
+background: light-dark(#fff, #14181d); color: light-dark(#1b2733, #e6ebf0) }
+a { color: light-dark(#1f5f8b, #7fbde8) }
+pre { padding: .75rem; overflow-x: auto; background: light-dark(#eef1f4, #262d35); border-radius: .25rem }
 td, th { text-align: left; padding: .1rem 1rem .1rem 0; vertical-align: top }
 h2 { font-size: 1.1rem; margin-top: 2rem }
 </style></head><body><main>
 <h1>Interface of this translation server</h1>
 <p>Parameters can be sent as JSON, as a form or in the query string. Errors are answered as
 <code>{"error": "…"}</code>. <a href="spec">OpenAPI</a>. seq2seq VERSION</p>
-<pre>curl -d q="ein Hund läuft" -d source=de -d target=en http://127.0.0.1:5000/translate</pre>
+<pre tabindex="0">COMMAND</pre>
 SECTIONS
 </main></body></html>
 """
 
 
-def documentation_routes() -> list[Route]:
+def documentation_routes(service: Service) -> list[Route]:
     """Return the routes of `/spec` and `/docs`."""
 
+    def address(request: Request) -> str:
+        return str(request.base_url).rstrip("/")
+
     async def spec(request: Request) -> Response:
-        return JSONResponse(specification())
+        return JSONResponse(specification(address(request), service.directions))
 
     async def docs(request: Request) -> Response:
-        return HTMLResponse(page(), headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"
-                                             })
+        return HTMLResponse(page(address(request), service.directions), headers={
+            "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"})
 
     return [Route("/spec", spec, methods=["GET"]), Route("/docs", docs, methods=["GET"])]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import json
 import logging
 import re
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -22,7 +24,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from seq2seq.console import escape_control_characters
 from seq2seq.errors import UserError
 from seq2seq.serve.api import Settings
-from seq2seq.serve.app import create_app
+from seq2seq.serve.app import REQUEST_FIELDS, create_app
 from seq2seq.serve.connections import (
     ACCEPTED_AT_ONCE,
     MAX_CONNECTIONS,
@@ -198,10 +200,24 @@ class _Formatter(logging.Formatter):
         return escape_control_characters(super().format(record)).replace("\n", "\n    ")
 
 
-def log_to_standard_error() -> None:
-    """Send the log messages of the server and of uvicorn to standard error, each with its time."""
+class _JsonFormatter(logging.Formatter):
+    """Format with a JSON object per message. That of an answered request also has its fields (REQUEST_FIELDS)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a log message as a line of JSON."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        return json.dumps({"time": time, "level": record.levelname, "message": record.getMessage(),
+                           **getattr(record, REQUEST_FIELDS, {})}, ensure_ascii=True)
+
+
+def log_to_standard_error(as_json: bool = False) -> None:
+    """Send the log messages of the server and of uvicorn to standard error, each with its time.
+
+    as_json: True for a JSON object per message instead of text.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(_JsonFormatter() if as_json else
+                         _Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     logging.getLogger("seq2seq.serve").setLevel(logging.INFO)
     # uvicorn's warnings are about malformed requests, as are those of python_multipart. This server logs them itself.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)

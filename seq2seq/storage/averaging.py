@@ -29,6 +29,7 @@ from seq2seq.storage.checkpoints import (
 from seq2seq.storage.directories import read_file
 from seq2seq.storage.foreign_models import foreign_model
 from seq2seq.storage.links import DamagedError, refuse_links
+from seq2seq.storage.model_card import HELD_OUT
 from seq2seq.storage.tokenizer_files import load_tokenizers
 
 MOVING_AVERAGE = "average."
@@ -176,7 +177,7 @@ def _description(run: Path) -> tuple[str, dict[str, Any]]:
     """
     if (best_path := current_path(run / BEST)).is_dir():
         best = load_bundle(best_path)
-        kept = ("corpora", "characters", "parameters", "alignment", RECIPE_DIRECTORY, TEXT_CHECKSUMS)
+        kept = ("corpora", HELD_OUT, "characters", "parameters", "alignment", RECIPE_DIRECTORY, TEXT_CHECKSUMS)
         return best.recipe_text, {key: best.metadata[key] for key in kept if key in best.metadata}
     try:
         return read_file(run / RECIPE).decode(), {}

@@ -12,7 +12,7 @@ import numpy as np
 
 from seq2seq import console
 from seq2seq.data.batching import EncodedCorpus
-from seq2seq.data.corpus import text_checksums
+from seq2seq.data.corpus import read_pairs, text_checksums
 from seq2seq.data.epoch_plan import EpochPlan, plan_epoch
 from seq2seq.data.preparation import Prepared
 from seq2seq.data.resampled_epochs import ResampledEpochs
@@ -34,6 +34,7 @@ from seq2seq.storage.checkpoints import (
     save_checkpoint,
     step_of,
 )
+from seq2seq.storage.model_card import HELD_OUT
 from seq2seq.storage.run_directory import Log, NoLog
 from seq2seq.storage.tokenizer_files import checksums_of
 from seq2seq.tokenizers.tokenizer import Tokenizers
@@ -247,6 +248,12 @@ class TrainingLoop:
             checksum for spec in self.recipe.data.held_out().values()
             for checksum in text_checksums(spec, self.recipe.data_directory))})
 
+    @cached_property
+    def held_out_pairs(self) -> dict[str, int]:
+        """Number of pairs of each validation and test corpus, by its key, for the model card."""
+        return {key: sum(1 for _ in read_pairs(self.recipe, spec, context=0))
+                for key, spec in self.recipe.data.held_out().items()}
+
     def _save_best(self, result: ValidationResult) -> None:
         if not self.group.is_main:
             return
@@ -254,6 +261,7 @@ class TrainingLoop:
         metadata = {"step": self.state.step, "parameters": self.parameters,
                     RECIPE_DIRECTORY: str(self.recipe.directory), TEXT_CHECKSUMS: self.text_checksums,
                     "validation": {"loss": result.loss, **to_dict(result.scores)}, "corpora": self.prepared.counts,
+                    HELD_OUT: self.held_out_pairs,
                     "characters": self.prepared.characters}
         save_bundle(self.run / BEST, weights, self.recipe_text, self.tokenizers.files(), metadata)
 

@@ -520,3 +520,12 @@ def test_the_time_of_slow_steps_is_the_median_of_several_with_the_threads_of_the
         torch.set_num_threads(before)
     assert report.measured["steps"] == measuring.MIN_REPORTED == 3
     assert threads == [2] * measuring.MIN_STEPS
+
+
+def test_columns_are_as_wide_as_their_longest_word_and_share_the_rest():
+    from seq2seq.check.print_report import column_widths
+
+    columns = [["corpus", "train train.de"], ["characters\n50", "67"], ["lines", "125, 1844, 2416"]]
+    assert column_widths(columns, 0) == [8, 10, 5], "no word is broken, however narrow the terminal"
+    assert column_widths(columns, 27) == [8, 10, 9]
+    assert column_widths(columns, 1000) == [14, 10, 15]

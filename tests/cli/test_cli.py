@@ -468,6 +468,33 @@ def test_the_recipes_test_sets_are_used_and_the_scores_are_kept_with_a_run(run, 
     assert run("evaluate", best).out.startswith(b"first\nBLEU ")
 
 
+def test_values_of_decoding_are_compared_on_the_validation_set(run, directory):
+    text = RECIPE.replace("root: data", "root: ../data")
+    model = save_model(directory / "model", text=text)
+    beam_size = parsed(text).decoding.beam_size
+    write_tests(directory)                                                      # they are the validation set, too
+    result = run("evaluate", model, "--try", f"decoding.beam_size=1,{beam_size}", "--try",
+                 "decoding.length_penalty=0,1.0", "--metric", "chrf", "--format", "json")
+    found = json.loads(result.out)
+    assert (found["metric"], found["pairs"]) == ("chrf", len(GERMAN))
+    tried = [tuple(trial["decoding"].values()) for trial in found["trials"]]
+    assert tried[0] == (beam_size, 1.0), "the present values come first"
+    assert sorted(tried[1:]) == [(1, 0), (1, 1.0), (beam_size, 0)]
+    assert found["trials"][0]["p_value"] is None and not any(trial["significant"] for trial in found["trials"])
+    assert found["best"] == max(found["trials"], key=lambda trial: trial["value"])["decoding"]
+    table = run("evaluate", model, "--try", "decoding.beam_size=1", "--metric", "chrf").out.decode()
+    assert table.startswith(f"{len(GERMAN)} pairs of the validation set")
+    assert "present value" in table and "chrF  difference" in table
+
+
+@pytest.mark.parametrize(("setting", "message"), [
+    ("decoding.length_penalt=1", "Did you mean 'length_penalty'"), ("decoding.length_penalty=0.5,long", "found 'long'"),
+    ("decoding.length_penalty", "values with commas"), ("decoding.length_penalty=1.0", "only the present values")])
+def test_mistakes_in_values_to_compare_are_errors_before_translating(run, directory, setting, message):
+    result = run("evaluate", save_model(directory / "model"), "--try", setting)
+    assert result.code == 2 and message in result.err and not result.out
+
+
 @pytest.mark.slow
 def test_a_run_finds_its_test_sets_from_anywhere(run, directory):
     write_tests(directory / "elsewhere")
@@ -576,7 +603,7 @@ def test_a_wrong_command_line_has_exit_code_2(run):
     for arguments in (["fly"], ["translate"], ["translate", "model", "--beam-size", "0"], ["train", "--fast"]):
         result = run(*arguments)
         assert (result.code, result.out) == (2, b"")
-        assert "Usage" in result.err
+        assert result.err.endswith(" -h lists arguments and options.\n") and result.err.count("\n") == 2
 
 
 def test_the_version_is_printed(run):
@@ -657,7 +684,7 @@ def test_the_help_shows_what_is_to_be_typed_and_no_types(command):
     assert not re.search(r"[{}]", shown)
     if command == "translate":
         assert "seq2seq translate [OPTIONS] MODEL [INPUT]" in shown
-        assert re.search(r"--format +text\|jsonl ", shown) and re.search(r"--resume +Use", shown)
+        assert re.search(r"--format +text \| jsonl ", shown) and re.search(r"--resume +Use", shown)
 
 
 @pytest.mark.parametrize("command", ALL_COMMANDS)

@@ -5,7 +5,7 @@ import random
 import re
 from functools import partial
 from html.parser import HTMLParser
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,16 @@ from seq2seq.evaluation.recipe_tests import TestSet
 from seq2seq.evaluation.report_page import page
 from seq2seq.evaluation.scores import corpus_scores
 from seq2seq.evaluation.systems import System, read_system, read_tests, tell_apart
-from seq2seq.recipe import load_recipe
+from seq2seq.recipe import load_recipe, parse_recipe
 from seq2seq.training.run import train
 
+RECIPE = """
+name: a
+languages: {{source: de, target: en}}
+data: {{train: [{{source: a.de, target: a.en}}], valid: {{source: b.de, target: b.en}}}}
+model: {{d_model: {size}, num_heads: 2}}
+training: {{max_steps: {steps}}}
+"""
 REFERENCES = ["a cat sleeps", "two dogs run", "the red house stands alone"]
 SOURCES = ["eine Katze schläft", "zwei Hunde laufen", "das rote Haus steht allein"]
 TRANSLATIONS = ["a cat sleeps", "two cats run", "the the house"]
@@ -63,9 +70,30 @@ def test_the_figures_are_those_of_evaluate():
     found = Page(page([system()], [news()]))
     expected = corpus_scores(TRANSLATIONS, [REFERENCES], "en")
     for metric in ("bleu", "chrf", "ter"):
-        assert any(cell.startswith(f"{expected[metric].value:.2f} (95 %: ") for cell in found.cells)
+        assert any(cell.startswith(f"{expected[metric].value:.2f} (95\u00a0%:") for cell in found.cells)
     assert found.values["tests"][0]["translations"] == [TRANSLATIONS]
     assert found.values["tests"][0]["chrf"][0][0] == 100.0
+
+
+def test_scores_and_sentences_come_first_and_only_settings_that_differ_are_shown():
+    ours = parse_recipe(RECIPE.format(size=16, steps=7), "recipe.yaml")
+    theirs = parse_recipe(RECIPE.format(size=16, steps=11).replace("name: a", "name: b"), "recipe.yaml")
+    text = page([system(recipe=ours), system("theirs", recipe=theirs), system("file")], [news()])
+    titles = re.findall("<h2>(.*?)</h2>", text)
+    assert titles[:2] == ["Scores", "Sentences"] and titles[-1] == "Settings that differ"
+    cells = Page(text[text.index("Settings that differ</h2>"):]).cells
+    assert cells == ["key", "ours", "theirs", "training.max_steps", "7", "11"]
+    alone = Page(page([system(recipe=ours)], [news()])).cells
+    assert alone[alone.index("training.max_steps") + 1] == "7" and "model.d_model" in alone
+
+
+def test_the_page_names_its_language_and_controls_and_its_headings_are_in_order():
+    text = page([system(), system("theirs")], [news()])
+    assert '<html lang="en">' in text
+    levels = [int(level) for level in re.findall(r"<h(\d)", text)]
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
+    assert len(re.findall("<label>[^<]+<(?:select|input) ", text)) == len(re.findall("<(?:select|input) ", text)) == 4
+    assert all("aria-label=" in button for button in re.findall("<button [^>]*>", text))
 
 
 def test_intervals_contain_the_score_and_shrink_with_more_text():

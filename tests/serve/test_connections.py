@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from seq2seq.serve import connections
 from seq2seq.serve.app import create_app
 from seq2seq.serve.connections import Room
 from seq2seq.serve.limits import Limits
-from seq2seq.serve.server import _Formatter, proxy_networks
+from seq2seq.serve.server import _Formatter, _JsonFormatter, proxy_networks
 from seq2seq.serve.service import Service
 
 HEAD = b"POST /translate?source=de&target=en HTTP/1.1\r\nHost: a\r\n"
@@ -308,6 +309,28 @@ def test_new_connections_are_served_while_others_wait_and_refused_if_all_are_at_
         assert all(b"en(Hund)" in answer(one) for one in working)
         for one in (*dripping, *working):
             one.close()
+
+
+def test_the_log_as_json_has_the_fields_of_a_request():
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(json.loads(_JsonFormatter().format(record)))
+    logger = logging.getLogger("seq2seq.serve")
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        with serving() as (url, _, _):
+            requests.get(f"{url}/languages", timeout=20)
+            logger.warning("two\nlines")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    first, second = lines
+    assert {name: first[name] for name in ("level", "client", "method", "endpoint", "status")} == {
+        "level": "INFO", "client": "127.0.0.1", "method": "GET", "endpoint": "/languages", "status": 200}
+    assert first["message"] == f"127.0.0.1 GET /languages 200 {first['milliseconds']} ms"
+    assert second["message"] == "two\nlines" and datetime.fromisoformat(second["time"]).tzinfo
 
 
 SERVER = """

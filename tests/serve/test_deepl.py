@@ -171,6 +171,33 @@ def test_a_multilingual_glossary_is_created_edited_and_used(stored, client):
         client.get_multilingual_glossary(made.glossary_id)
 
 
+def test_requests_of_libretranslate_s_interface_can_name_a_client_s_glossary(stored):
+    url, models, _ = stored
+    listed = requests.post(f"{url}/v3/glossaries", timeout=20, json={"name": "Tiere", "dictionaries": [
+        {"source_lang": "de", "target_lang": "en", "entries": "Hund\thound", "entries_format": "tsv"}]}).json()
+    server, mine = requests.get(f"{url}/glossaries", timeout=20).json()
+    assert server == {"name": "terms", "source": "de", "target": "en"}
+    assert mine == {"id": listed["glossary_id"], "name": "Tiere", "source": "de", "target": "en"}
+    fields = {"q": "ein Hund", "source": "de", "target": "en", "glossary": mine["id"]}
+    assert requests.post(f"{url}/translate", json=fields, timeout=20).status_code == 200
+    assert used_terms(models, "ein Hund") == [("hound",)]
+    assert requests.post(f"{url}/translate", json=fields | {"target": "fr"}, timeout=20).status_code == 400
+    assert requests.post(f"{url}/translate", json=fields | {"glossary": "x"}, timeout=20).status_code == 404
+
+
+def test_the_glossaries_of_a_key_are_listed_only_with_it(tmp_path):
+    store = GlossaryStore(tmp_path)
+    limits = Limits({"secret": None}, key_required=True)
+    with serving(EchoModels(DIRECTIONS), limits, Settings(glossaries=store)) as (url, _, _):
+        key = {"Authorization": "Bearer secret"}
+        requests.post(f"{url}/v2/glossaries", timeout=20, headers=key, data={
+            "name": "Tiere", "source_lang": "de", "target_lang": "en", "entries": "Hund\thound"})
+        names = [[one["name"] for one in requests.get(f"{url}/glossaries", timeout=20, headers=headers).json()]
+                 for headers in (key, {})]
+        assert names == [["terms", "Tiere"], ["terms"]]
+    store.close()
+
+
 def test_dictionaries_may_come_as_fields_of_a_form(stored):
     # As `deepl-node` 1.28 sends them.
     fields = {"name": "Tiere"}

@@ -11,11 +11,13 @@ from itertools import product
 
 import pytest
 import requests
-from served import EchoModels, serving, wait_until
+from served import EchoModels, running, serving, wait_until
 
 from seq2seq.serve.api import Settings
+from seq2seq.serve.app import create_app
 from seq2seq.serve.files import SUFFIXES
 from seq2seq.serve.limits import Limits
+from seq2seq.serve.server import proxy_networks
 
 WAYS = ("json", "data", "params", "files")
 in_every_way = pytest.mark.parametrize("way", WAYS)
@@ -176,6 +178,18 @@ def test_the_specification_names_all_endpoints_and_the_page_loads_nothing_from_e
     page = requests.get(f"{echo}/docs", timeout=20).text
     assert all(path in page for path in paths)
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//|@import|url\(", page)
+
+
+def test_the_documentation_has_the_languages_and_the_address_that_clients_see():
+    models = EchoModels((("fr", "br"), ("br", "zh-Hans")))
+    with serving(models) as (_, service, _), running(create_app(service), proxy_networks(["127.0.0.1"])) as url:
+        headers = {"Host": "mt.example.org", "X-Forwarded-Proto": "https", "X-Forwarded-Prefix": "/mt"}
+        page = requests.get(f"{url}/docs", timeout=20, headers=headers).text
+        assert "-d source=fr -d target=br https://mt.example.org/mt/translate" in page
+        assert "Breton" in page and not re.search(r"127\.0\.0\.1|German|&quot;(de|en|DE)&quot;", page)
+        spec = requests.get(f"{url}/spec", timeout=20, headers=headers)
+        assert spec.json()["servers"] == [{"url": "https://mt.example.org/mt"}]
+        assert requests.get(f"{url}/docs", timeout=20).text.count(f"{url}/translate") == 1
 
 
 def test_suggestions_are_appended_to_a_file(tmp_path):

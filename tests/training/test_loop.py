@@ -567,6 +567,7 @@ def test_a_score_outside_the_expected_range_is_a_warning(recipe, run, capsys):
 def test_the_bundle_contains_scores_counts_and_the_original_recipe(finished):
     best = load_bundle(finished / "run" / "best")
     assert best.metadata["corpora"]["train.en"]["lines"] == 60
+    assert set(best.metadata["held_out"]) == {"valid", "test.small"} and min(best.metadata["held_out"].values()) > 0
     assert best.metadata["test"]["small"]["bleu"]["signature"].startswith("nrefs:1|case:mixed")
     assert "source: train.en" in best.recipe_text
     assert str(finished) in (finished / "run" / "recipe.yaml").read_text()

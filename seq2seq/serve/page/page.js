@@ -12,7 +12,7 @@ const store = {
   set(name, value) { try { localStorage.setItem("seq2seq." + name, value); } catch { /* storage is blocked */ } },
 };
 
-let texts = {}, languages = [], settings = { charLimit: -1 };
+let texts = {}, languages = [], glossaries = [], settings = { charLimit: -1 };
 let translation = "", words = [], alternatives = [], detected = "";
 let running = null, timer = 0, retryTimer = 0, uploading = null;
 let message = null, state = null, fileState = null;     // shown texts, each as [name, values] of say()
@@ -49,6 +49,7 @@ function applyInterface() {
   for (const one of document.querySelectorAll("#source option, #target option")) {
     one.textContent = one.value === "auto" ? say("detect") : languageName(one.value);
   }
+  fillGlossaries();
   if (message) showMessage(...message);
   if (fileState) showFileState(...fileState);
   showState(state);
@@ -89,6 +90,21 @@ function fillTargets(wanted) {
   if (codes.includes(wanted)) byId("target").value = wanted;
 }
 
+/* Glossaries belong to a direction, so they are offered only if the source language is chosen. */
+function fillGlossaries() {
+  const source = byId("source").value, target = byId("target").value, chosen = byId("glossary").value;
+  const found = glossaries.filter((one) => one.source === source && one.target === target);
+  byId("glossary").replaceChildren(option("", say("noGlossary")), ...found.map((one) => option(one.id ?? one.name, one.name)));
+  if (found.some((one) => (one.id ?? one.name) === chosen)) byId("glossary").value = chosen;
+  byId("glossary-field").hidden = !found.length;
+}
+
+async function loadGlossaries() {
+  const headers = byId("key").value ? { Authorization: `Bearer ${byId("key").value}` } : {};
+  try { glossaries = await request("glossaries", { headers }); } catch { glossaries = []; }
+  fillGlossaries();
+}
+
 function setDirection(element, code) {
   const parts = code.toLowerCase().split(/[-_]/);
   if (!code || code === "auto") {
@@ -105,6 +121,7 @@ function languageChanged() {
   detected = "";
   store.set("source", byId("source").value);
   store.set("target", byId("target").value);
+  fillGlossaries();
   showDetected();
   setDirection(byId("translation"), byId("target").value);
   setDirection(byId("alternatives"), byId("target").value);
@@ -227,6 +244,7 @@ async function translate() {
   showState("translating");
   const fields = { q: text, source: byId("source").value, target: byId("target").value, format: "text", alternatives: 3 };
   if (byId("confidence").checked) fields.confidence = true;
+  if (byId("glossary").value) fields.glossary = byId("glossary").value;
   if (byId("key").value) fields.api_key = byId("key").value;
   try {
     const answer = await request("translate", { method: "POST", signal: own.signal, body: JSON.stringify(fields),
@@ -255,6 +273,7 @@ async function upload() {
   form.append("file", file);
   form.append("source", byId("source").value);
   form.append("target", byId("target").value);
+  if (byId("glossary").value) form.append("glossary", byId("glossary").value);
   if (byId("key").value) form.append("api_key", byId("key").value);
   uploading = true;
   byId("download").hidden = true;
@@ -317,6 +336,7 @@ async function connect() {
   languageChanged();
   applyInterface();
   schedule(0);
+  loadGlossaries();
 }
 
 function setTheme(name) { document.documentElement.dataset.theme = name; }
@@ -333,6 +353,8 @@ function start() {
   byId("target").addEventListener("change", () => { languageChanged(); schedule(0); });
   byId("text").addEventListener("input", () => { showCount(); schedule(DEBOUNCE); });
   byId("key").addEventListener("input", () => schedule(DEBOUNCE));
+  byId("key").addEventListener("change", loadGlossaries);
+  byId("glossary").addEventListener("change", () => schedule(0));
   byId("confidence").addEventListener("change", (event) => {
     store.set("confidence", event.target.checked);
     showTranslation();
