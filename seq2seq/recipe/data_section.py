@@ -26,7 +26,9 @@ OneLine = Annotated[str, Field(pattern=r"^\S([^\r\n]*\S)?$", max_length=200)]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
-TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", ".tmx")
+LANGUAGE_FORMATS = (".tmx", ".xlf", ".xliff", ".po")
+"""Formats whose sides are selected by language codes: translation memories, XLIFF, and catalogues of gettext."""
+TABLE_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet", *LANGUAGE_FORMATS)
 COLUMN_FORMATS = (".tsv", ".csv")
 """Table formats whose columns are selected by number or, with `header: true`, by their names in the first line."""
 
@@ -90,19 +92,19 @@ class Corpus(Section):
 
     source: PathOrColumn = None
     """File of source sentences, one per line, optionally compressed (.gz or .zst). With `file` or `hub`: name or number
-    of the source column; in a .tmx, code of the source language."""
+    of the source column; in a .tmx, .xlf, .xliff or .po, code of the source language."""
     target: PathOrColumn = None
     """File of target sentences; each line is the translation of the same line of `source`. With `file` or `hub`: name
-    or number of the target column; in a .tmx, code of the target language."""
+    or number of the target column; in a .tmx, .xlf, .xliff or .po, code of the target language."""
     text: PathOrColumn = None
     """For a language model, instead of `source` and `target`: file of sentences, one per line. With `file` or `hub`:
-    name or number of the column; in a .tmx, code of the language."""
+    name or number of the column; in a .tmx, .xlf, .xliff or .po, code of the language."""
     file: str | None = None
-    """File that contains both sides, in one of five formats: .tsv, .csv (RFC 4180: commas between columns, and double
-    quotes around text with commas), .jsonl, .tmx (translation memory) or .parquet. All except .parquet may be
-    compressed (.gz or .zst). If `source` and `target` are not set, the sides are the first two columns of a .tsv or
-    .csv without `header`, or the texts of a .tmx in the recipe's languages. All other tables need both `source` and
-    `target`."""
+    """File that contains both sides: .tsv, .csv (RFC 4180: commas between columns, and double quotes around text with
+    commas), .jsonl, .parquet, .tmx (translation memory), .xlf or .xliff, or .po (catalogue of gettext). All except
+    .parquet may be compressed (.gz or .zst). If `source` and `target` are not set, the sides are the first two columns
+    of a .tsv or .csv without `header`, or the texts of a .tmx, .xlf, .xliff or .po in the recipe's languages. All other
+    tables need both `source` and `target`. Translations that are fuzzy, or have still to be reviewed, are not read."""
     header: bool = False
     """True if the first line of a .tsv or .csv contains the column names. If false, columns are numbered from 1."""
     markup: bool = False
@@ -146,8 +148,9 @@ class Corpus(Section):
     limit: PositiveInt | None = None
     """Read only this many pairs from the beginning of the corpus. Not set: all."""
     max_line_bytes: PositiveInt = MAX_LINE_BYTES
-    """Maximum length in bytes of a line, or of a segment of a .tmx. A longer line is an error: it usually comes from a
-    file without line ends, or from a small compressed file that expands until the memory is full."""
+    """Maximum length in bytes of a line, or of a segment of a .tmx, .xlf or .xliff. A longer line is an error: it
+    usually comes from a file without line ends, or from a small compressed file that expands until the memory is full.
+    """
 
     @model_validator(mode="after")
     def _check_form(self) -> "Corpus":
@@ -161,7 +164,8 @@ class Corpus(Section):
             raise ValueError("only a corpus with a .tmx `file` can have `markup: true`")
         if self.header and self.table_format not in COLUMN_FORMATS:
             raise ValueError("only a corpus with a .tsv or .csv `file` can have `header: true`")
-        if self.document is not None and (self.form == "files" or self.table_format == ".tmx" or self.text is not None):
+        if self.document is not None and (self.form == "files" or self.table_format in LANGUAGE_FORMATS
+                                          or self.text is not None):
             raise ValueError("only a table or a data set of the hub with two sides can have a column `document`")
         if self.sampling is not None and self.translated_by is None:
             raise ValueError("only a corpus with `translated_by` can have `sampling`")
@@ -185,8 +189,8 @@ class Corpus(Section):
         if self.form == "table" and self.table_format is None:
             raise RecipeValueError(
                 "file",
-                "expected a name that ends in .tsv, .csv, .jsonl or .tmx (.gz or .zst may follow), or in .parquet, "
-                f"found '{self.file}'",
+                f"expected a name that ends in {', '.join(one for one in TABLE_FORMATS if one != '.parquet')} (.gz or "
+                f".zst may follow), or in .parquet, found '{self.file}'",
             )
         if self.form == "hub" and self.split is None:
             raise ValueError("`hub` needs `split`, such as `split: train`")
@@ -210,8 +214,8 @@ class Corpus(Section):
 
     @property
     def uses_recipe_languages(self) -> bool:
-        """True for a .tmx corpus without `source`, `target` and `text`: its languages are those of the recipe."""
-        return self.table_format == ".tmx" and self.source is None and self.text is None
+        """True for a file of LANGUAGE_FORMATS without `source`, `target` and `text`: its languages are the recipe's."""
+        return self.table_format in LANGUAGE_FORMATS and self.source is None and self.text is None
 
     @property
     def has_numbered_columns(self) -> bool:
