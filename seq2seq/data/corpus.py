@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seq2seq.data.parallel_text import NotParallelError, zip_parallel
-from seq2seq.data.po import read_catalogue
-from seq2seq.data.tmx import UnitReader, read_units
+from seq2seq.data.po import catalogue_of, languages_of, read_catalogue
+from seq2seq.data.tmx import UnitReader, first_languages, read_units
 from seq2seq.data.xliff import XliffReader
 from seq2seq.errors import CorpusError
 from seq2seq.files import (
@@ -446,6 +446,56 @@ def _read_catalogue(spec: Corpus, path: Path, counts: Counts) -> Iterator[Row]:
     if len(data) > MAX_FILE_BYTES:
         raise CorpusError(f"{path} has more than {MAX_FILE_BYTES:,} bytes. Divide it into several files.")
     yield from read_catalogue(data, str(path), list(map(str, spec.columns)), counts.add_unfinished)
+
+
+def named_languages(path: Path, format: str | None) -> tuple[str, str]:
+    """Return the languages that a .tmx, XLIFF or PO file names for its sides; "" for a side without a name.
+
+    Those of a .tmx are the languages of its first unit, if it has two. The messages of a catalogue are English unless
+    its header says otherwise.
+
+    Raises:
+        CorpusError: the file cannot be read.
+    """
+    with opened(path) as file:
+        if format == ".po":
+            source, target = languages_of(catalogue_of(file.read(MAX_FILE_BYTES), str(path)))
+            return source or "en", target
+        reader = UnitReader if format == ".tmx" else partial(XliffReader, ())
+        codes = first_languages(iter(partial(file.read, BLOCK_BYTES), b""), str(path), reader)
+    return (codes[0], codes[1]) if len(codes) == 2 else ("", "")
+
+
+def record_columns(path: Path) -> list[str]:
+    """Return the names of the columns with text of a .jsonl or .parquet file, or of the texts in its `translation`,
+    according to its first record.
+
+    Raises:
+        CorpusError: the file cannot be read.
+    """
+    record: Any = {}
+    if path.suffix == ".parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        try:
+            with path.open("rb") as opened_file:
+                batch = next(pyarrow.parquet.ParquetFile(opened_file).iter_batches(batch_size=1), None)
+                record = batch.to_pylist()[0] if batch is not None else {}
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            raise CorpusError(f"{path} cannot be read as Parquet: {_first_line(error)}") from error
+    else:
+        for number, line in enumerate(read_lines(path), 1):
+            if not is_blank(line):
+                try:
+                    record = parse_json(line.removeprefix("\ufeff"))
+                except NotJson as error:
+                    raise CorpusError(f"{path}:{number}: not a JSON object ({error}). Correct or remove the line."
+                                      ) from None
+                break
+    if isinstance(record, dict) and isinstance(record.get("translation"), dict):
+        record = record["translation"]
+    return [name for name, value in record.items() if isinstance(value, str)] if isinstance(record, dict) else []
 
 
 def _read_parquet(spec: Corpus, path: Path) -> Iterator[Row]:

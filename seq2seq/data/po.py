@@ -113,6 +113,35 @@ def declared_encoding(data: bytes) -> str:
     return declared[1].decode() if declared and declared[1] != b"CHARSET" else "utf-8"
 
 
+def catalogue_of(data: bytes, path: str) -> Catalogue[Message]:
+    """Parse a catalogue. path: name of the file in error messages.
+
+    Raises:
+        CorpusError: the file is not a catalogue, or is damaged.
+    """
+    encoding = "utf-8-sig" if data.startswith(codecs.BOM_UTF8) else declared_encoding(data)
+    try:
+        return Catalogue(data.decode(encoding), Message)
+    except MalformedCatalogue as error:
+        place, _, fault = str(error).removeprefix("line ").partition(": ")
+        raise CorpusError(f"{path}:{place}: {fault}") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CorpusError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not "
+                          f"{encoding.upper().removesuffix('-SIG')}. Convert the file to UTF-8, or correct the charset "
+                          "in its header.") from None
+    except LookupError:
+        raise CorpusError(f"{path}: its encoding, {encoding}, is not known. Convert the file to UTF-8, and write "
+                          "charset=UTF-8 in its header.") from None
+
+
+def languages_of(catalogue: Catalogue[Message]) -> tuple[str, str]:
+    """Return the languages of msgid and msgstr that the header names; "" if it names none."""
+    source, target = (re.sub("@latin$", "-Latn", catalogue.value_of(name)).partition("@")[0].replace("_", "-")
+                      for name in ("X-Source-Language", "Language"))
+    return source, target
+
+
 def read_catalogue(data: bytes, path: str, languages: Sequence[str], on_unfinished: Callable[[], None]
                    ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the line number of each translated message, and its text in each of the given languages.
@@ -130,20 +159,7 @@ def read_catalogue(data: bytes, path: str, languages: Sequence[str], on_unfinish
     Raises:
         CorpusError: the file is not a catalogue, is damaged, or is in other languages.
     """
-    encoding = "utf-8-sig" if data.startswith(codecs.BOM_UTF8) else declared_encoding(data)
-    try:
-        catalogue = Catalogue(data.decode(encoding), Message)
-    except MalformedCatalogue as error:
-        place, _, fault = str(error).removeprefix("line ").partition(": ")
-        raise CorpusError(f"{path}:{place}: {fault}") from None
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise CorpusError(f"{path}:{line}: byte 0x{data[error.start]:02x} is not "
-                          f"{encoding.upper().removesuffix('-SIG')}. Convert the file to UTF-8, or correct the charset "
-                          "in its header.") from None
-    except LookupError:
-        raise CorpusError(f"{path}: its encoding, {encoding}, is not known. Convert the file to UTF-8, and write "
-                          "charset=UTF-8 in its header.") from None
+    catalogue = catalogue_of(data, path)
     sides = [_side(catalogue, path, languages, index) for index in range(len(languages))]
     for message in catalogue.messages:
         if not message.sources[0].value or message.is_reserved:
@@ -160,8 +176,7 @@ def read_catalogue(data: bytes, path: str, languages: Sequence[str], on_unfinish
 
 def _side(catalogue: Catalogue[Message], path: str, languages: Sequence[str], index: int) -> int:
     """Return 0 if a language, given by its index, is that of msgid, and 1 if it is that of msgstr."""
-    target, source = (re.sub("@latin$", "-Latn", catalogue.value_of(name)).partition("@")[0]
-                      for name in ("Language", "X-Source-Language"))
+    source, target = languages_of(catalogue)
     wanted = languages[index]
     if not target and len(languages) == 2:
         return index

@@ -213,6 +213,13 @@ def read_units(blocks: Iterable[bytes], path: str, languages: Sequence[str], kee
         raise _missing_language(path, missing, f"its {count:,}", list(existing))
 
 
+def first_languages(blocks: Iterable[bytes], path: str, new_reader: Callable[[str, bool, int], UnitReader]
+                    ) -> list[str]:
+    """Return the codes of the languages of the first unit; see `read_units`."""
+    units = _units(_as_utf8(blocks, path, lambda line: None), new_reader(path, False, MAX_LINE_BYTES))
+    return [code for unit in islice(units, 1) for code, _ in unit.variants]
+
+
 def _finished(units: Iterable[Unit], on_unfinished: Callable[[], None]) -> Iterator[Unit]:
     for unit in units:
         if unit.is_finished:

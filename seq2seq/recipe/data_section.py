@@ -18,6 +18,7 @@ from pydantic import (
 
 from seq2seq.errors import RecipeError
 from seq2seq.files import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
+from seq2seq.languages import suggestion_for
 from seq2seq.recipe.base_section import RecipeValueError, Section, refuse_if
 
 # A test name has no dots, because dots separate the parts of a key in `--set data.test.NAME.limit=5`.
@@ -58,6 +59,13 @@ class Languages(Section):
     """Code of the language to translate from, such as `de`. A language model has no source language."""
     target: LanguageCode
     """Code of the language to translate into, such as `en`. The code also selects sacreBLEU's tokeniser."""
+
+    @field_validator("source", "target")
+    @classmethod
+    def _reject_names_and_countries(cls, value: str | None) -> str | None:
+        if value and (suggestion := suggestion_for(value)):
+            raise ValueError(f"'{value}' is not a language code.{suggestion}")
+        return value
 
     @property
     def codes(self) -> tuple[str, str]:
@@ -282,6 +290,11 @@ class Corpus(Section):
         """Return the keys whose values are paths of corpus files."""
         files = tuple(side for side in self.sides if getattr(self, side) is not None)
         return {"files": files, "table": ("file",), "hub": ()}[self.form]
+
+
+def is_table(path: Path | str) -> bool:
+    """Return True if the name of a file tells that it has both sides."""
+    return Corpus.model_construct(file=str(path)).table_format is not None
 
 
 class Cleaning(Section):

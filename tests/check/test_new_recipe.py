@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from seq2seq.check import check_recipe
+from seq2seq.check.given_text import corpora_of, identify_languages, is_doubtful
 from seq2seq.check.held_out_split import choose_held_out
 from seq2seq.check.new_recipe import (
     BATCH_TOKENS,
     MIN_BATCH_TOKENS,
     MIN_STEPS,
-    corpus_of,
-    identify_languages,
-    is_doubtful,
     write_recipe,
 )
 from seq2seq.cli import main
@@ -88,7 +86,7 @@ def test_no_held_out_sentence_is_in_the_training_text_whatever_its_case_and_whit
     crossed = [(source, target) for (source, _), (_, target) in zip(PAIRS[:31], PAIRS[97:], strict=False)]
     pairs = PAIRS + repeated + crossed
     rng.shuffle(pairs)
-    new = write_recipe(corpus_of(write(pairs)), LANGUAGES, directory / "mine")
+    new = write_recipe(corpora_of(write(pairs)), LANGUAGES, directory / "mine")
     split = split_of(directory / "mine")
     assert split["valid"] and split["test"] and new.copies
     for side in range(2):
@@ -101,14 +99,14 @@ def test_no_held_out_sentence_is_in_the_training_text_whatever_its_case_and_whit
 def test_the_same_seed_gives_the_same_files_and_another_seed_another_split(directory):
     files = write(PAIRS)
     for name, seed in (("first", 1), ("again", 1), ("other", 2)):
-        write_recipe(corpus_of(files), LANGUAGES, directory / name, seed)
+        write_recipe(corpora_of(files), LANGUAGES, directory / name, seed)
     assert split_of(directory / "first") == split_of(directory / "again") != split_of(directory / "other")
 
 
 def test_copies_in_another_unicode_normalisation_are_not_in_the_training_text(directory):
     composed = [(f"é{source}", target) for source, target in PAIRS]
     decomposed = [(unicodedata.normalize("NFD", source), f"{target}!") for source, target in composed[:90]]
-    write_recipe(corpus_of(write(composed + decomposed)), LANGUAGES, directory / "mine")
+    write_recipe(corpora_of(write(composed + decomposed)), LANGUAGES, directory / "mine")
     split = split_of(directory / "mine")
     sources = {name: {unicodedata.normalize("NFC", source) for source, _ in pairs} for name, pairs in split.items()}
     assert not sources["train"] & (sources["valid"] | sources["test"])
@@ -116,7 +114,7 @@ def test_copies_in_another_unicode_normalisation_are_not_in_the_training_text(di
 
 def test_a_file_name_that_is_not_utf8_is_written_with_escapes(directory):
     source, target = write(PAIRS, (os.fsdecode(b"a-\xe4.xx"), "a.yy"))
-    write_recipe(corpus_of([source, target]), LANGUAGES, directory / "mine")
+    write_recipe(corpora_of([source, target]), LANGUAGES, directory / "mine")
     assert r"a-\\udce4.xx" in (directory / "mine" / "recipe.yaml").read_text(encoding="utf-8")
 
 
@@ -127,8 +125,8 @@ def test_one_file_with_both_sides_gives_the_same_split_as_two_files(directory, n
     rows = (json.dumps({"left": source, "right": target}) if name.endswith("jsonl") else f"{source}\t{target}"
             for source, target in PAIRS)
     Path(name).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    write_recipe(corpus_of([Path(name)], *columns), LANGUAGES, directory / "table")
-    write_recipe(corpus_of(write(PAIRS)), LANGUAGES, directory / "files")
+    write_recipe(corpora_of([Path(name)], columns or (None, None)), LANGUAGES, directory / "table")
+    write_recipe(corpora_of(write(PAIRS)), LANGUAGES, directory / "files")
     assert split_of(directory / "table") == split_of(directory / "files")
 
 
@@ -181,7 +179,7 @@ def test_languages_are_identified_in_every_normal_form_of_unicode(tmp_path, monk
     text = unicodedata.normalize(form, "bác sĩ mua một con ngựa và bán một cái xe hơi cho cô giáo\n" * 9)
     Path("train.xx").write_text(text, encoding="utf-8")
     Path("train.yy").write_text("the doctor buys a horse and sells a car to the teacher\n" * 9, encoding="utf-8")
-    assert identify_languages(corpus_of([Path("train.xx"), Path("train.yy")])) == ("vi", "en")
+    assert identify_languages(corpora_of([Path("train.xx"), Path("train.yy")])) == ("vi", "en")
 
 
 def test_text_that_cannot_be_read_is_reported_without_languages_too(directory, capsys):
@@ -201,7 +199,7 @@ def test_a_directory_may_have_a_name_that_yaml_reads_as_another_type(directory, 
 
 def test_the_missing_package_of_bleu_is_named_in_the_recipe(directory, monkeypatch):
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
-    write_recipe(corpus_of(write(PAIRS)), ("xx", "ja"), directory / "mine")
+    write_recipe(corpora_of(write(PAIRS)), ("xx", "ja"), directory / "mine")
     text = (directory / "mine" / "recipe.yaml").read_text(encoding="utf-8")
     assert "\nmetrics: [chrf]\n" in text
 
