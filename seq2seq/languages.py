@@ -62,11 +62,11 @@ _CODES = {name.lower(): code for code, name in LANGUAGE_NAMES.items()
           if len(code) == 2 and name.lower() not in _TWO_LETTERS}
 _CODES |= dict(entry.split(":") for entry in _OTHER_NAMES.split())
 # Codes of countries, and codes that do not exist, which are often written for a language; all are no language codes.
-_COUNTRIES = {"al": "sq", "bd": "bn", "by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "gr": "el",
-              "il": "he", "ir": "fa", "jp": "ja", "kh": "km", "kz": "kk", "mx": "es", "np": "ne", "pk": "ur",
-              "po": "pl", "rs": "sr", "sp": "es", "ua": "uk", "us": "en", "vn": "vi"}
+_COUNTRIES = {"al": "sq", "bd": "bn", "by": "be", "cn": "zh", "cz": "cs", "dk": "da", "gb": "en", "ge": "ka",
+              "gr": "el", "il": "he", "ir": "fa", "jp": "ja", "kh": "km", "kz": "kk", "mx": "es", "np": "ne",
+              "pk": "ur", "po": "pl", "rs": "sr", "sp": "es", "ua": "uk", "us": "en", "vn": "vi"}
 # Codes of countries that are also codes of another language: Sweden, but also Northern Sami.
-_COUNTRIES_AND_LANGUAGES = {"ba": "bs", "br": "pt", "ee": "et", "ge": "ka", "kr": "ko", "my": "ms", "se": "sv",
+_COUNTRIES_AND_LANGUAGES = {"ba": "bs", "br": "pt", "ee": "et", "kr": "ko", "my": "ms", "se": "sv",
                             "si": "sl", "tw": "zh"}
 
 # Codes of LibreTranslate's interface, by the codes (in lower case) that other programs and recipes use.

@@ -256,9 +256,10 @@ def _fitted(draft: _Draft, settings: Settings, size: str, train: CorpusReader, m
                      valid_sentences=plan.valid_sentences, reason=reason)
     speed = next(one.speed for one in tried if (one.size, one.consistency) == (plan.size, plan.consistency))
     return fitted, steps_per_epoch, [
-        f"about {plan.seconds / 60:.1f} of {minutes:g} minutes on this machine: {speed.preparation + START_SECONDS:,.0f} "
-        f"s preparation, {speed.step:.2g} s a step, {plan.validations} validations of "
-        f"{speed.loss + plan.valid_sentences * speed.sentence:,.0f} s, {speed.test * speed.sentence:,.0f} s test",
+        f"about {plan.seconds / 60:.1f} of {minutes:g} minutes on this machine: "
+        f"{speed.preparation + START_SECONDS:,.0f} s preparation, {speed.step:.2g} s a step, {plan.validations} "
+        f"validations of {speed.loss + plan.valid_sentences * speed.sentence:,.0f} s, "
+        f"{speed.test * speed.sentence:,.0f} s test",
         *with_more_time(tried, plan)]
 
 
