@@ -195,6 +195,9 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
             settings, steps_per_epoch = _full(draft, settings, size, train)
         else:
             settings, steps_per_epoch, notes = _fitted(draft, settings, size, train, minutes)
+            if settings.max_steps < min(MIN_STEPS, EPOCHS * steps_per_epoch):
+                console.warn(f"{settings.max_steps:,} steps are too few for a useful model (from {MIN_STEPS:,} on); "
+                             f"{minutes:g} minutes are not enough for this text on this machine")
         written = draft.write(settings)
         warnings, intervals = _held_out_warnings(written, checker)
     return NewRecipe(output / RECIPE_FILE, written.with_directory(output), settings.size, scanned, train.report, text,
@@ -260,7 +263,7 @@ def _fitted(draft: _Draft, settings: Settings, size: str, train: CorpusReader, m
         f"{speed.preparation + START_SECONDS:,.0f} s preparation, {speed.step:.2g} s a step, {plan.validations} "
         f"validations of {speed.loss + plan.valid_sentences * speed.sentence:,.0f} s, "
         f"{speed.test * speed.sentence:,.0f} s test",
-        *with_more_time(tried, plan)]
+        *with_more_time(tried, plan, minutes)]
 
 
 def _require_new(output: Path) -> None:

@@ -54,8 +54,9 @@ def test_the_best_candidate_is_chosen_for_which_the_time_is_enough(minutes, size
 
 def test_more_time_brings_larger_plans_in_order_of_their_time():
     plan, tried = best_plan(candidates(["small", "tiny"], 5.0, measured), 120)
-    lines = with_more_time(tried, plan)
+    lines = with_more_time(tried, plan, 2)
     times = [int(line.split()[1].replace(",", "")) for line in lines]
-    assert times == sorted(times) and times[0] > 2
+    assert times == sorted(times) and times[0] > 2 and all(time & (time - 1) == 0 for time in times)
+    assert [line.split()[3] for line in lines] == ["small,"] * len(lines)
     assert lines[-1].endswith("small, 6,000 steps (30.0 epochs), with consistency training")
-    assert with_more_time([SMALL], SMALL.plan(36_000)) == []
+    assert with_more_time([SMALL], SMALL.plan(36_000), 600) == []
