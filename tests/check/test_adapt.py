@@ -199,6 +199,20 @@ def test_units_of_a_translation_memory_that_lack_a_language_are_counted(tmp_path
     assert "11 of 77 pairs are left out" in capsys.readouterr().err
 
 
+def test_text_of_a_domain_may_be_in_several_files_of_several_formats(tmp_path, capsys):
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes/phrasebook/en_zh.yaml", check_files=False)
+    (tmp_path / "a.po").write_text('msgid ""\nmsgstr "Language: zh_CN\\n"\n\n' + "\n".join(
+        f'{"#, fuzzy" if number % 11 == 5 else "#"}\nmsgid "{number} a"\nmsgstr "{number} b"\n'
+        for number in range(44)))
+    (tmp_path / "b.tsv").write_text("".join(f"{number} c\t{number} d\n" for number in range(33)) + "e\t\n")
+    sets = _split(GivenText(corpora_of([tmp_path / "a.po", tmp_path / "b.tsv"]), recipe), seed=1)
+    assert sorted(pair for pairs in sets for pair in pairs) == sorted(
+        [(f"{number} a", f"{number} b") for number in range(44) if number % 11 != 5]
+        + [(f"{number} c", f"{number} d") for number in range(33)])
+    messages = capsys.readouterr().err
+    assert "4 messages without a finished translation" in messages and "b.tsv:34)" in messages
+
+
 def test_no_training_pair_has_a_sentence_of_a_validation_or_test_set():
     texts = {"domain.train": [("a", "A"), ("g", "G")], "domain.valid": [("b", "B")], "domain.test": [("c", "C")],
              "general.train": [("x", "X"), ("b", "Y"), ("y", "C"), ("z", "H")],
