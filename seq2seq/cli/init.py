@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -65,7 +66,7 @@ def init(
     """
     for option, code in (("--source", source), ("--target", target)):
         require_code(option, code)
-    from seq2seq.check.given_text import are_exchanged, corpora_of, identify_languages, is_doubtful
+    from seq2seq.check.given_text import corpora_of, identify_languages
     from seq2seq.check.new_recipe import write_recipe
     from seq2seq.data.language_identification import is_installed
     from seq2seq.recipe.data_section import is_table
@@ -92,18 +93,8 @@ def init(
     languages = str(codes[0]), str(codes[1])
     for side, code in zip(("source", "target"), languages, strict=True):
         require_code(f"--{side}", code)
-    if all(corpus.uses_recipe_languages for corpus in corpora):
-        pass                                                        # they are read in either direction
-    elif are_exchanged(languages, found):
-        languages = (languages[1], languages[0]) if _are_to_be_exchanged(languages, asks) else languages
-    else:
-        for side, given, code, other in zip(("source", "target"), languages, found, reversed(languages), strict=True):
-            if code and (meant := country_language(given)) and meant == code:
-                console.warn(f"the {side} looks like {language_name(code)}, but --{side} {given} is "
-                             f"{language_name(given)}. If {language_name(code)} is meant, give --{side} {code}.")
-            elif code and is_doubtful(given, code, other):
-                console.warn(f"the {side} looks like {language_name(code)} ({code}), not {language_name(given)} "
-                             f"({given}). Check the files and the languages.")
+    if not all(corpus.uses_recipe_languages for corpus in corpora):             # those are read in either direction
+        languages = _confirmed(languages, found, asks)
     if output is None:
         output = Path(_ask("New directory", "_".join(languages))) if asks else _missing("the new directory",
                                                                                        "--output mine")
@@ -111,17 +102,33 @@ def init(
     _show(new, languages)
 
 
-def _are_to_be_exchanged(languages: tuple[str, str], asks: bool) -> bool:
-    """Ask whether the languages, which look exchanged, are to be exchanged; without a terminal, warn."""
-    source, target = map(language_name, languages)
-    fault = f"the source looks like {target}, and the target like {source}"
-    if asks:
-        return typer.confirm(f"{fault}. Exchange the languages, for a model from {target} to {source}?", default=True,
-                             err=True)
-    console.warn(f"{fault}. For a model from {source} to {target}, give the two files in the other order (of a table, "
-                 "the columns); for one from "
-                 f"{target} to {source}, give --source {languages[1]} --target {languages[0]}.")
-    return False
+def _confirmed(languages: tuple[str, str], found: Sequence[str | None], asks: bool) -> tuple[str, str]:
+    """Compare the given languages with those found in the text. Return them, changed as the user confirms; without a
+    terminal, warn."""
+    from seq2seq.check.given_text import are_exchanged, is_doubtful
+
+    def confirm(fault: str, change: str, remedy: str) -> bool:
+        if asks:
+            return typer.confirm(f"{fault}. {change}?", default=True, err=True)
+        console.warn(f"{fault}. {remedy}.")
+        return False
+
+    if are_exchanged(languages, found):
+        source, target = map(language_name, languages)
+        exchanged = languages[1], languages[0]
+        return exchanged if confirm(
+            f"the source looks like {target}, and the target like {source}",
+            f"Exchange the languages, for a model from {target} to {source}",
+            f"For a model from {source} to {target}, give the two files (of a table, the columns) in the other order; "
+            f"for one from {target} to {source}, give --source {exchanged[0]} --target {exchanged[1]}") else languages
+    confirmed = list(languages)
+    for index, (side, given, code) in enumerate(zip(("source", "target"), languages, found, strict=True)):
+        if code is None or not (country_language(given) == code or is_doubtful(given, code, languages[1 - index])):
+            continue
+        fault = f"the {side} looks like {language_name(code)} ({code}), not {language_name(given)} ({given})"
+        if confirm(fault, f"Write {code}", "Check the files and the languages"):
+            confirmed[index] = code
+    return confirmed[0], confirmed[1]
 
 
 def _missing(what: str, example: str) -> NoReturn:

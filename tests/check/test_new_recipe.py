@@ -303,17 +303,31 @@ def init_warnings(directory) -> str:
 
 
 @pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
-@pytest.mark.parametrize("answer", [True, False])
-def test_languages_that_look_exchanged_are_exchanged_if_the_user_says_so(tmp_path, monkeypatch, answer):
+@pytest.mark.parametrize(("given", "found", "answer", "expected"), [
+    (("en", "de"), ("de", "en"), True, ("de", "en")), (("en", "de"), ("de", "en"), False, ("en", "de")),
+    (("se", "en"), ("sv", "en"), True, ("sv", "en")), (("se", "en"), ("sv", "en"), False, ("se", "en")),
+    (("fr", "en"), ("de", "en"), True, ("de", "en"))])
+def test_languages_that_do_not_look_like_the_text_are_changed_if_the_user_says_so(tmp_path, monkeypatch, given, found,
+                                                                                  answer, expected):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seq2seq.check.given_text.identify_languages", lambda corpora: ("de", "en"))
+    monkeypatch.setattr("seq2seq.check.given_text.identify_languages", lambda corpora: found)
     monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)
     monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda self: True})())
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *arguments, **options: answer)
     write(PAIRS)
+    assert main(["init", "train.xx", "train.yy", "--source", given[0], "--target", given[1], "--output", "mine"]) == 0
+    assert load_recipe(Path("mine/recipe.yaml")).languages.pair == expected
+
+
+@pytest.mark.skipif(not is_installed(), reason="needs the extra `language`")
+def test_without_a_terminal_the_command_that_exchanges_the_languages_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("seq2seq.check.given_text.identify_languages", lambda corpora: ("de", "en"))
+    monkeypatch.setattr("seq2seq.check.pair_checks.is_installed", lambda: False)
+    write(PAIRS)
     assert main(["init", "train.xx", "train.yy", "--source", "en", "--target", "de", "--output", "mine"]) == 0
-    assert load_recipe(Path("mine/recipe.yaml")).languages.pair == (("de", "en") if answer else ("en", "de"))
+    assert "give --source de --target en" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("code", "told"), [("cz", "The code of Czech is cs."), ("jp", "The code of Japanese is ja."),
