@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +32,7 @@ from seq2seq.check.warnings import (
     MAX_WRONG_LANGUAGE_SHARE,
     MAX_WRONG_SIDE_SHARE,
     add_corpus_warnings,
+    add_tokenization_warnings,
     frequent_kinds,
 )
 from seq2seq.data.corpus import first_line_warnings
@@ -67,8 +68,8 @@ MAX_VALIDATED = 500
 # Keys of data.cleaning that drop the lines of each kind in LINE_WARNINGS.
 CLEANING = {"duplicate": "remove_duplicates: true", "identical": "remove_identical: true",
             "damaged": "remove_damaged: true", "numbers_differ": "min_number_agreement: 0.7"}
-CAUTION = {"numbers_differ": "On web text, two thirds of the pairs that this drops were bad (docs/cleaning.md). Remove "
-                             "it if\n    # one side writes numbers as words."}
+CAUTION = {"numbers_differ": "    # On web text, two thirds of the pairs that this drops were bad (docs/cleaning.md). "
+                             "Remove it if\n    # one side writes numbers as words.\n"}
 """Further comment on a key of CLEANING."""
 AUGMENTED = {"placeholders": "placeholders such as {name} or %s", "tags": "tags such as <b>"}
 """Keys of data.augmentation that teach a model to copy what text of each kind has."""
@@ -199,7 +200,7 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
                 console.warn(f"{settings.max_steps:,} steps are too few for a useful model (from {MIN_STEPS:,} on); "
                              f"{minutes:g} minutes are not enough for this text on this machine")
         written = draft.write(settings)
-        warnings, intervals = _held_out_warnings(written, checker)
+        warnings, intervals = _held_out_warnings(written, checker, own)
     return NewRecipe(output / RECIPE_FILE, written.with_directory(output), settings.size, scanned, train.report, text,
                      pairs, len(left_out), steps_per_epoch, intervals,
                      [*_text_warnings(train.report, written), *warnings], notes)
@@ -417,8 +418,8 @@ def _read_train(recipe: Recipe, directory: Path) -> tuple[CorpusReader, CorpusCh
 
 
 def _cleaning_line(kind: str, finding: Finding, lines: int) -> str:
-    return (f"    # {finding.count:,} of {lines:,} pairs {LINE_WARNINGS[kind][1]}."
-            f"{f' {CAUTION[kind]}' if kind in CAUTION else ''}\n    {CLEANING[kind]}\n")
+    return (f"    # {finding.count:,} of {lines:,} pairs {LINE_WARNINGS[kind][1]}.\n"
+            f"{CAUTION.get(kind, '')}    {CLEANING[kind]}\n")
 
 
 def _language_line(report: CorpusReport) -> str:
@@ -440,20 +441,24 @@ def _text_warnings(report: CorpusReport, recipe: Recipe) -> list[str]:
     """Return the warnings of `check` about the training text, with the cleaning of the recipe."""
     warnings: list[str] = []
     add_corpus_warnings(report, recipe.data.cleaning, None, set(), warnings)
+    add_tokenization_warnings([report], warnings)
     return warnings
 
 
-def _held_out_warnings(recipe: Recipe, checker: CorpusChecker) -> tuple[list[str], dict[str, float]]:
-    """Return the warnings about the validation and test sets, and for each set half of the 95 % interval of BLEU."""
+def _held_out_warnings(recipe: Recipe, checker: CorpusChecker, own: Collection[str]
+                       ) -> tuple[list[str], dict[str, float]]:
+    """Return the warnings about the validation and test sets, and for each set half of the 95 % interval of BLEU. own:
+    names of the given sets. The faults of the others are those of the training text."""
     warnings: list[str] = []
     intervals = {}
     for role, spec in recipe.data.held_out().items():
-        reader = CorpusReader(role, spec, recipe)
-        reader.scan(None)
-        sources = reader.read_held_out({})
-        reader.check_pairs(checker)
-        add_corpus_warnings(reader.report, recipe.data.cleaning, sources, set(), warnings)
         name = role.removeprefix("test.")
+        if name in own:
+            reader = CorpusReader(role, spec, recipe)
+            reader.scan(None)
+            sources = reader.read_held_out({})
+            reader.check_pairs(checker)
+            add_corpus_warnings(reader.report, recipe.data.cleaning, sources, set(), warnings)
         targets = [target for _, _, target in GivenText([spec], recipe).pairs()]
         intervals[name] = expected_interval(targets, recipe.languages.target)
         if intervals[name] > MAX_INTERVAL:

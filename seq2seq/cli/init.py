@@ -182,6 +182,6 @@ def _show(new: NewRecipe, languages: tuple[str, str]) -> None:
         train += f" --run-dir {shlex.quote(str(directory / 'run'))}"
     for warning in new.warnings[:MAX_WARNINGS]:
         console.warn(warning)
-    if len(new.warnings) > MAX_WARNINGS:
-        console.warn(f"{len(new.warnings) - MAX_WARNINGS} further warnings: see seq2seq check")
+    if (others := len(new.warnings) - MAX_WARNINGS) > 0:
+        console.warn(f"{others} further warning{'s' * (others > 1)}: see seq2seq check")
     typer.echo("\n".join([*lines, "next:", f"  seq2seq check {path}", train]))

@@ -4,10 +4,12 @@ import gzip
 from pathlib import Path
 
 import pytest
+from toy import RECIPE, write_corpus
 
 from seq2seq.data.corpus import Counts, as_lines, read_corpus
 from seq2seq.errors import CorpusError
-from seq2seq.recipe import Corpus
+from seq2seq.recipe import Corpus, load_recipe
+from seq2seq.training.run import train
 
 PO = r'''# Translators
 msgid ""
@@ -146,3 +148,15 @@ def test_the_target_is_in_the_language_that_the_source_is_not_in_if_the_file_doe
     (tmp_path / "a.xlf").write_text(XLIFF_1.replace('target-language="pl"', ""), encoding="utf-8")
     assert read(tmp_path / "a.xlf") == XLIFF_PAIRS
     assert read(tmp_path / "a.xlf", "pl", "en") == [(number, target, source) for number, source, target in XLIFF_PAIRS]
+
+
+@pytest.mark.slow
+def test_a_recipe_trains_on_a_catalogue(tmp_path, quick_tensorboard):
+    write_corpus(tmp_path)
+    sides = [(tmp_path / f"train.{code}").read_text().splitlines() for code in ("en", "de")]
+    (tmp_path / "train.po").write_text('msgid ""\nmsgstr "Language: de\\nContent-Type: text/plain; charset=UTF-8\\n"\n\n'
+                                       + "".join(f'msgid "{source}"\nmsgstr "{target}"\n\n'
+                                                 for source, target in zip(*sides, strict=True)), encoding="utf-8")
+    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("{source: train.en, target: train.de}", "{file: train.po}"))
+    scores = train(load_recipe(tmp_path / "recipe.yaml", ["training.max_steps=2"]), tmp_path / "run")
+    assert scores["small"]["bleu"].value >= 0 and (tmp_path / "run" / "best").is_dir()
