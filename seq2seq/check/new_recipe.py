@@ -197,8 +197,8 @@ def write_recipe(corpora: Sequence[Corpus], languages: tuple[str, str], output: 
         else:
             settings, steps_per_epoch, notes = _fitted(draft, settings, size, train, minutes)
             if settings.max_steps < min(MIN_STEPS, EPOCHS * steps_per_epoch):
-                console.warn(f"{settings.max_steps:,} steps are too few for a useful model (from {MIN_STEPS:,} on); "
-                             f"{minutes:g} minutes are not enough for this text on this machine")
+                console.warn(f"only {settings.max_steps:,} steps fit into {minutes:g} minutes on this machine; a "
+                             f"training should have {MIN_STEPS:,} or more")
         written = draft.write(settings)
         warnings, intervals = _held_out_warnings(written, checker, own)
     return NewRecipe(output / RECIPE_FILE, written.with_directory(output), settings.size, scanned, train.report, text,

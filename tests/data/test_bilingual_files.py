@@ -154,9 +154,8 @@ def test_the_target_is_in_the_language_that_the_source_is_not_in_if_the_file_doe
 def test_a_recipe_trains_on_a_catalogue(tmp_path, quick_tensorboard):
     write_corpus(tmp_path)
     sides = [(tmp_path / f"train.{code}").read_text().splitlines() for code in ("en", "de")]
-    (tmp_path / "train.po").write_text('msgid ""\nmsgstr "Language: de\\nContent-Type: text/plain; charset=UTF-8\\n"\n\n'
-                                       + "".join(f'msgid "{source}"\nmsgstr "{target}"\n\n'
-                                                 for source, target in zip(*sides, strict=True)), encoding="utf-8")
+    messages = (f'msgid "{source}"\nmsgstr "{target}"\n\n' for source, target in zip(*sides, strict=True))
+    (tmp_path / "train.po").write_text(f'msgid ""\nmsgstr "Language: de\\n"\n\n{"".join(messages)}', encoding="utf-8")
     (tmp_path / "recipe.yaml").write_text(RECIPE.replace("{source: train.en, target: train.de}", "{file: train.po}"))
     scores = train(load_recipe(tmp_path / "recipe.yaml", ["training.max_steps=2"]), tmp_path / "run")
     assert scores["small"]["bleu"].value >= 0 and (tmp_path / "run" / "best").is_dir()
