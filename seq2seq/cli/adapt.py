@@ -19,7 +19,7 @@ EXAMPLES = examples("seq2seq adapt runs/de_en memory.tmx --output runs/de_en_med
 def adapt(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Model to adapt: a bundle or a run.")],
     text: Annotated[list[Path], typer.Argument(
-        metavar="[SOURCE TARGET | TABLE]...", help="Text of the domain: two text files that match line by line, or a "
+        metavar=PAIR_OR_TABLE, help="Text of the domain: two text files that match line by line, or a "
         "file with both sides: .tmx, .po, .xlf, .xliff, .tsv, .csv, .jsonl or .parquet. Can be several.")],
     output: Annotated[Path, typer.Option(
         "--output", "-o", metavar="DIR", help="New directory for the adapted model, the text and the training run.")],

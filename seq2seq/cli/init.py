@@ -32,7 +32,7 @@ MAX_WARNINGS = 5
 
 def init(
     files: Annotated[list[Path] | None, typer.Argument(
-        metavar="[SOURCE TARGET | TABLE]...", show_default=False,
+        metavar=PAIR_OR_TABLE, show_default=False,
         help="Text for training: two text files that match line by line, or a file with both sides: .tsv, .csv, "
         ".jsonl, .parquet, .tmx, .xlf, .xliff or .po. Several of them become one training text.")] = None,
     source: Annotated[str | None, typer.Option(

@@ -119,7 +119,8 @@ class Command(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        pairs = {name for parameter in self.params if parameter.metavar == PAIR_OR_TABLE for name in parameter.opts}
+        pairs = {name for parameter in self.params if parameter.metavar == PAIR_OR_TABLE for name in parameter.opts
+                 if name.startswith("--")}
         args = list(_with_repeated(args, pairs)) if pairs else args
         typed = list(args)
         try:
