@@ -76,8 +76,8 @@ AUGMENTED = {"placeholders": "placeholders such as {name} or %s", "tags": "tags 
 MIN_AUGMENTED_SHARE, AUGMENTATION = 0.01, 0.05
 """Share of pairs with placeholders or tags above which the recipe augments them, and the share of pairs that change, as
 in recipes/robustness."""
-MAX_INTERVAL = 3.0
-"""Half of the 95 % interval of BLEU above which a set is reported as too small."""
+MAX_INTERVAL, GOOD_INTERVAL = 4.0, 2.0
+"""Half of the 95 % interval of BLEU above which a set is reported as too small, and that of the size to aim at."""
 
 
 @dataclass
@@ -462,10 +462,10 @@ def _held_out_warnings(recipe: Recipe, checker: CorpusChecker, own: Collection[s
         targets = [target for _, _, target in GivenText([spec], recipe).pairs()]
         intervals[name] = expected_interval(targets, recipe.languages.target)
         if intervals[name] > MAX_INTERVAL:
-            needed = round(len(targets) * (intervals[name] / MAX_INTERVAL) ** 2, -1)
+            needed = round(len(targets) * (intervals[name] / GOOD_INTERVAL) ** 2, -1)
             warnings.append(f"{name}: with {len(targets):,} pairs, BLEU is known to about ± {intervals[name]:.0f} "
                             "(95 %), and smaller differences mean nothing. Some "
-                            f"{needed:,.0f} pairs like these give ± {MAX_INTERVAL:.0f}: give a set of your own with "
+                            f"{needed:,.0f} pairs like these give ± {GOOD_INTERVAL:.0f}: give a set of your own with "
                             f"--{role.partition('.')[0]}, or add text.")
     return warnings, intervals
 
